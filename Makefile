@@ -1,0 +1,52 @@
+# `make demo` and `make test` work from a clean checkout with nothing but Python 3.11+.
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint format bench clean FORCE
+
+# The environment made here is the one used, whatever the shell has active.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made-for
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*##/\t/' | expand -t 10
+
+# The stamp holds the checkout's path: an environment does not survive being moved or copied.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+$(STAMP): FORCE
+endif
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "jax-pmap needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Install one and name it: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@rm -f $(STAMP)
+	@echo "making $(VENV) (once; jax and the rest are downloaded)" >&2
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev]'
+	@printf '%s\n' '$(CURDIR)' > $(STAMP)
+
+env: $(STAMP)  ## make or refresh .venv
+
+demo: $(STAMP)  ## turn examples/train.py::train_step into its proved multi-device version
+	$(BIN)/jax-pmap gen examples/train.py::train_step --axis-name batch
+
+lint: $(STAMP)  ## ruff and mypy, as CI runs them
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+test: lint  ## lint, then the whole test suite
+	$(BIN)/pytest -n 2
+
+format: $(STAMP)  ## let ruff lay out and fix the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## print the speed ratios
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
