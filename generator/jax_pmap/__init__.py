@@ -1,0 +1,75 @@
+"""jax-pmap: from a single-device JAX function to a multi-device one that is proved equal to it.
+
+The names below are loaded on first use, so that ``import jax_pmap`` and the command line start at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jax_pmap.model import (
+        Backend,
+        Check,
+        Devices,
+        Evidence,
+        Generated,
+        Plan,
+        Refusal,
+        Request,
+        Role,
+        Span,
+    )
+    from jax_pmap.pipeline import generate, make_plan
+
+    __version__: str
+
+__all__ = [
+    "Backend",
+    "Check",
+    "Devices",
+    "Evidence",
+    "Generated",
+    "Plan",
+    "Refusal",
+    "Request",
+    "Role",
+    "Span",
+    "__version__",
+    "generate",
+    "make_plan",
+]
+
+_PIPELINE = frozenset({"generate", "make_plan"})
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object
+    if name == "__version__":
+        value = _version()
+    else:
+        module = importlib.import_module("jax_pmap.pipeline" if name in _PIPELINE else "jax_pmap.model")
+        value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def _version() -> str:
+    """The installed version, or for a checkout that is not installed the one in its pyproject.toml."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("jax-pmap")
+    except metadata.PackageNotFoundError:
+        import tomllib
+        from pathlib import Path
+
+        pyproject = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        return str(tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["version"])
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

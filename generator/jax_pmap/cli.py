@@ -1,0 +1,473 @@
+"""The command line: options in, code and JSON to stdout, everything for people to stderr, exit codes.
+
+Heavy modules (the pipeline, rich) are imported by the commands that need them, not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from jax_pmap.diagnostics.base import Diagnostic
+    from jax_pmap.model import Generated, Plan, Refusal
+
+EXIT_COULD_NOT_ASK = 2
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+Say = Callable[[str], None]
+
+
+# --- click: exit codes and help in sections -----------------------------------------------
+
+
+class _Group(click.Group):
+    """A group whose exit codes and last words are ours instead of click's."""
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **kwargs: Any
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, standalone_mode=False, **kwargs)
+        words = sys.argv[1:] if args is None else list(args)
+        try:
+            code = super().main(words, standalone_mode=False, **kwargs)
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("jax-pmap: interrupted", err=True)
+            code = EXIT_INTERRUPTED
+        except BrokenPipeError:
+            _drop_stdout()
+            code = EXIT_BROKEN_PIPE
+        except Exception as error:
+            code = _report_bug(error, verbose=not {"-v", "--verbose"}.isdisjoint(words))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+#: Headings of the help, in order; options without one (``--help``) go under the last.
+_SECTIONS = ("Output", "Inputs", "Roles", "Parallel code", "Running", "Screen")
+
+
+class _Option(click.Option):
+    """An option that knows under which heading the help shows it."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+class _Command(click.Command):
+    """A command whose help lists the options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading in _SECTIONS:
+            options = [p for p in self.get_params(ctx) if getattr(p, "section", _SECTIONS[-1]) == heading]
+            records = [o.get_help_record(ctx) for o in options if isinstance(o, click.Option)]
+            if any(records):
+                with formatter.section(heading):
+                    formatter.write_dl([record for record in records if record is not None])
+
+
+def _option(*names: str, section: str, **kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(*names, cls=_Option, section=section, **kwargs)
+
+
+def _common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options every command that runs a target takes."""
+    many: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
+    declared: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = [
+        click.argument("target"),
+        _option(
+            "--inputs", section="Inputs", metavar="FILE::FUNC", help="Function that returns the arguments."
+        ),
+        _option(
+            "--arg",
+            section="Inputs",
+            multiple=True,
+            metavar="NAME=SPEC",
+            help="Example for one argument: 'x=f32[64,8]', 'batch={x: f32[64,8], y: i32[64]<10}', 'rng=key'.",
+        ),
+        _option("--shard", section="Roles", multiple=True, metavar="NAME[:AXIS]", help="Split over devices."),
+        _option("--replicate", section="Roles", **many, help="Whole on every device."),
+        _option("--static", section="Roles", **many, help="Compile-time constant."),
+        _option("--key", section="Roles", **many, help="PRNG key."),
+        _option("--donate", section="Roles", **many, help="Let the call reuse its buffers."),
+        _option(
+            "--axis-name",
+            section="Parallel code",
+            metavar="NAME",
+            help="Name of the mapped axis.  [default: the one in the body, else batch]",
+        ),
+        _option(
+            "--devices",
+            section="Parallel code",
+            metavar="N|ID,ID,...",
+            help="How many devices, or which.  [default: all]",
+        ),
+        _option(
+            "--backend",
+            section="Parallel code",
+            metavar="pmap|shard_map|jit",
+            default="pmap",
+            help="Form of the code.  [default: pmap]",
+        ),
+        _option(
+            "--helper",
+            section="Parallel code",
+            multiple=True,
+            metavar="place|devices",
+            help="Also emit: place the next batch early; report the devices in use.",
+        ),
+        _option("--no-proof", section="Running", is_flag=True, help="Read only: run nothing, prove nothing."),
+        _option(
+            "--python",
+            section="Running",
+            metavar="PATH",
+            help="Your interpreter.  [default: $VIRTUAL_ENV, ./.venv, this one]",
+        ),
+        _option(
+            "--timeout",
+            section="Running",
+            metavar="SECONDS",
+            default="300",
+            help="Time limit.  [default: 300]",
+        ),
+        _option(
+            "--memory", section="Running", metavar="SIZE", help="Memory limit, such as 8G.  [default: none]"
+        ),
+        _option(
+            "--output-format",
+            section="Screen",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            help="Text for people, or one JSON document.",
+        ),
+        _option("-q", "--quiet", section="Screen", is_flag=True, help="Print refusals only."),
+        _option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step."),
+        _option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line."),
+    ]
+    for decorate in reversed(declared):
+        function = decorate(function)
+    return function
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        import jax_pmap
+
+        click.echo(f"jax-pmap {jax_pmap.__version__}")
+        context.exit()
+
+
+# --- commands -----------------------------------------------------------------------------
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\
+\b
+Examples:
+  jax-pmap gen train.py::train_step
+  jax-pmap plan train_step --output-format json
+  jax-pmap explain JP043
+
+Exit status: 0 done and proved, 1 the answer is no, 2 the question could not be asked.
+""",
+)
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def main() -> None:
+    """Turn a single-device JAX function into a multi-device one.
+
+    The result is code you own, shown equal to the original on simulated devices before you get it.
+    """
+
+
+@main.command(
+    cls=_Command,
+    short_help="Write the multi-device version of a function.",
+    epilog="""\
+\b
+Examples:
+  jax-pmap gen train_step
+  jax-pmap gen train.py::train_step \\
+      --inputs train.py::make_inputs \\
+      -o train_pmap.py
+  jax-pmap gen model.py::predict \\
+      --arg 'params={w: f32[8,2], b: f32[2]}' \\
+      --arg 'x=f32[64,8]' --devices 4
+""",
+)
+@_common
+@_option("-o", "--output", section="Output", metavar="FILE", help="Write the code to FILE instead of stdout.")
+@_option("--diff", section="Output", is_flag=True, help="Print the patch to FILE; write nothing.")
+@_option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand.")
+@_option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON.")
+def gen(**options: Any) -> int:
+    """Write the multi-device version of TARGET, proved equal to it.
+
+    TARGET is FUNC, FILE::FUNC or package.module:FUNC. The code goes to stdout (or to FILE with -o), the
+    report to stderr.
+    """
+    return _answer(options, _generate)
+
+
+@main.command(
+    cls=_Command,
+    short_help="Show what would be done to each argument and value.",
+    epilog="""\
+\b
+Examples:
+  jax-pmap plan train.py::train_step
+  jax-pmap plan train_step --shard tokens:1
+  jax-pmap plan train_step \\
+      --output-format json > plan.json
+  jax-pmap gen train_step --plan plan.json
+""",
+)
+@_common
+def plan(**options: Any) -> int:
+    """Show what would be done to each argument and value of TARGET.
+
+    TARGET is FUNC, FILE::FUNC or package.module:FUNC. The table goes to stderr, JSON to stdout.
+    """
+    return _answer(options, _plan)
+
+
+@main.command(
+    short_help="Explain a diagnostic code.",
+    epilog="""\
+\b
+Examples:
+  jax-pmap explain JP043
+  jax-pmap explain
+""",
+)
+@click.argument("code", required=False)
+def explain(code: str | None) -> int:
+    """Say what a diagnostic CODE means, why it bites, and the cure.
+
+    Without CODE, list them all.
+    """
+    from jax_pmap import diagnostics
+
+    if code is None:
+        _stdout("".join(f"{name}  {_found(name).title}\n" for name in diagnostics.codes()))
+        return 0
+    diagnostic = diagnostics.find(code.upper())
+    if diagnostic is None:
+        near = diagnostics.nearest(code)
+        guess = f"Did you mean {near}? " if near else ""
+        click.echo(
+            f"Error: {code!r} is not a diagnostic code. {guess}`jax-pmap explain` lists them all.", err=True
+        )
+        return EXIT_COULD_NOT_ASK
+    from jax_pmap.report.explanation import explanation
+
+    _stdout(explanation(diagnostic, width=_width(), bold=_styled(sys.stdout)))
+    return 0
+
+
+def _found(code: str) -> Diagnostic:
+    from jax_pmap import diagnostics
+
+    diagnostic = diagnostics.find(code)
+    assert diagnostic is not None
+    return diagnostic
+
+
+# --- one question, one answer -------------------------------------------------------------
+
+
+def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Refusal, str | None]:
+    """The answer of `gen`, written to its file if there is one; and the patch that was asked for."""
+    from jax_pmap import options as read
+    from jax_pmap.model import Generated
+
+    output = options["output"]
+    if options["diff"] and not output:
+        read.refuse("`--diff` has no file to compare with.", "Name it: `--diff -o FILE`.")
+    if options["force"] and not output:
+        read.refuse("`--force` has no file to overwrite.", "Name it: `--force -o FILE`.")
+    request = read.request(options)
+
+    from jax_pmap.pipeline import generate
+
+    result = generate(request, say)
+    if not isinstance(result, Generated) or not output:
+        return result, None
+    from pathlib import Path
+
+    if options["diff"]:
+        from jax_pmap.report.patch import patch
+
+        return result, patch(Path(output), result.code)
+    from jax_pmap.files import write_code
+
+    write_code(Path(output), result.code, force=options["force"])
+    return result, None
+
+
+def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Refusal, None]:
+    from jax_pmap import options as read
+
+    request = read.request(options)
+
+    from jax_pmap.pipeline import make_plan
+
+    return make_plan(request, say), None
+
+
+def _answer(
+    options: dict[str, Any],
+    ask: Callable[[dict[str, Any], Say], tuple[Generated | Plan | Refusal, str | None]],
+) -> int:
+    """Ask, print the answer on the right streams, and return the exit code."""
+    from jax_pmap.model import Refusal, RefusalError
+
+    patch: str | None = None
+    result: Generated | Plan | Refusal
+    with _progress(options) as say:
+        try:
+            result, patch = ask(options, say)
+        except RefusalError as error:
+            result = error.refusal
+    refused = isinstance(result, Refusal)
+    written = None if refused or options.get("diff") else options.get("output")
+    try:
+        if options["output_format"] == "json":
+            from jax_pmap.report import as_json
+
+            document = as_json.report_to_dict(result, target=options["target"], output=written, diff=patch)
+            _stdout(as_json.dumps(document))
+        elif patch is not None:
+            _stdout(patch)
+        elif not isinstance(result, Refusal) and hasattr(result, "code") and not written:
+            _stdout(result.code)
+    except OSError as error:
+        result, written = _stdout_failed(error), None
+        options = {**options, "output_format": "text"}  # stderr is what is left
+    _print_report(options, result, written, patch)
+    if isinstance(result, Refusal):
+        from jax_pmap import diagnostics
+
+        return diagnostics.exit_code(result.code)
+    return 0
+
+
+def _stdout_failed(error: OSError) -> Refusal:
+    from jax_pmap.model import Refusal
+
+    _drop_stdout()
+    return Refusal(
+        "JP016",
+        f"Standard output cannot be written: {error.strerror or error}.",
+        "Write to a file with `-o FILE`.",
+    )
+
+
+def _print_report(
+    options: dict[str, Any], result: Generated | Plan | Refusal, written: str | None, patch: str | None
+) -> None:
+    """What people read, on stderr; beside JSON only where nobody sees that."""
+    from jax_pmap.model import Generated, Refusal
+    from jax_pmap.report import text
+
+    refused = isinstance(result, Refusal)
+    if options["quiet"] and not refused:
+        return
+    if options["output_format"] == "json" and (sys.stdout.isatty() or not sys.stderr.isatty()):
+        return
+    console = text.make_console(sys.stderr, plain=not _styled(sys.stderr, options))
+    if isinstance(result, Refusal):
+        text.print_refusal(result, console)
+    elif isinstance(result, Generated):
+        text.print_generated(result, console)
+        if written:
+            text.print_line(f"wrote {written}", console)
+        elif patch == "":
+            text.print_line(f"{options['output']} is up to date", console)
+    else:
+        text.print_plan(result, console)
+
+
+@contextlib.contextmanager
+def _progress(options: dict[str, Any]) -> Iterator[Say]:
+    """Yield the function that shows progress: a live line on a terminal, lines under -v, else nothing."""
+    if options["verbose"]:
+        yield lambda note: click.echo(f"jax-pmap: {note}", err=True)
+    elif options["quiet"] or not _styled(sys.stderr, options):
+        yield lambda note: None
+    else:
+        from jax_pmap.report import text
+
+        with text.live_line(text.make_console(sys.stderr, plain=False)) as say:
+            yield say
+
+
+# --- streams ------------------------------------------------------------------------------
+
+
+def _stdout(text: str) -> None:
+    """Write `text` as UTF-8, whatever the locale: redirected into a file it has to be valid Python or JSON.
+
+    A reader that went away (``| head``) is no error.
+    """
+    try:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush has nothing to complain about."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _styled(stream: Any, options: dict[str, Any] | None = None) -> bool:
+    """Whether colour and a live line are welcome on `stream`."""
+    if options and options["no_color"]:
+        return False
+    if os.environ.get("NO_COLOR") or os.environ.get("CLAUDECODE") == "1" or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(stream.isatty())
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+
+
+def _report_bug(error: Exception, *, verbose: bool) -> int:
+    """One line for an exception nobody expected; the traceback only on request."""
+    if verbose:
+        import traceback
+
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    more = "this output" if verbose else "the output of the same command under -v"
+    click.echo(
+        f"jax-pmap: this is a bug in jax-pmap ({what}). Please report it with {more}: see CONTRIBUTING.md.",
+        err=True,
+    )
+    return EXIT_BUG

@@ -1,0 +1,23 @@
+"""JP016: output path cannot be written."""
+
+from jax_pmap.diagnostics.base import Diagnostic
+
+DIAGNOSTIC = Diagnostic(
+    code="JP016",
+    title="output path cannot be written",
+    exit_code=2,
+    meaning=(
+        "The file named by `-o` is a folder, is read-only, lies in a folder that does not exist, "
+        "or was changed by hand since it was generated."
+    ),
+    why="Nothing of yours is overwritten unless you say so, and nothing is written in part.",
+    cure=(
+        "See what would change with `--diff`. Choose another path, or give up the hand edits with `--force`."
+    ),
+    example="$ jax-pmap gen train.py::train_step -o train_pmap.py",
+    fixed="""\
+$ jax-pmap gen train.py::train_step -o train_pmap.py --diff
+$ jax-pmap gen train.py::train_step -o train_pmap.py --force
+""",
+    fixed_language="console",
+)

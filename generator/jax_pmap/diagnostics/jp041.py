@@ -1,0 +1,31 @@
+"""JP041: batch too small or not divisible."""
+
+from jax_pmap.diagnostics.base import Diagnostic
+
+DIAGNOSTIC = Diagnostic(
+    code="JP041",
+    title="batch too small or not divisible",
+    exit_code=1,
+    meaning=(
+        "The batch axis has fewer entries than there are devices, or does not divide evenly among them."
+    ),
+    why=(
+        "`jax.pmap` and `shard_map` give every device a share of the same shape. Dropping the "
+        "remainder loses rows, and padding with zeros changes every mean."
+    ),
+    cure=(
+        "Choose a batch size that is a multiple of the device count: 24 suits 2, 3, 4 and 8. "
+        "Otherwise ask for fewer devices with `--devices`. In a data loader, drop or carry over "
+        "the short last batch knowingly."
+    ),
+    example="""\
+import jax.numpy as jnp
+
+
+def mean(x):
+    return jnp.mean(x)
+""",
+    command="jax-pmap gen ops.py::mean --arg 'x=f32[10]' --devices 4",
+    fixed="$ jax-pmap gen ops.py::mean --arg 'x=f32[24]' --devices 4",
+    fixed_language="console",
+)

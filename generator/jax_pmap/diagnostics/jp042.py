@@ -1,0 +1,46 @@
+"""JP042: unknown decorator."""
+
+from jax_pmap.diagnostics.base import Diagnostic
+
+DIAGNOSTIC = Diagnostic(
+    code="JP042",
+    title="unknown decorator",
+    exit_code=1,
+    meaning=(
+        "The target wears a decorator that is not known to merely compile, so what it adds to the "
+        "function is unknown."
+    ),
+    why=(
+        "Decorators such as `jax.jit` are set aside because they do not change the result. One "
+        "that logs, caches, changes arguments or maps an axis does, and it would be lost or run "
+        "once per device."
+    ),
+    cure="Keep the decorator on a thin wrapper and point jax-pmap at the undecorated function.",
+    example="""\
+import functools
+
+import jax.numpy as jnp
+
+
+def with_norm(f):
+    @functools.wraps(f)
+    def wrapped(x):
+        return f(x / jnp.linalg.norm(x))
+
+    return wrapped
+
+
+@with_norm
+def energy(x):
+    return jnp.sum(x**2)
+""",
+    command="jax-pmap gen ops.py::energy",
+    fixed="""\
+import jax.numpy as jnp
+
+
+def energy(x):
+    x = x / jnp.linalg.norm(x)
+    return jnp.sum(x**2)
+""",
+)

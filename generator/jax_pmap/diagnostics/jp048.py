@@ -1,0 +1,29 @@
+"""JP048: axis name conflict."""
+
+from jax_pmap.diagnostics.base import Diagnostic
+
+DIAGNOSTIC = Diagnostic(
+    code="JP048",
+    title="axis name conflict",
+    exit_code=1,
+    meaning=(
+        "The body already contains collectives over one axis name, and another was asked for or "
+        "the body uses several."
+    ),
+    why=(
+        'A collective only sees the axis it names. Under any other name JAX raises "unbound axis '
+        'name", and collectives over several axes need a mesh of several axes.'
+    ),
+    cure=("Leave `--axis-name` away: the name in the body is used. If the body mixes names, make them one."),
+    example="""\
+import jax
+import jax.numpy as jnp
+
+
+def total(x):
+    return jax.lax.psum(jnp.sum(x), axis_name="devices")
+""",
+    command="jax-pmap gen ops.py::total --axis-name batch",
+    fixed="$ jax-pmap gen ops.py::total --axis-name devices",
+    fixed_language="console",
+)

@@ -1,0 +1,39 @@
+"""JP050: target needs the running program."""
+
+from jax_pmap.diagnostics.base import Diagnostic
+
+DIAGNOSTIC = Diagnostic(
+    code="JP050",
+    title="target needs the running program",
+    exit_code=1,
+    meaning=(
+        "The target is a method, or a function nested in another one whose variables it uses. It "
+        "does not exist until your program has run so far."
+    ),
+    why=(
+        "Importing the module does not create the object or the enclosing variables, so the "
+        "function can be neither run nor imported by the emitted code."
+    ),
+    cure=(
+        "Move the function to the top level of its module and pass what it took from `self` or "
+        "from the enclosing function as arguments. A method can stay and call it."
+    ),
+    example="""\
+import jax.numpy as jnp
+
+
+def make_step(rate):
+    def step(w, x):
+        return w - rate * jnp.mean(x, axis=0)
+
+    return step
+""",
+    command="jax-pmap gen train.py::make_step.step",
+    fixed="""\
+import jax.numpy as jnp
+
+
+def step(w, x, rate):
+    return w - rate * jnp.mean(x, axis=0)
+""",
+)

@@ -1,0 +1,345 @@
+"""The records that pass between the stages: frozen, and free of jax.
+
+Everything here can be compared, printed and (the plan and the evidence) written as JSON.
+Shapes are tuples of ints, dtypes are NumPy names such as ``"float32"``, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+PLAN_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in a file. Lines count from 1, columns from 0 (printed as column + 1)."""
+
+    file: str
+    line: int
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        """``file:line:column``, as editors and terminals link it."""
+        return f"{self.file}:{self.line}:{self.column + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A stage's answer when it cannot go on. `exit_code` is 1 (no) or 2 (could not ask)."""
+
+    #: Stable diagnostic code, e.g. ``"JP040"``; `jax-pmap explain` prints it at length.
+    code: str
+    #: One or two sentences: what was expected, what was found. Names in backticks.
+    reason: str
+    #: What to type or change next.
+    hint: str
+    #: Where in the user's files, when there is such a place.
+    span: Span | None = None
+    #: Longer material: the user's own traceback, a list of candidates, a table of errors.
+    details: tuple[str, ...] = ()
+
+
+class RefusalError(Exception):
+    """Carries a `Refusal` out of nested calls; every stage's entry point turns it back."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
+
+
+# --- locate -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A located target: one function in one file, with the file's exact text."""
+
+    #: What the user typed.
+    target: str
+    #: Absolute path of the file.
+    path: Path
+    #: Path as shown to people and in headers: relative to the project root, POSIX slashes.
+    shown_path: str
+    #: Dotted name to import the file under, e.g. ``"train"`` or ``"pkg.train"``.
+    module: str
+    #: Folder that has to be on ``sys.path`` for `module` to be importable.
+    root: Path
+    #: Dotted name inside the file: ``"train_step"``, ``"Trainer.step"``, ``"main.step"``.
+    qualname: str
+    #: Decoded text, line endings as in the file.
+    text: str
+    encoding: str = "utf-8"
+    newline: str = "\n"
+
+    @property
+    def name(self) -> str:
+        """The function's own name, the last part of `qualname`."""
+        return self.qualname.rpartition(".")[2]
+
+
+# --- arguments and roles ------------------------------------------------------------------
+
+
+class Role(enum.StrEnum):
+    """What happens to an argument leaf."""
+
+    BATCH = "batch"
+    REPLICATED = "replicated"
+    STATIC = "static"
+    KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class AxesNode:
+    """A container in an axes tree; leaves of the tree are an int (batch axis) or None."""
+
+    #: ``"dict"``, ``"tuple"``, ``"list"``, ``"namedtuple"`` or ``"dataclass"``.
+    kind: str
+    #: Keys of a dict (as Python source, e.g. ``"'x'"``) or field names; empty for sequences.
+    keys: tuple[str, ...]
+    children: tuple[Axes, ...]
+    #: ``"module:QualName"`` of a namedtuple or dataclass; empty otherwise.
+    type_name: str = ""
+
+
+#: A pytree prefix of batch axes: an int where a leaf (or a whole subtree) is split along
+#: that axis, None where it is replicated. Same meaning as `in_axes` / `out_axes` of pmap.
+Axes: TypeAlias = "int | AxesNode | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One array leaf of an argument or of the result."""
+
+    #: Path as Python source, starting at the argument: ``"batch['x']"``, ``"params[0].w"``.
+    path: str
+    role: Role
+    #: Batch axis (non-negative) when the role is BATCH, else None.
+    axis: int | None
+    #: Shape on the whole batch.
+    shape: tuple[int, ...]
+    dtype: str
+
+    def per_device(self, devices: int) -> tuple[int, ...]:
+        """Shape of one device's share on `devices` devices."""
+        if self.axis is None:
+            return self.shape
+        head, size, tail = self.shape[: self.axis], self.shape[self.axis], self.shape[self.axis + 1 :]
+        return (*head, size // devices, *tail)
+
+
+class ParameterKind(enum.StrEnum):
+    """How Python binds a parameter."""
+
+    POSITIONAL_ONLY = "positional_only"
+    POSITIONAL_OR_KEYWORD = "positional_or_keyword"
+    VAR_POSITIONAL = "var_positional"
+    KEYWORD_ONLY = "keyword_only"
+    VAR_KEYWORD = "var_keyword"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One parameter of the target, with what is done to its leaves."""
+
+    name: str
+    kind: ParameterKind
+    #: Batch axes as a pytree prefix; None for replicated, static and key arguments.
+    axes: Axes
+    leaves: tuple[Leaf, ...]
+    #: True when the whole argument is passed as a compile-time constant.
+    static: bool = False
+    #: True when its buffers are given up to the call.
+    donated: bool = False
+    #: For a static argument, and for one that was None: the values (Python source) the plan
+    #: was observed with. The emitted code rejects any other. Empty: not restricted.
+    proved_values: tuple[str, ...] = ()
+    #: Why the roles are what they are, in a few words.
+    why: str = ""
+
+    @property
+    def role(self) -> str:
+        """One word for the whole argument: a role, or ``"mixed"``."""
+        if self.static:
+            return Role.STATIC
+        roles = {leaf.role for leaf in self.leaves}
+        return str(roles.pop()) if len(roles) == 1 else "mixed" if roles else Role.REPLICATED
+
+
+# --- the plan -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One value that a collective makes whole, at one place in the body."""
+
+    #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``.
+    op: str
+    #: The value as the reader knows it: ``"loss"``, ``"metrics['n']"`` or a short expression.
+    value: str
+    #: ``"after"``: the name is reassigned after the statement at `span`.
+    #: ``"wrap"``: the expression at `span` is wrapped where it stands.
+    where: str
+    #: Place in the *original* file of the statement or expression.
+    span: Span
+    #: Paths of the leaves inside the value that are synced, as Python source behind the
+    #: value (``"['n']"``); ``("",)`` for the whole value.
+    paths: tuple[str, ...] = ("",)
+    #: (path, kind) of the containers above those leaves, to make the value again around them:
+    #: ``"dict"``, ``"namedtuple"``, ``"tuple 3"`` or ``"list 3"``.
+    containers: tuple[tuple[str, str], ...] = ()
+    #: Bytes of one device's copy in the user's own dtypes, 0 when unknown.
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A branch no example input reached: the emitted code raises there instead of guessing."""
+
+    span: Span
+    #: Condition as the reader knows it, e.g. ``"if mask is not None"``.
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Which devices the emitted code runs on: all local ones, the first N, or chosen ids."""
+
+    count: int | None = None
+    ids: tuple[int, ...] = ()
+
+    @property
+    def number(self) -> int | None:
+        """How many devices, or None for all that are there."""
+        return len(self.ids) if self.ids else self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be done to each argument, value and output, independent of the backend."""
+
+    #: ``"train.py::train_step"``.
+    target: str
+    axis_name: str
+    arguments: tuple[Argument, ...]
+    syncs: tuple[Sync, ...]
+    #: Batch axes of the result, a pytree prefix as `out_axes` of pmap.
+    output_axes: Axes
+    outputs: tuple[Leaf, ...]
+    devices: Devices = field(default_factory=Devices)
+    guards: tuple[Guard, ...] = ()
+    #: Assumptions and hints for the reader, one sentence each.
+    notes: tuple[str, ...] = ()
+    #: Lines `--arg …` that reproduce the inputs the tool made up; empty if the user gave them.
+    assumed_inputs: tuple[str, ...] = ()
+    #: (argument index, path into the result) pairs: outputs that feed the next call's inputs.
+    chain: tuple[tuple[str, str], ...] = ()
+    #: SHA-256 of the target's source text, to tell a plan that no longer fits.
+    source_hash: str = ""
+    #: False when the plan comes from reading alone (`--no-proof`).
+    observed: bool = True
+    schema_version: int = PLAN_SCHEMA_VERSION
+
+
+# --- the proof ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One run of the emitted code beside the reference."""
+
+    devices: int
+    #: ``"float64"`` for the verdict, ``"as given"`` for the user's own dtypes.
+    precision: str
+    #: Size of the batch axis after cutting it to fit.
+    batch: int
+    #: Chained calls.
+    steps: int
+    #: Largest error over all outputs, relative to each output's scale.
+    error: float
+    #: The bound it was held against, from the reference's own rounding.
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was run to show the emitted code equal to the original."""
+
+    checks: tuple[Check, ...]
+    jax_version: str
+    python_version: str
+    #: True when every replicated output was compared bit by bit across devices.
+    replicas_identical: bool
+
+    @property
+    def proved(self) -> bool:
+        """Whether every check stayed within its tolerance."""
+        return (
+            bool(self.checks) and self.replicas_identical and all(c.error <= c.tolerance for c in self.checks)
+        )
+
+
+class Backend(enum.StrEnum):
+    """The form of the emitted code."""
+
+    PMAP = "pmap"
+    SHARD_MAP = "shard_map"
+    JIT = "jit"
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The result of `generate`: code that was shown equal (unless `evidence` is None)."""
+
+    code: str
+    plan: Plan
+    backend: Backend
+    #: None only when the proof was declined (`--no-proof`).
+    evidence: Evidence | None
+
+
+# --- the question -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Everything a user can ask of `generate`; the command line fills one of these."""
+
+    #: ``FUNC``, ``FILE::FUNC`` or ``package.module:FUNC``.
+    target: str
+    #: None: the name the body's own collectives use, else ``"batch"``.
+    axis_name: str | None = None
+    devices: Devices = field(default_factory=Devices)
+    backend: Backend = Backend.PMAP
+    #: ``FILE::callable`` or ``module:callable``.
+    inputs: str | None = None
+    #: ``NAME=SPEC`` texts, as typed.
+    args: tuple[str, ...] = ()
+    #: ``NAME[:AXIS]`` texts: an argument or a leaf path such as ``batch['x']``.
+    shard: tuple[str, ...] = ()
+    replicate: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    donate: tuple[str, ...] = ()
+    #: Helpers to emit although the function does not need them: ``"place"``, ``"devices"``.
+    helpers: tuple[str, ...] = ()
+    #: The user's interpreter; None: `[tool.jax-pmap] python`, $VIRTUAL_ENV, ./.venv, this one.
+    python: Path | None = None
+    #: Seconds of wall time for one run of the worker.
+    timeout: float = 300.0
+    #: Bytes of memory the worker may take; None: no limit of ours.
+    memory: int | None = None
+    #: False: static rules only, nothing is run (`--no-proof`).
+    proof: bool = True
+    #: A plan written by `jax-pmap plan --output-format json`, to emit instead of observing.
+    plan: Path | None = None
+    #: Folder relative targets and shown paths start from.
+    directory: Path = field(default_factory=Path.cwd)
+    #: The command line as typed, for the header of the emitted file.
+    command: str = ""

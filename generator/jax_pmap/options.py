@@ -1,0 +1,170 @@
+"""Command-line texts to a `Request`: pure functions that refuse with JP018 what they cannot read."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jax_pmap.model import Backend, Devices, Refusal, RefusalError, Request
+
+HELPERS = ("place", "devices")
+
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
+
+
+def refuse(reason: str, hint: str) -> NoReturn:
+    """Raise the refusal of a bad option value."""
+    raise RefusalError(Refusal("JP018", reason, hint))
+
+
+def devices(text: str | None) -> Devices:
+    """``"4"`` is a count, ``"0,2,4"`` and ``"2,"`` are device ids, None is all devices."""
+    if text is None:
+        return Devices()
+    hint = "Write a count (`--devices 4`) or device ids (`--devices 0,2,4`; for one id, `--devices 2,`)."
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > 1 and parts[-1] == "":
+        parts.pop()
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        refuse(f"`--devices {text}` is neither a count nor a list of device ids.", hint)
+    numbers = [int(part) for part in parts]
+    if "," not in text:
+        if numbers[0] == 0:
+            refuse("`--devices 0` leaves no device to run on.", hint)
+        return Devices(count=numbers[0])
+    for number in numbers:
+        if numbers.count(number) > 1:
+            refuse(f"`--devices {text}` names device {number} twice.", hint)
+    return Devices(ids=tuple(numbers))
+
+
+def axis_name(text: str | None) -> str | None:
+    """An identifier, or None for the name the body uses."""
+    if text is not None and not text.isidentifier():
+        refuse(
+            f"`--axis-name {text}` is not an identifier.",
+            "Use letters, digits and underscores, for instance `--axis-name batch`.",
+        )
+    return text
+
+
+def memory(text: str | None) -> int | None:
+    """``"8G"``, ``"512MiB"`` or a plain number of bytes; units are powers of 1024."""
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    size = 0
+    if match:
+        size = int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    if not 0 < size < 2**63:
+        refuse(f"`--memory {text}` is not a size.", "Write a number and a unit, for instance `--memory 8G`.")
+    return size
+
+
+def timeout(text: str) -> float:
+    """A positive, finite number of seconds."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        refuse(
+            f"`--timeout {text}` is not a positive number of seconds.",
+            "Write a number, for instance `--timeout 600`.",
+        )
+    return seconds
+
+
+def one_of(option: str, text: str, known: Sequence[str]) -> str:
+    """`text`, if it is one of `known`."""
+    if text not in known:
+        near = difflib.get_close_matches(text.lower(), known, n=1)
+        choices = ", ".join(f"`{name}`" for name in known)
+        hint = f"Did you mean `{option} {near[0]}`?" if near else f"Choose one of {choices}."
+        refuse(f"`{option} {text}` is not one of {choices}.", hint)
+    return text
+
+
+def split_shard(text: str) -> tuple[str, int | None]:
+    """``"tokens:1"`` is ``("tokens", 1)``, ``"x"`` is ``("x", None)``; a colon in brackets is the path's."""
+    name, colon, axis = text.rpartition(":")
+    if not colon or "]" in axis:
+        return text, None
+    if not (axis.isascii() and axis.isdigit() and len(axis) < 4) or not name:
+        refuse(
+            f"`--shard {text}` does not end in an axis.",
+            "Write a name, or a name and a batch axis counted from 0: `--shard tokens:1`.",
+        )
+    return name, int(axis)
+
+
+def _check_roles(options: Mapping[str, Any]) -> None:
+    """Refuse empty names and a name that two role options claim."""
+    claimed: dict[str, str] = {}
+    for role in ("shard", "replicate", "static", "key"):
+        for text in options[role]:
+            name = split_shard(text)[0] if role == "shard" else text
+            if not name.strip():
+                refuse(f"`--{role}` has no name.", f"Name an argument: `--{role} x`.")
+            other = claimed.setdefault(name, role)
+            if other != role:
+                refuse(
+                    f"`{name}` is given to both `--{other}` and `--{role}`.",
+                    "An argument has one role: drop one.",
+                )
+
+
+def request(options: Mapping[str, Any]) -> Request:
+    """The `Request` that a command's parsed options ask for.
+
+    Raises:
+        RefusalError: JP018, naming the option, its value and what it takes.
+    """
+    _check_roles(options)
+    return Request(
+        target=options["target"],
+        axis_name=axis_name(options["axis_name"]),
+        devices=devices(options["devices"]),
+        backend=Backend(one_of("--backend", options["backend"], [str(name) for name in Backend])),
+        inputs=options["inputs"],
+        args=options["arg"],
+        shard=options["shard"],
+        replicate=options["replicate"],
+        static=options["static"],
+        key=options["key"],
+        donate=options["donate"],
+        helpers=tuple(dict.fromkeys(one_of("--helper", name, HELPERS) for name in options["helper"])),
+        python=Path(options["python"]) if options["python"] else None,
+        timeout=timeout(options["timeout"]),
+        memory=memory(options["memory"]),
+        proof=not options["no_proof"],
+        plan=Path(options["plan"]) if options.get("plan") else None,
+        command=command_line(options),
+    )
+
+
+def command_line(options: Mapping[str, Any]) -> str:
+    """The command that makes the same code anywhere.
+
+    What belongs to one machine or one screen (interpreter, limits, colour, ``--diff``) is left out, so that
+    the header of an emitted file does not depend on it.
+    """
+    words = ["jax-pmap", "gen", options["target"]]
+    for name in ("axis_name", "devices", "inputs", "plan"):
+        if options.get(name):
+            words += [f"--{name.replace('_', '-')}", options[name]]
+    if options["backend"] != Backend.PMAP:
+        words += ["--backend", options["backend"]]
+    for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper"):
+        for value in options[name]:
+            words += [f"--{name}", value]
+    if options["no_proof"]:
+        words.append("--no-proof")
+    if options.get("output"):
+        words += ["-o", options["output"]]
+    return shlex.join(words)

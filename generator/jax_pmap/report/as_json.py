@@ -1,0 +1,298 @@
+"""Plans, evidence and refusals as JSON documents, and plans back again.
+
+The documents are described by ``schemas/plan.schema.json`` and ``schemas/report.schema.json``. Keys are the
+field names of `jax_pmap.model`; an axes tree is an integer, null or an object; a number JSON does not have
+is one of the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jax_pmap.model import (
+    PLAN_SCHEMA_VERSION,
+    Argument,
+    AxesNode,
+    Evidence,
+    Generated,
+    Leaf,
+    Plan,
+    Refusal,
+    RefusalError,
+    Role,
+    Sync,
+)
+
+REPORT_SCHEMA_VERSION = 1
+
+SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather")
+AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The published JSON Schema ``"plan"`` or ``"report"`` as a dict."""
+    text = (Path(__file__).parent / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+# --- records to JSON ----------------------------------------------------------------------
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """`plan` as a JSON-ready dict that `plan_from_dict` takes back."""
+    document: dict[str, Any] = _encode(plan)
+    return document
+
+
+def evidence_to_dict(evidence: Evidence) -> dict[str, Any]:
+    """`evidence` as a JSON-ready dict, with the verdict under ``"proved"``."""
+    return {"proved": evidence.proved, **_encode(evidence)}
+
+
+def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
+    """`refusal` as a JSON-ready dict, with its title and exit status from the registry."""
+    from jax_pmap import diagnostics
+
+    diagnostic = diagnostics.find(refusal.code)
+    return {
+        **_encode(refusal),
+        "title": diagnostic.title if diagnostic else "",
+        "exit_code": diagnostics.exit_code(refusal.code),
+    }
+
+
+def report_to_dict(
+    result: Generated | Plan | Refusal,
+    *,
+    target: str,
+    output: str | None = None,
+    diff: str | None = None,
+) -> dict[str, Any]:
+    """The one document a command prints.
+
+    Args:
+        result: What the pipeline answered.
+        target: The target as the user typed it.
+        output: The file that was written, if one was.
+        diff: The patch that was asked for instead of writing.
+    """
+    document: dict[str, Any] = {
+        "schema_version": REPORT_SCHEMA_VERSION,
+        "status": status(result),
+        "target": target,
+        "backend": None,
+        "code": None,
+        "plan": None,
+        "evidence": None,
+        "refusal": None,
+        "output": output,
+        "diff": diff,
+    }
+    if isinstance(result, Refusal):
+        document["refusal"] = refusal_to_dict(result)
+    elif isinstance(result, Plan):
+        document["plan"] = plan_to_dict(result)
+    else:
+        document["backend"] = str(result.backend)
+        document["code"] = result.code
+        document["plan"] = plan_to_dict(result.plan)
+        document["evidence"] = evidence_to_dict(result.evidence) if result.evidence else None
+    return document
+
+
+def status(result: Generated | Plan | Refusal) -> str:
+    """``"proved"``, ``"unproved"``, ``"planned"`` or ``"refused"``."""
+    if isinstance(result, Refusal):
+        return "refused"
+    if isinstance(result, Plan):
+        return "planned"
+    return "proved" if result.evidence and result.evidence.proved else "unproved"
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """`document` as text: two-space indent, UTF-8 characters as they are, one final newline."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        # A lone surrogate (an undecodable file name) cannot be written as UTF-8.
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        document = {field.name: _encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Argument):
+            document["role"] = str(value.role)
+        return document
+    return value
+
+
+# --- JSON to a plan -----------------------------------------------------------------------
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in the file at `path`: a plan document, or a report that holds one.
+
+    Raises:
+        RefusalError: JP017, when the file cannot be read or is not a plan of this version.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        _refuse(f"The plan file `{path}` cannot be read: {error.strerror or error}.")
+    except UnicodeDecodeError:
+        _refuse(f"The plan file `{path}` is not UTF-8 text.")
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        _refuse(f"The plan file `{path}` is not JSON: {error}.")
+    except RecursionError:
+        _refuse(f"The plan file `{path}` is nested too deeply.")
+    if isinstance(document, dict) and "status" in document and "plan" in document:
+        if document["plan"] is None:
+            _refuse(f"The report in `{path}` holds no plan: its status is `{document['status']}`.")
+        document = document["plan"]
+    return plan_from_dict(document)
+
+
+def plan_from_dict(document: object) -> Plan:
+    """The plan described by `document`, checked field by field.
+
+    Raises:
+        RefusalError: JP017, naming the place in the document that does not fit.
+    """
+    if not isinstance(document, dict):
+        _refuse("A plan is a JSON object.")
+    version = document.get("schema_version")
+    if version != PLAN_SCHEMA_VERSION:
+        found = "none" if version is None else f"`{version}`"
+        _refuse(f"The plan's schema_version is {found}; this jax-pmap reads `{PLAN_SCHEMA_VERSION}`.")
+    try:
+        plan: Plan = _decode(Plan, document, "plan")
+    except RecursionError:
+        _refuse("The plan is nested too deeply.")
+    return plan
+
+
+def _refuse(reason: str) -> NoReturn:
+    hint = "Make the plan again: `jax-pmap plan TARGET --output-format json > plan.json`."
+    raise RefusalError(Refusal("JP017", reason, hint))
+
+
+@functools.cache
+def _hints(record: type) -> dict[str, Any]:
+    return typing.get_type_hints(record)
+
+
+def _decode(expected: Any, value: Any, path: str) -> Any:
+    """`value` as an `expected`: a dataclass, an enum, a union, a tuple or a plain JSON type."""
+    origin = typing.get_origin(expected)
+    if origin in (types.UnionType, typing.Union):
+        return _decode_union(typing.get_args(expected), value, path)
+    if origin is tuple:
+        return _decode_tuple(typing.get_args(expected), value, path)
+    if dataclasses.is_dataclass(expected):
+        return _decode_record(typing.cast(type, expected), value, path)
+    if isinstance(expected, type) and issubclass(expected, enum.Enum):
+        _check_choice(value, tuple(member.value for member in expected), path)
+        return expected(value)
+    # JSON's true is an int to Python.
+    fits = isinstance(value, expected) and not (expected is int and isinstance(value, bool))
+    if not fits:
+        _refuse(f"`{path}` is {_shown(value)}; it has to be {_named(expected)}.")
+    return value
+
+
+def _decode_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    records = [option for option in options if dataclasses.is_dataclass(option)]
+    plain = [option for option in options if option not in records and option is not type(None)]
+    chosen = records if isinstance(value, dict) and records else plain or records
+    return _decode(chosen[0], value, path)
+
+
+def _decode_tuple(items: tuple[Any, ...], value: Any, path: str) -> Any:
+    if not isinstance(value, list):
+        _refuse(f"`{path}` is {_shown(value)}; it has to be an array.")
+    if items[-1] is Ellipsis:
+        return tuple(_decode(items[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if len(value) != len(items):
+        _refuse(f"`{path}` has {len(value)} entries; it has to have {len(items)}.")
+    pairs = enumerate(zip(items, value, strict=True))
+    return tuple(_decode(item, entry, f"{path}[{i}]") for i, (item, entry) in pairs)
+
+
+def _decode_record(record: type, value: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        _refuse(f"`{path}` is {_shown(value)}; it has to be an object.")
+    hints = _hints(record)
+    derived = {"role"} if record is Argument else set()
+    for key in value:
+        if key not in hints and key not in derived:
+            near = difflib.get_close_matches(key, hints, n=1)
+            guess = f" Did you mean `{near[0]}`?" if near else ""
+            _refuse(f"`{path}` has an unknown key `{key}`.{guess}")
+    for field in dataclasses.fields(record):
+        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if no_default and field.name not in value:
+            _refuse(f"`{path}` lacks the key `{field.name}`.")
+    decoded = record(
+        **{key: _decode(hints[key], item, f"{path}.{key}") for key, item in value.items() if key in hints}
+    )
+    if isinstance(decoded, Argument) and value.get("role", decoded.role) != decoded.role:
+        _refuse(
+            f"`{path}.role` is {_shown(value['role'])}, but its leaves say `{decoded.role}`. "
+            "The role follows from `static` and the leaves; change those and `axes`."
+        )
+    _check(decoded, path)
+    return decoded
+
+
+def _check(decoded: Any, path: str) -> None:
+    """Refuse what has the right type and still cannot be meant; parts of it reach the emitted code."""
+    if isinstance(decoded, Sync):
+        _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
+        _check_choice(decoded.where, ("after", "wrap"), f"{path}.where")
+    elif isinstance(decoded, AxesNode):
+        _check_choice(decoded.kind, AXES_KINDS, f"{path}.kind")
+        expected = 0 if decoded.kind in ("tuple", "list") else len(decoded.children)
+        if len(decoded.keys) != expected:
+            _refuse(f"`{path}` has {len(decoded.children)} children and {len(decoded.keys)} keys.")
+    elif isinstance(decoded, Leaf):
+        if (decoded.role is Role.BATCH) != (decoded.axis is not None):
+            _refuse(f"`{path}` has role `{decoded.role}` and axis `{json.dumps(decoded.axis)}`.")
+        if decoded.axis is not None and not 0 <= decoded.axis < len(decoded.shape):
+            _refuse(f"`{path}.axis` is `{decoded.axis}`; the leaf has {len(decoded.shape)} axes.")
+    elif isinstance(decoded, Plan) and not decoded.axis_name.isidentifier():
+        _refuse(f"`{path}.axis_name` is {_shown(decoded.axis_name)}; it has to be an identifier.")
+
+
+def _check_choice(value: str, known: tuple[str, ...], path: str) -> None:
+    if value not in known:
+        _refuse(f"`{path}` is {_shown(value)}; it has to be one of {', '.join(map(repr, known))}.")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return f"`{text}`" if len(text) <= 40 else f"`{text[:37]}...`"
+
+
+def _named(expected: Any) -> str:
+    return {str: "a string", int: "an integer", bool: "true or false"}[expected]

@@ -1,0 +1,507 @@
+"""The report for people: tables of a plan, the evidence, and refusals with their source line.
+
+Everything is laid out for the width of the console and carries no escape codes when it is plain. User text
+(names, source, tracebacks) only ever travels in `rich.text.Text`, so that brackets in it are no markup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import textwrap
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from jax_pmap.model import Argument, Evidence, Generated, Leaf, Plan, Refusal, Role, Span
+
+#: Leaf rows of one argument; the rest is counted.
+MAX_LEAF_ROWS = 8
+#: Lines of one detail of a refusal, such as a traceback; its end says most, so its end is kept.
+MAX_DETAIL_LINES = 40
+
+_SHORT_DTYPES = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_ASCII = str.maketrans({"→": "->", "·": "-", "…": "...", "×": "x"})
+
+
+# --- console ------------------------------------------------------------------------------
+
+
+def make_console(stream: IO[str], *, plain: bool, width: int | None = None) -> Console:
+    """A console on `stream`: no escape codes when `plain`, 80 columns when it is not a terminal.
+
+    Args:
+        stream: Where to print, usually ``sys.stderr``.
+        plain: True for no colour, no bold, no cursor movement.
+        width: Columns; None takes the terminal's, or ``$COLUMNS``, or 80.
+    """
+    if width is None and not stream.isatty():
+        columns = os.environ.get("COLUMNS", "")
+        width = int(columns) if columns.isascii() and columns.isdigit() and int(columns) >= 20 else 80
+    return Console(
+        file=stream,
+        width=width,
+        height=25 if width else None,  # with both given, rich does not look at the environment
+        force_terminal=not plain,
+        color_system=None if plain else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+
+
+@contextlib.contextmanager
+def live_line(console: Console) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows one note at a time on the last line of a terminal, gone at the end."""
+    with console.status("starting", spinner="dots") as status:
+        yield lambda note: status.update(Text(_clean(note)))
+
+
+def print_line(text: str, console: Console) -> None:
+    """Print one line as it is: never wrapped, so that paths can be copied."""
+    _print(console, Text(_clean(text)))
+
+
+def _print(console: Console, text: Text) -> None:
+    """Print the lines of `text` as long as they are."""
+    if not _unicode(console):
+        text = Text(text.plain.translate(_ASCII))
+    console.print(text, soft_wrap=True)
+
+
+def _print_prose(console: Console, prose: str, *, indent: str = "", prefix: str = "", **styles: str) -> None:
+    """Print `prose` wrapped between words; lines that start with a blank (commands) stay whole.
+
+    Args:
+        console: Where to print.
+        prose: Text, possibly of several lines.
+        indent: Blanks before every line.
+        prefix: First word, styled apart.
+        styles: ``style`` of the prose and ``prefix_style``.
+    """
+    lines: list[str] = []
+    for paragraph in (prefix + _clean(prose)).split("\n"):
+        verbatim = paragraph[:1].isspace() or not paragraph
+        lines += (
+            [paragraph]
+            if verbatim
+            else textwrap.wrap(
+                paragraph,
+                max(console.width - len(indent), 20),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+    for i, line in enumerate(lines):
+        text = Text(indent + line, style=styles.get("style", ""))
+        if i == 0:
+            text.stylize(styles.get("prefix_style", ""), 0, len(prefix))
+        _print(console, text)
+
+
+def _unicode(console: Console) -> bool:
+    return console.encoding.lower().startswith("utf")
+
+
+def _clean(text: str) -> str:
+    """`text` without escape sequences and control characters, which could repaint the terminal."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n"))
+
+
+# --- plans and generated code -------------------------------------------------------------
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print the tables of `plan`: arguments with roles and shapes, syncs, outputs, assumptions."""
+    _print_plan(plan, console, _usual_devices(plan), ())
+
+
+def print_generated(generated: Generated, console: Console) -> None:
+    """Print the plan behind `generated` and the evidence for it."""
+    evidence = generated.evidence
+    devices = max((check.devices for check in evidence.checks), default=0) if evidence else 0
+    parts = (str(generated.backend),)
+    _print_plan(generated.plan, console, generated.plan.devices.number or devices or 8, parts)
+    console.print()
+    if evidence is None:
+        _print(console, Text("not proved: nothing was run (--no-proof)", style="yellow"))
+        return
+    for line in _joined(evidence_parts(evidence), console.width):
+        _print(console, Text(line, style="green" if evidence.proved else "red"))
+
+
+def _joined(parts: Sequence[str], width: int) -> list[str]:
+    """`parts` with dots between them, broken into lines of at most `width` only between parts."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]} · {part}"
+        if cell_len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(f"  {part}")
+    return lines
+
+
+def evidence_parts(evidence: Evidence) -> list[str]:
+    """The evidence in a few words each: device counts, steps, the largest error beside its bound, jax."""
+    counts = ", ".join(str(n) for n in sorted({check.devices for check in evidence.checks}))
+    parts = [f"proved on {counts} devices" if evidence.proved else f"NOT EQUAL on {counts} devices"]
+    steps = max((check.steps for check in evidence.checks), default=0)
+    if steps > 1:
+        parts.append(f"{steps} chained steps")
+    for precision in sorted({check.precision for check in evidence.checks}, key=lambda p: p != "float64"):
+        # The check nearest to its bound says most about the margin.
+        checks = [check for check in evidence.checks if check.precision == precision]
+        worst = max(
+            checks, key=lambda check: check.error / check.tolerance if check.tolerance else check.error
+        )
+        name = "own dtypes" if precision == "as given" else precision
+        parts.append(f"{name} error {worst.error:.2g} (bound {worst.tolerance:.2g})")
+    parts.append("replicas bit-identical" if evidence.replicas_identical else "replicas DIFFER")
+    parts.append(f"jax {evidence.jax_version}")
+    return parts
+
+
+def _usual_devices(plan: Plan) -> int:
+    """The device count to show shares for: the plan's own, or the most of 8, 4, 3, 2 that fits."""
+    if plan.devices.number:
+        return plan.devices.number
+    sizes = [leaf.shape[leaf.axis] for arg in plan.arguments for leaf in arg.leaves if leaf.axis is not None]
+    return next((n for n in (8, 4, 3, 2) if all(size % n == 0 for size in sizes)), 2)
+
+
+def _print_plan(plan: Plan, console: Console, devices: int, parts: tuple[str, ...]) -> None:
+    target = _clean(plan.target)
+    for i, line in enumerate(
+        _joined([target, *parts, f'axis "{plan.axis_name}"', _devices_text(plan)], console.width)
+    ):
+        title = Text(line, style="dim")
+        if i == 0:
+            title.stylize("not dim bold", 0, len(target))
+        _print(console, title)
+    console.print()
+    _print_arguments(plan, console, devices)
+    if plan.syncs:
+        console.print()
+        _print_syncs(plan, console)
+    # A leading blank keeps a line whole: these are copied or read as code.
+    for heading, lines in (
+        ("assumed inputs (these options change them)", [f" {line}" for line in plan.assumed_inputs]),
+        ("notes", plan.notes),
+        (
+            "not reached by the example inputs: the code raises there",
+            [f" {_place(guard.span)}  {guard.condition}" for guard in plan.guards],
+        ),
+    ):
+        if lines:
+            console.print()
+            _print(console, Text(f"  {heading}", style="dim"))
+            for line in lines:
+                _print_prose(console, line, indent=" " if line.startswith(" ") else "  ")
+
+
+def _devices_text(plan: Plan) -> str:
+    if plan.devices.ids:
+        return f"devices {', '.join(map(str, plan.devices.ids))}"
+    if plan.devices.count:
+        return f"first {plan.devices.count} devices"
+    return "all devices"
+
+
+def _print_arguments(plan: Plan, console: Console, devices: int) -> None:
+    """The widest layout that fits: with reasons, then reasons below, then shapes above each other."""
+    room = max(console.width // 2 - 8, 20)
+    rows = [row for argument in plan.arguments for row in _argument_rows(argument, devices, room)]
+    rows += _output_rows(plan, devices, room)
+    reasons = [(argument.name, argument.why) for argument in plan.arguments if argument.why]
+    medium = _argument_table(rows, devices, why=False, stacked=False)
+    spare = console.width - _natural_width(medium, console)
+    if reasons and spare >= 2 + min(36, max(cell_len(why) for _, why in reasons)):
+        _print_table(_argument_table(rows, devices, why=True, stacked=False), console)
+        return
+    narrow = _argument_table(rows, devices, why=False, stacked=True)
+    _print_table(medium if spare >= 0 else narrow, console)
+    if reasons:
+        console.print()
+        table = _table(("why", {}), ("", {}))
+        for name, why in reasons:
+            table.add_row(Text(name), Text(_clean(why), style="dim"))
+        _print_table(table, console)
+
+
+#: name, role, shape on the whole batch, shape of one share, why
+_Row = tuple[str, str, str, str, str]
+
+
+def _argument_rows(argument: Argument, devices: int, room: int) -> Iterator[_Row]:
+    leaves = argument.leaves
+    name = argument.name + (" (donated)" if argument.donated else "")
+    if argument.static:
+        values = ", ".join(argument.proved_values)
+        yield name, "static", _clip(_clean(values), 24), "", argument.why
+        return
+    axes = {leaf.axis for leaf in leaves}
+    role = argument.role
+    if role == Role.BATCH:
+        role = f"batch axis {axes.pop()}" if len(axes) == 1 else "mixed"
+    if len(leaves) == 1:
+        yield name, role, _shape(leaves[0]), _share(leaves[0], devices), argument.why
+    elif not leaves:
+        yield name, role, ", ".join(argument.proved_values), "", argument.why
+    elif role == "mixed" or (argument.role == Role.BATCH and len(leaves) <= MAX_LEAF_ROWS):
+        yield name, role, "", "", argument.why
+        yield from _leaf_rows(argument.name, leaves, devices, room)
+    else:
+        yield name, role, f"{len(leaves)} leaves", "", argument.why
+
+
+def _leaf_rows(name: str, leaves: Sequence[Leaf], devices: int, room: int) -> Iterator[_Row]:
+    """At most `MAX_LEAF_ROWS` leaves, among them one of each role, and a count of the rest."""
+    first_of_role = {(leaf.role, leaf.axis): i for i, leaf in reversed(list(enumerate(leaves)))}
+    shown = set(sorted(first_of_role.values())[:MAX_LEAF_ROWS])
+    for i in range(len(leaves)):
+        if len(shown) >= MAX_LEAF_ROWS:
+            break
+        shown.add(i)
+    for i in sorted(shown):
+        leaf = leaves[i]
+        path = leaf.path.removeprefix(name) or leaf.path
+        role = f"batch axis {leaf.axis}" if leaf.role is Role.BATCH else str(leaf.role)
+        yield "  " + _middle(_clean(path), room), role, _shape(leaf), _share(leaf, devices), ""
+    rest = [leaf for i, leaf in enumerate(leaves) if i not in shown]
+    if rest:
+        yield f"  … {len(rest)} more {'leaf' if len(rest) == 1 else 'leaves'}", _roles_of(rest), "", "", ""
+
+
+def _roles_of(leaves: Sequence[Leaf]) -> str:
+    roles = dict.fromkeys(str(leaf.role) for leaf in leaves)
+    return ", ".join(roles)
+
+
+def _output_rows(plan: Plan, devices: int, room: int) -> Iterator[_Row]:
+    leaves = plan.outputs
+    if not leaves:
+        return
+    roles = {(leaf.role, leaf.axis) for leaf in leaves}
+    if len(leaves) == 1:
+        leaf = leaves[0]
+        role = f"batch axis {leaf.axis}" if leaf.role is Role.BATCH else str(leaf.role)
+        yield "→ result", role, _shape(leaf), _share(leaf, devices), ""
+    elif len(roles) == 1 and leaves[0].role is not Role.BATCH:
+        yield "→ result", str(leaves[0].role), f"{len(leaves)} leaves", "", ""
+    else:
+        root = leaves[0].path.partition("[")[0].partition(".")[0]
+        yield "→ result", "mixed" if len(roles) > 1 else f"batch axis {leaves[0].axis}", "", "", ""
+        yield from _leaf_rows(root, leaves, devices, room)
+
+
+def _argument_table(rows: Sequence[_Row], devices: int, *, why: bool, stacked: bool) -> Table:
+    one_line: dict[str, object] = {"no_wrap": True}
+    columns: list[tuple[str, dict[str, object]]] = [("argument", one_line), ("role", one_line)]
+    if stacked:
+        columns.append((f"whole batch\n→ each of {devices}", one_line))
+    else:
+        columns += [("whole batch", one_line), (f"on each of {devices}", one_line)]
+    if why:
+        columns.append(("why", {}))
+    table = _table(*columns)
+    for name, role, shape, share, reason in rows:
+        cells = [Text(name), Text(role, style=_role_style(role))]
+        if stacked:
+            cells.append(Text(f"{shape}\n→ {share}" if share and share != shape else shape))
+        else:
+            cells += [Text(shape), Text(share)]
+        if why:
+            cells.append(Text(_clean(reason), style="dim"))
+        table.add_row(*cells)
+    return table
+
+
+def _role_style(role: str) -> str:
+    word = role.partition(" ")[0]
+    return {"batch": "cyan", "static": "magenta", "key": "yellow", "mixed": "dim"}.get(word, "")
+
+
+def _print_syncs(plan: Plan, console: Console) -> None:
+    table = _table(
+        ("sync", {"no_wrap": True}),
+        ("value", {}),
+        ("where", {"no_wrap": True}),
+        ("bytes", {"no_wrap": True, "justify": "right"}),
+    )
+    for sync in plan.syncs:
+        paths = [path for path in sync.paths if path]
+        value = ", ".join(sync.value + path for path in paths[:3]) if paths else sync.value
+        if len(paths) > 3:
+            value += f", … {len(paths) - 3} more"
+        size = human_bytes(sync.bytes) if sync.bytes else ""
+        table.add_row(Text(sync.op, style="green"), Text(_clean(value)), Text(_place(sync.span)), Text(size))
+    _print_table(table, console)
+
+
+def _place(span: Span) -> str:
+    return f"{_clean(span.file)}:{span.line}"
+
+
+def human_bytes(size: int) -> str:
+    """``"512 B"``, ``"31.4 kB"``, ``"1.2 GB"``: powers of 1000, three digits."""
+    if size < 1000:
+        return f"{size} B"
+    power = 1
+    while power < 4 and size / 1000**power >= 999.5:
+        power += 1
+    return f"{size / 1000**power:.3g} {' kMGT'[power]}B"
+
+
+def short_dtype(dtype: str) -> str:
+    """``"float32"`` as ``"f32"``, the way shapes are written in ``--arg``; other names as they are."""
+    match = re.fullmatch(r"(float|int|uint|complex|bfloat)(\d+)", dtype)
+    return f"{_SHORT_DTYPES[match[1]]}{match[2]}" if match else dtype
+
+
+def _shape(leaf: Leaf, shape: tuple[int, ...] | None = None) -> str:
+    sizes = ",".join(map(str, leaf.shape if shape is None else shape))
+    return f"{short_dtype(leaf.dtype)}[{sizes}]"
+
+
+def _share(leaf: Leaf, devices: int) -> str:
+    """The share of one device; ``"?"`` where the example batch does not divide."""
+    if leaf.axis is None:
+        return _shape(leaf)
+    if leaf.shape[leaf.axis] % devices:
+        return "?"
+    return _shape(leaf, leaf.per_device(devices))
+
+
+def _middle(text: str, width: int) -> str:
+    """`text` with its middle left out where it is longer than `width`."""
+    if cell_len(text) <= width:
+        return text
+    head = width // 3  # the end of a path tells leaves apart
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def _clip(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
+# --- tables -------------------------------------------------------------------------------
+
+
+def _table(*columns: tuple[str, dict[str, object]]) -> Table:
+    """A table without lines: two spaces between columns, dim headings."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for heading, options in columns:
+        table.add_column(Text(heading), **options)  # type: ignore[arg-type]
+    return table
+
+
+def _natural_width(table: Table, console: Console) -> int:
+    """Columns `table` takes when nothing in it is wrapped, with its indent of two."""
+    unlimited = console.options.update(max_width=10_000)
+    return Measurement.get(console, unlimited, table).maximum + 2
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """Print `table` indented by two, without the trailing blanks rich pads its rows with."""
+    with console.capture() as capture:
+        console.print(table, width=max(console.width - 2, 20))
+    for line in capture.get().splitlines():
+        text = Text.from_ansi(line) if console.is_terminal else Text(line)
+        text.rstrip()
+        indented = Text("  ") + text if text.plain else text
+        _print(console, indented)
+
+
+# --- refusals -----------------------------------------------------------------------------
+
+
+def print_refusal(refusal: Refusal, console: Console) -> None:
+    """Print `refusal` the way compilers do: reason, place, source line with carets, hint, details."""
+    _print_prose(
+        console,
+        f": {refusal.reason}",
+        prefix=f"error[{refusal.code}]",
+        style="bold",
+        prefix_style="bold red",
+    )
+    if refusal.span is not None:
+        _print_source(refusal.span, console)
+    if refusal.hint:
+        console.print()
+        _print_prose(console, refusal.hint, prefix="hint: ", prefix_style="cyan")
+    # A traceback comes last: it is long, and its last line is the one to read.
+    for detail in sorted(refusal.details, key=lambda text: text.lstrip().startswith("Traceback")):
+        console.print()
+        for line in _tail(_clean(detail).expandtabs().rstrip().split("\n")):
+            _print(console, Text(f"  {line}".rstrip(), style="dim"))
+    console.print()
+    _print(console, Text(f"For more: jax-pmap explain {refusal.code}", style="dim"))
+
+
+def _tail(lines: list[str]) -> list[str]:
+    if len(lines) <= MAX_DETAIL_LINES:
+        return lines
+    left_out = len(lines) - MAX_DETAIL_LINES + 1
+    return [f"… {left_out} lines left out", *lines[left_out:]]
+
+
+def _print_source(span: Span, console: Console) -> None:
+    """``--> file:line:column`` and, where the file can be read, its line with carets under the span."""
+    margin = " " * len(str(span.line))
+    _print(console, Text(f"{margin}--> {_clean(str(span))}", style="cyan"))
+    source = _source_line(span)
+    if source is None:
+        return
+    # Carets are placed by what is shown: tabs become blanks, wide characters take two cells.
+    before = _visible(source[: span.column])
+    end = span.end_column if span.end_line == span.line and span.end_column > span.column else len(source)
+    marked = _visible(source[span.column : end], cell_len(before))
+    after = _visible(source[end:])
+    room = max(console.width - len(margin) - 4, 20)
+    indent = len(before) - len(before.lstrip())
+    if cell_len(before) + cell_len(marked) + cell_len(after) > room and indent > 4:
+        before = before[indent - 4 :]
+    if cell_len(before) > room // 2 and cell_len(before) + cell_len(marked) > room:
+        before = "…" + before[-(room // 3) :]
+    marked = _clip(marked, max(room - cell_len(before), 8))
+    line = _clip(before + marked + after, room)
+    carets = " " * cell_len(before) + "^" * max(cell_len(marked.rstrip()), 1)
+    for number, text, style in ((margin, "", ""), (str(span.line), line, ""), (margin, carets, "red")):
+        row = Text(f"{number} | ", style="cyan")
+        row.append(text, style=style or "default")
+        row.rstrip()
+        _print(console, row)
+
+
+def _visible(text: str, column: int = 0) -> str:
+    """`text` with tabs expanded as at `column` and control characters left out."""
+    return _clean((" " * (column % 8) + text).expandtabs()[column % 8 :])
+
+
+def _source_line(span: Span) -> str | None:
+    # Spans name files relative to the project, which may be entered from a folder below its root.
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        try:
+            with tokenize.open(folder / span.file) as file:
+                lines = file.read().split("\n")
+        except (FileNotFoundError, NotADirectoryError):
+            if (folder / "pyproject.toml").exists() or (folder / ".git").exists():
+                return None
+        except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
+            return None
+        else:
+            return lines[span.line - 1] if 0 < span.line <= len(lines) else None
+    return None
