@@ -1,0 +1,132 @@
+"""Decorators and calls that compile or map the target: jit, pmap and their relatives."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.reading.facts import Decorator
+from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.reading.resolve import UNKNOWN, Resolver
+from jax_pmap.reading.scopes import parameters
+
+COMPILERS = frozenset({"jax.jit", "equinox.filter_jit", "flax.nnx.jit"})
+MAPPERS = frozenset({"jax.pmap", "equinox.filter_pmap", "flax.nnx.pmap"})
+
+#: Give names to what runs, or check it, and leave every result as it is.
+_OBSERVERS = frozenset(
+    {
+        "jax.named_call",
+        "jax.named_scope",
+        "jax.profiler.annotate_function",
+        "chex.assert_max_traces",
+        "beartype.beartype",
+        "jaxtyping.jaxtyped",
+        "typeguard.typechecked",
+        "typing.no_type_check",
+        "typing.final",
+        "typing.override",
+        "typing_extensions.final",
+        "typing_extensions.override",
+    }
+)
+
+SET_ASIDE = COMPILERS | MAPPERS | _OBSERVERS
+
+_STATIC = ("static_argnums", "static_argnames", "static_broadcasted_argnums")
+_DONATED = ("donate_argnums", "donate_argnames")
+
+
+def read_decorators(parsed: ParsedSource, resolver: Resolver) -> tuple[Decorator, ...]:
+    """The target's decorators, outermost first."""
+    rows = []
+    for expression in parsed.definition.decorator_list:
+        text = parsed.segment(expression)
+        name = resolver.transformed(expression)[0] or text
+        rows.append(Decorator(text, name, name in SET_ASIDE, parsed.span(expression)))
+    return tuple(rows)
+
+
+def transformations(parsed: ParsedSource, resolver: Resolver) -> Iterator[tuple[str, tuple[ast.Call, ...]]]:
+    """Every jit or pmap of the target in its file: as a decorator, or as ``step = jax.jit(step, …)``."""
+    for expression in parsed.definition.decorator_list:
+        name, calls = resolver.transformed(expression)
+        if name in COMPILERS | MAPPERS:
+            yield name, calls
+    if parsed.enclosing and isinstance(parsed.enclosing[-1], ast.ClassDef):
+        return  # a bare name never means a method
+    for node in ast.walk(parsed.tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        first = node.args[0]
+        if isinstance(first, ast.Name) and first.id == parsed.definition.name:
+            name, calls = resolver.transformed(node.func)
+            if name in COMPILERS | MAPPERS:
+                yield name, (*calls, node)
+
+
+def named_by_options(
+    parsed: ParsedSource, resolver: Resolver, calls: tuple[ast.Call, ...], *, donated: bool = False
+) -> set[str]:
+    """Parameters that static (or donate) options of a jit or pmap name, by number or by name."""
+    found: set[str] = set()
+    names = [parameter.arg for parameter in parameters(parsed.definition.args)]
+    positional = [
+        parameter.arg for parameter in (*parsed.definition.args.posonlyargs, *parsed.definition.args.args)
+    ]
+    for keyword in (keyword for call in calls for keyword in call.keywords):
+        value = resolver.literal(keyword.value)
+        if donated and keyword.arg == "donate" and isinstance(value, str):
+            found |= _equinox_donation(value, names)
+        elif keyword.arg in (_DONATED if donated else _STATIC):
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, str) and item in names:
+                    found.add(item)
+                elif type(item) is int and -len(positional) <= item < len(positional):
+                    found.add(positional[item])
+    return found
+
+
+def _equinox_donation(value: str, names: list[str]) -> set[str]:
+    """Meaning of ``equinox.filter_jit(donate=…)``."""
+    if value.startswith("all-except-first"):
+        return set(names[1:])
+    return set(names) if value in ("all", "warn") else set()
+
+
+def pmap_hints(
+    parsed: ParsedSource, resolver: Resolver, calls: tuple[ast.Call, ...]
+) -> tuple[str | None, tuple[tuple[str, int | None], ...]]:
+    """Literal axis name and per-parameter `in_axes` of one pmap.
+
+    A single int for several parameters says nothing: such code stacks its replicated arguments too.
+    """
+    axis_name: str | None = None
+    axes: object = UNKNOWN
+    for call in calls:
+        # pmap(fun, axis_name): the second place of the call that names the function.
+        if len(call.args) > 1 and resolver.qualify(call.func) in MAPPERS:
+            value = resolver.literal(call.args[1])
+            axis_name = value if isinstance(value, str) else axis_name
+        for keyword in call.keywords:
+            if keyword.arg == "axis_name":
+                value = resolver.literal(keyword.value)
+                axis_name = value if isinstance(value, str) else axis_name
+            elif keyword.arg == "in_axes":
+                axes = _axes(resolver, keyword.value)
+    positional = [
+        parameter.arg for parameter in (*parsed.definition.args.posonlyargs, *parsed.definition.args.args)
+    ]
+    if isinstance(axes, int) and len(positional) == 1:
+        axes = (axes,)
+    if not isinstance(axes, tuple):
+        return axis_name, ()
+    rows = zip(positional, axes, strict=False)
+    return axis_name, tuple((name, axis) for name, axis in rows if axis is None or type(axis) is int)
+
+
+def _axes(resolver: Resolver, expression: ast.expr) -> object:
+    """`in_axes` with unknown entries kept in their places."""
+    if isinstance(expression, ast.Tuple | ast.List):
+        return tuple(resolver.literal(item) for item in expression.elts)
+    return resolver.literal(expression)

@@ -1,0 +1,117 @@
+"""The record `read` hands on: what the source says of one function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax_pmap.model import ParameterKind, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the target as written."""
+
+    name: str
+    kind: ParameterKind
+    #: Source of the annotation and the default; None where there is none.
+    annotation: str | None
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decorator:
+    """One decorator, resolved through the file's imports."""
+
+    #: Source as written, without the ``@``.
+    text: str
+    #: Qualified name, e.g. ``"jax.jit"``; of the wrapped function for ``functools.partial(jax.jit, …)``.
+    name: str
+    #: True when it only compiles or maps (jit, filter_jit, nnx.jit, pmap …) and is set aside.
+    set_aside: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCall:
+    """A call of ``jax.value_and_grad(loss_fn)`` or a relative, at once or bound to a name first."""
+
+    span: Span
+    #: Source of the differentiated function, e.g. ``"loss_fn"``.
+    function: str
+    #: Source of the arguments the gradient is taken of, e.g. ``("params",)``; empty when it is computed.
+    of: tuple[str, ...]
+    #: Whether the call also returns the function's value (``value_and_grad``) and extra outputs.
+    with_value: bool = False
+    has_aux: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective already in the body."""
+
+    span: Span
+    op: str
+    #: Literal axis name, or None when it is computed.
+    axis_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedName:
+    """How a free name of the body comes into the file through an import statement."""
+
+    name: str
+    #: A whole import statement that binds just this name, e.g. ``"import jax.numpy as jnp"``.
+    #: A name can have several, as ``import a.b`` and ``import a.c`` both bind ``a``.
+    statement: str
+    #: True when the import stands under ``if TYPE_CHECKING:`` and must not run.
+    typing_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFacts:
+    """Everything read from the source of the target."""
+
+    name: str
+    span: Span
+    parameters: tuple[Parameter, ...]
+    decorators: tuple[Decorator, ...]
+    #: Evaluated docstring text, or None.
+    docstring: str | None
+    #: True for ``async def`` or a function with ``yield``.
+    is_async: bool
+    is_generator: bool
+    #: Names declared ``global`` / ``nonlocal`` in the body.
+    global_names: tuple[str, ...]
+    #: Free names of body, defaults and annotations that an import of the file binds.
+    imported: tuple[ImportedName, ...]
+    #: Free names that other top-level statements of the file bind (definitions, assignments).
+    module_names: tuple[str, ...]
+    #: Free names bound nowhere in the file and not builtins (typos, star imports).
+    unknown_names: tuple[str, ...]
+    #: All names bound at top level of the file, and all used in the function: taken.
+    taken_names: frozenset[str]
+    gradient_calls: tuple[GradientCall, ...]
+    collectives: tuple[Collective, ...]
+    #: Parameters static under the jit / pmap decorator (static_argnums, static_argnames …).
+    static_parameters: tuple[str, ...]
+    donated_parameters: tuple[str, ...]
+    #: Axis name and per-parameter in_axes of a pmap of this function in the same file
+    #: (decorator or call), when literal: hints for roles. Empty when there is none.
+    pmap_axis_name: str | None
+    pmap_in_axes: tuple[tuple[str, int | None], ...]
+    #: Names of parameters returned, in order of the returned tuple; "" for other elements.
+    returned_names: tuple[str, ...]
+    #: Values (Python source) a parameter is compared with in the body: ("mode", "'train'").
+    compared: tuple[tuple[str, str], ...]
+    #: Parameters used as a callee in the body.
+    called_parameters: tuple[str, ...]
+    #: Parameters that flow into ``jax.random.*`` calls or are named like keys.
+    key_parameters: tuple[str, ...]
+    #: Free names that functions around the target bind: it is a closure over them.
+    closure_names: tuple[str, ...] = ()
+    #: What the target is defined in: ``"class"``, ``"function"``, or ``""`` for the module.
+    owner: str = ""
+    #: Modules the file imports with a star: where unknown names may come from.
+    star_imports: tuple[str, ...] = ()
+    #: Whether the file has ``from __future__ import annotations``: its annotations are never evaluated.
+    future_annotations: bool = False

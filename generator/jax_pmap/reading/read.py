@@ -1,0 +1,281 @@
+"""Reads the target's source: everything later stages want to know that needs no running."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+
+from jax_pmap.model import ParameterKind, Source
+from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, gradient_facts
+from jax_pmap.reading.decorators import (
+    MAPPERS,
+    SET_ASIDE,
+    named_by_options,
+    pmap_hints,
+    read_decorators,
+    transformations,
+)
+from jax_pmap.reading.facts import FunctionFacts, ImportedName, Parameter
+from jax_pmap.reading.parse import ParsedSource, parse
+from jax_pmap.reading.resolve import UNKNOWN, FileNames, Resolver, file_names, import_rows
+from jax_pmap.reading.scopes import (
+    ALWAYS_THERE,
+    bound_names,
+    free_names,
+    own_nodes,
+    parameters,
+    quoted_names,
+    written_annotations,
+)
+
+__all__ = ["make_resolver", "parse", "read"]
+
+_KEY_NAME = re.compile(r"(?:.*_)?(?:rngs?|prng|keys?|prngkey)", re.ASCII)
+
+
+def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
+    """Read the target. `parsed` saves a second parse where the caller has it already.
+
+    Raises:
+        RefusalError: as `parse`.
+    """
+    parsed = parsed or parse(source)
+    function = parsed.definition
+    resolver = make_resolver(parsed)
+    names = resolver.names
+    used = _free(parsed, resolver)
+    around = _around(parsed)
+    closure = sorted(used & around)
+    used -= around
+
+    static: set[str] = set()
+    donated: set[str] = set()
+    axis_name: str | None = None
+    in_axes: tuple[tuple[str, int | None], ...] = ()
+    for name, calls in transformations(parsed, resolver):
+        static |= named_by_options(parsed, resolver, calls)
+        donated |= named_by_options(parsed, resolver, calls, donated=True)
+        if name in MAPPERS:
+            found_name, found_axes = pmap_hints(parsed, resolver, calls)
+            axis_name, in_axes = axis_name or found_name, in_axes or found_axes
+
+    order = [parameter.arg for parameter in parameters(function.args)]
+    own = list(own_nodes(function.body))
+    everything = [node for statement in function.body for node in ast.walk(statement)]
+    owner = parsed.enclosing[-1] if parsed.enclosing else None
+    return FunctionFacts(
+        name=function.name,
+        span=parsed.span(function),
+        parameters=tuple(_parameters(parsed)),
+        decorators=read_decorators(parsed, resolver),
+        docstring=ast.get_docstring(function),
+        is_async=isinstance(function, ast.AsyncFunctionDef),
+        is_generator=any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own),
+        global_names=tuple(
+            dict.fromkeys(
+                name
+                for node in everything
+                if isinstance(node, ast.Global | ast.Nonlocal)
+                for name in node.names
+            )
+        ),
+        imported=tuple(_imported(used, names, function)),
+        module_names=tuple(sorted(used & names.defined)),
+        unknown_names=tuple(sorted(used - names.defined - names.imported.keys() - ALWAYS_THERE)),
+        taken_names=frozenset(names.defined)
+        | names.imported.keys()
+        | used
+        | set(order)
+        | {node.id for node in everything if isinstance(node, ast.Name)}
+        | {node.name for node in everything if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        | around,
+        gradient_calls=tuple(gradient_facts(parsed, found) for found in gradient_calls(parsed, resolver)),
+        collectives=collectives(parsed, resolver),
+        static_parameters=tuple(name for name in order if name in static),
+        donated_parameters=tuple(name for name in order if name in donated),
+        pmap_axis_name=axis_name,
+        pmap_in_axes=in_axes,
+        returned_names=_returned(own, order),
+        compared=tuple(dict.fromkeys(_compared(everything, order, resolver))),
+        called_parameters=_called(everything, order),
+        key_parameters=_keys(parsed, resolver, order),
+        closure_names=tuple(closure),
+        owner="" if owner is None else "class" if isinstance(owner, ast.ClassDef) else "function",
+        star_imports=names.stars,
+        future_annotations=any(
+            row.qualified == "__future__.annotations" for row in names.imported.get("annotations", ())
+        ),
+    )
+
+
+def make_resolver(parsed: ParsedSource) -> Resolver:
+    """What names mean inside the target: the file's imports, those of functions, hidden names."""
+    names = file_names(parsed.tree, parsed.source)
+    functions = [
+        node for node in (*parsed.enclosing, parsed.definition) if not isinstance(node, ast.ClassDef)
+    ]
+    local: dict[str, str] = {}
+    hidden: set[str] = set()
+    for function in functions:
+        hidden |= {parameter.arg for parameter in parameters(function.args)} | bound_names(function.body)
+    for node in ast.walk(functions[0]):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            local.update((row.name, row.qualified) for row in import_rows(node, parsed.source))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            hidden |= {parameter.arg for parameter in parameters(node.args)}
+    return Resolver(names, local, frozenset(hidden - local.keys()))
+
+
+def _parameters(parsed: ParsedSource) -> Iterator[Parameter]:
+    arguments = parsed.definition.args
+    defaults: dict[str, ast.expr] = {}
+    positional = [*arguments.posonlyargs, *arguments.args]
+    if arguments.defaults:
+        with_default = positional[-len(arguments.defaults) :]
+        defaults.update(zip((item.arg for item in with_default), arguments.defaults, strict=True))
+    for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if default is not None:
+            defaults[item.arg] = default
+    kinds = {id(item): ParameterKind.POSITIONAL_ONLY for item in arguments.posonlyargs}
+    kinds |= {id(item): ParameterKind.KEYWORD_ONLY for item in arguments.kwonlyargs}
+    if arguments.vararg:
+        kinds[id(arguments.vararg)] = ParameterKind.VAR_POSITIONAL
+    if arguments.kwarg:
+        kinds[id(arguments.kwarg)] = ParameterKind.VAR_KEYWORD
+    for item in parameters(arguments):
+        default = defaults.get(item.arg)
+        yield Parameter(
+            item.arg,
+            kinds.get(id(item), ParameterKind.POSITIONAL_OR_KEYWORD),
+            parsed.segment(item.annotation) if item.annotation else None,
+            parsed.segment(default) if default else None,
+        )
+
+
+def _free(parsed: ParsedSource, resolver: Resolver) -> set[str]:
+    """Names the emitted function needs from outside: of body, defaults, annotations, kept decorators."""
+    function = parsed.definition
+    used = free_names(function)
+    defaults = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
+    for expression in defaults:
+        used |= free_names(expression)
+    for annotation in written_annotations(function):
+        # A quoted name counts when the file knows it; else it is a shape or a literal.
+        known = resolver.names.defined | resolver.names.imported.keys()
+        used |= free_names(annotation) | (quoted_names(annotation) & known)
+    for decorator in function.decorator_list:
+        if resolver.transformed(decorator)[0] not in SET_ASIDE:
+            used |= free_names(decorator)
+    return used
+
+
+def _around(parsed: ParsedSource) -> set[str]:
+    """Names bound by the functions around the target; a class body is not seen from inside."""
+    found: set[str] = set()
+    for outer in parsed.enclosing:
+        if not isinstance(outer, ast.ClassDef):
+            found |= {parameter.arg for parameter in parameters(outer.args)} | bound_names(outer.body)
+    return found
+
+
+def _imported(used: set[str], names: FileNames, function: ast.AST) -> Iterator[ImportedName]:
+    chains = {chain for node in ast.walk(function) for chain in _chain(node)}
+    for name in sorted(used & names.imported.keys()):
+        rows = names.imported[name]
+        # Of `import a`, `import a.b` and `import a.c`, those whose module the function spells out.
+        needed = [row for row in rows if row.statement.removeprefix("import ") in chains]
+        for row in needed or rows[:1]:
+            yield ImportedName(name, row.statement, row.typing_only)
+
+
+def _chain(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        for base in _chain(node.value):
+            yield f"{base}.{node.attr}"
+
+
+def _returned(own: list[ast.AST], order: list[str]) -> tuple[str, ...]:
+    """Parameters among the returned values; the longest of several returns tells most."""
+    best: tuple[str, ...] = ()
+    for node in own:
+        if isinstance(node, ast.Return) and node.value is not None:
+            items = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            row = tuple(item.id if isinstance(item, ast.Name) and item.id in order else "" for item in items)
+            if len(row) > len(best) or (len(row) == len(best) and row.count("") < best.count("")):
+                best = row
+    return best
+
+
+def _compared(nodes: list[ast.AST], order: list[str], resolver: Resolver) -> Iterator[tuple[str, str]]:
+    """Parameters that decide branches, with the literal values they are held against."""
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for left, right in itertools.pairwise(sides):
+                for one, other in ((left, right), (right, left)):
+                    if isinstance(one, ast.Name) and one.id in order:
+                        value = resolver.literal(other)
+                        values = value if isinstance(value, tuple) else (value,)
+                        yield from ((one.id, repr(item)) for item in values if item is not UNKNOWN)
+        elif isinstance(node, ast.Match) and isinstance(node.subject, ast.Name) and node.subject.id in order:
+            for pattern in (inner for case in node.cases for inner in ast.walk(case.pattern)):
+                if isinstance(pattern, ast.MatchValue) and isinstance(pattern.value, ast.Constant):
+                    yield node.subject.id, repr(pattern.value.value)
+                elif isinstance(pattern, ast.MatchSingleton):
+                    yield node.subject.id, repr(pattern.value)
+        elif isinstance(node, ast.If | ast.IfExp | ast.While):
+            for name in _flags(node.test):
+                if name in order:
+                    yield name, "True"
+                    yield name, "False"
+
+
+def _flags(test: ast.expr) -> Iterator[str]:
+    if isinstance(test, ast.Name):
+        yield test.id
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _flags(test.operand)
+    elif isinstance(test, ast.BoolOp):
+        for value in test.values:
+            yield from _flags(value)
+
+
+def _called(nodes: list[ast.AST], order: list[str]) -> tuple[str, ...]:
+    called = {
+        node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    return tuple(name for name in order if name in called)
+
+
+def _keys(parsed: ParsedSource, resolver: Resolver, order: list[str]) -> tuple[str, ...]:
+    """Parameters handed to `jax.random` as the key, or named like one and not annotated otherwise."""
+    found: set[str] = set()
+    for call in body_calls(parsed):
+        if (resolver.qualify(call.func) or "").startswith("jax.random.") and call.args:
+            first = call.args[0]
+            while isinstance(first, ast.Subscript):
+                first = first.value
+            if isinstance(first, ast.Name):
+                found.add(first.id)
+    found -= _made_from_seed(parsed, resolver)
+    plain = {
+        item.arg
+        for item in parameters(parsed.definition.args)
+        if isinstance(item.annotation, ast.Name) and item.annotation.id in ("str", "int", "float", "bool")
+    }
+    return tuple(
+        name for name in order if name not in plain and (name in found or _KEY_NAME.fullmatch(name.lower()))
+    )
+
+
+def _made_from_seed(parsed: ParsedSource, resolver: Resolver) -> set[str]:
+    """Names only ever handed to ``jax.random.key(seed)``: integers, not keys."""
+    seeds: set[str] = set()
+    for call in body_calls(parsed):
+        if resolver.qualify(call.func) in ("jax.random.key", "jax.random.PRNGKey") and call.args:
+            seeds |= {node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)}
+    return seeds
