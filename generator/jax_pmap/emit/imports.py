@@ -1,0 +1,88 @@
+"""The import block of an emitted file, in the order isort asks for."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Mapping
+
+from jax_pmap.emit.names import ALIASES, Names, bindings
+
+
+def import_block(
+    statements: Iterable[str],
+    user_imports: Iterable[tuple[str, Iterable[str]]],
+    types: Iterable[tuple[str, str]],
+    names: Names,
+    needed: Iterable[str],
+) -> str:
+    """Merge what the body, the axes trees and the helpers import into one block.
+
+    Args:
+        statements: import statements of the body, outside the user's modules.
+        user_imports: (module, names) pairs of the user's modules.
+        types: (module, name) pairs of container types in axes trees.
+        names: how the emitted file binds what it imports for itself.
+        needed: keys of `ALIASES` that the emitted file uses.
+    """
+    plain: set[str] = set()
+    members: dict[str, set[str]] = {}
+    user: dict[str, set[str]] = {}
+    for statement in statements:
+        plain |= set(_plain_imports(statement))
+        for name, (module, attribute) in bindings(statement).items():
+            if attribute is not None:
+                members.setdefault(module, set()).add(_as(attribute, name))
+    for alias in needed:
+        module, attribute = ALIASES[alias]
+        name = getattr(names, alias)
+        if attribute is None:
+            plain.add(f"import {_as(module, name)}")
+        else:
+            members.setdefault(module, set()).add(_as(attribute, name))
+    for module, imported in user_imports:
+        user.setdefault(module, set()).update(imported)
+    roots = {module.partition(".")[0] for module in user}
+    for module, name in types:
+        (user if module.partition(".")[0] in roots else members).setdefault(module, set()).add(name)
+    return _sections(plain, members, user)
+
+
+def _as(name: str, bound: str) -> str:
+    return name if name == bound else f"{name} as {bound}"
+
+
+def _plain_imports(statement: str) -> list[str]:
+    return [
+        f"import {_as(item.name, item.asname or item.name)}"
+        for node in ast.parse(statement).body
+        if isinstance(node, ast.Import)
+        for item in node.names
+    ]
+
+
+def _sections(plain: set[str], members: Mapping[str, set[str]], user: Mapping[str, set[str]]) -> str:
+    """Sections as isort orders them: future, standard library, third party, the user's own."""
+    sections: dict[int, list[str]] = {}
+
+    def section(module: str) -> int:
+        root = module.partition(".")[0]
+        return 0 if root == "__future__" else 1 if root in sys.stdlib_module_names else 2
+
+    for statement in sorted(plain):
+        sections.setdefault(section(statement.split()[1]), []).append(statement)
+    for module in sorted(members):
+        sections.setdefault(section(module), []).append(_from_import(module, members[module]))
+    sections[3] = [_from_import(module, user[module]) for module in sorted(user)]
+    return "\n\n".join("\n".join(lines) for _, lines in sorted(sections.items()) if lines)
+
+
+def _from_import(module: str, names: Iterable[str]) -> str:
+    def order(name: str) -> tuple[int, str]:
+        # Constants, classes, the rest: the order ruff's isort asks for.
+        return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2, name)
+
+    renamed = sorted((n for n in names if " as " in n), key=order)
+    kept = sorted((n for n in names if " as " not in n), key=order)
+    groups = ([", ".join(kept)] if kept else []) + renamed
+    return "\n".join(f"from {module} import {group}" for group in groups)

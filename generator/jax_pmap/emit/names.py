@@ -1,0 +1,104 @@
+"""Names of the emitted file that are ours, kept apart from the user's."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+#: alias -> (module, attribute or None), for everything emitted code imports for itself.
+ALIASES = {
+    "collections": ("collections", None),
+    "functools": ("functools", None),
+    "jax": ("jax", None),
+    "np": ("numpy", None),
+    "Mesh": ("jax.sharding", "Mesh"),
+    "NamedSharding": ("jax.sharding", "NamedSharding"),
+    "P": ("jax.sharding", "PartitionSpec"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the emitted file calls its own things; weaving and rendering both ask here."""
+
+    #: Constant that holds the axis name.
+    axis: str
+    #: The function on one device's share.
+    mapped: str
+    shard: str
+    unshard: str
+    place: str
+    devices_in_use: str
+    #: Cached function that makes the mesh.
+    mesh: str
+    #: Cached function that compiles `mapped` for chosen devices.
+    compiled: str
+    #: Modules and classes as they are bound in the emitted file.
+    collections: str
+    functools: str
+    jax: str
+    np: str
+    Mesh: str
+    NamedSharding: str
+    P: str
+
+
+def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
+    """Return what an import statement binds: name -> (module, attribute or None)."""
+    bound: dict[str, tuple[str, str | None]] = {}
+    for node in ast.parse(statement).body:
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                top = item.name.partition(".")[0]
+                bound[item.asname or top] = (item.name if item.asname else top, None)
+        elif isinstance(node, ast.ImportFrom):
+            for item in node.names:
+                bound[item.asname or item.name] = ("." * node.level + (node.module or ""), item.name)
+    return bound
+
+
+def names_for(
+    name: str,
+    taken: frozenset[str],
+    *,
+    imports: Iterable[str] = (),
+    bound: Iterable[str] = (),
+) -> Names:
+    """Choose the names for the file emitted for function `name`.
+
+    Args:
+        name: the target's own name, which the drop-in keeps.
+        taken: every name the user's module binds or the function uses.
+        imports: import statements the emitted file carries for the body and the annotations.
+        bound: other names the emitted file binds to the user's things: parameters, copied
+            definitions, names imported from the user's modules.
+
+    Our own names get a trailing underscore when `taken`, imported ones only when the
+    emitted file binds them to something else: that the user's module imports numpy too
+    is no reason for ``np_``.
+    """
+    foreign: dict[str, tuple[str, str | None]] = {each: ("", each) for each in bound}
+    for statement in imports:
+        foreign |= bindings(statement)
+
+    def own(wanted: str) -> str:
+        return own(wanted + "_") if wanted in taken or wanted in foreign else wanted
+
+    def imported(alias: str) -> str:
+        wanted = alias
+        while foreign.get(wanted, ALIASES[alias]) != ALIASES[alias]:
+            wanted += "_"
+        return wanted
+
+    return Names(
+        axis=own("AXIS"),
+        mapped=own(f"p_{name}"),
+        shard=own("shard"),
+        unshard=own("unshard"),
+        place=own("place"),
+        devices_in_use=own("devices_in_use"),
+        mesh=own("mesh"),
+        compiled=own("compiled"),
+        **{alias: imported(alias) for alias in ALIASES},
+    )

@@ -1,0 +1,448 @@
+"""From a woven function and its plan to the text of a module.
+
+Decisions are made here, syntax is in the Jinja templates, layout is black's.
+"""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jax_pmap.emit.axes import (
+    collapse,
+    leaves,
+    spec_source,
+    tree_source,
+    tuple_source,
+    type_imports,
+    used_axes,
+)
+from jax_pmap.emit.header import Header
+from jax_pmap.emit.imports import import_block
+from jax_pmap.emit.names import ALIASES, Names, names_for
+from jax_pmap.emit.source import (
+    assigned_names,
+    escaped,
+    indented,
+    returned_names,
+    signature,
+    string,
+    wrapped_f_string,
+)
+from jax_pmap.files import seal
+from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan
+from jax_pmap.reading.facts import Parameter
+from jax_pmap.templates_dir import templates_dir
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["EmitUnit", "Header", "render", "tidy"]
+
+#: Columns for a docstring in a function at top level, quotes and indentation taken off.
+DOCSTRING_WIDTH = 86
+
+#: Names that the helpers in the templates bind beside the user's arguments.
+HELPER_LOCALS = frozenset(
+    {"arrays", "axes", "axis", "count", "devices", "inner", "leaf", "name"}
+    | {"path", "path_to_leaf", "shape", "sharding", "size", "sizes", "split", "tree"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmitUnit:
+    """A function ready to be emitted: its signature as written, its body woven."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    #: Source of the return annotation.
+    returns: str | None
+    #: Source of the docstring, quotes and all.
+    docstring: str | None
+    #: Dedented source of the body behind the docstring, collectives woven in (for the
+    #: backends that need them), comments kept.
+    body: str
+    #: Import statements that body, defaults and annotations need, outside the user's modules.
+    imports: tuple[str, ...] = ()
+    #: (module, names) pairs to import from the user's modules.
+    user_imports: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    #: Source of definitions copied into the file, in order.
+    definitions: tuple[str, ...] = ()
+    #: Every name the user's module binds or the function uses.
+    taken_names: frozenset[str] = frozenset()
+    #: Helpers asked for: ``"place"``, ``"devices"``.
+    helpers: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> Names:
+        """The names of the emitted file; weaving the body must have used the same."""
+        defined = {name for source in self.definitions for name in assigned_names(source)}
+        from_user = {name for _, names in self.user_imports for name in names}
+        return names_for(
+            self.name,
+            self.taken_names,
+            imports=self.imports,
+            bound=sorted(defined | from_user | {p.name for p in self.parameters}),
+        )
+
+
+def render(unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> str:
+    """Return the text of the module that runs `unit` on many devices.
+
+    The same arguments always give the same text, and black leaves it as it is.
+
+    Args:
+        unit: the function. Its body holds collectives for pmap and shard_map, none for jit.
+        plan: what happens to each argument and output; one `Argument` per parameter, in order.
+        backend: the form of the code; picks the template.
+        header: what the first lines record.
+
+    Raises:
+        ValueError: no argument holds a batch, or plan and parameters do not fit together.
+    """
+    if [a.name for a in plan.arguments] != [p.name for p in unit.parameters]:
+        raise ValueError(f"the plan's arguments are not those of {unit.name}")
+    if not any(used_axes(a.axes) for a in plan.arguments):
+        raise ValueError(f"no argument of {unit.name} holds a batch")
+    context = _Context(unit, plan, backend, header).values()
+    text = _environment().get_template(f"{backend.value}.py.jinja").render(context)
+    return seal(tidy(text))
+
+
+def tidy(code: str) -> str:
+    """Format as black does, for the oldest Python the emitted code runs on."""
+    import black
+    from black.mode import TargetVersion
+
+    mode = black.Mode(line_length=88, target_versions={TargetVersion.PY310})
+    return black.format_str(code, mode=mode)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates_dir()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+class _Context:
+    """Works out every value the templates show."""
+
+    def __init__(self, unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> None:
+        self.unit = unit
+        self.plan = plan
+        self.backend = backend
+        self.header = header
+        self.n = unit.names
+        self.pmap = backend is Backend.PMAP
+        self.arguments = tuple(plan.arguments)
+        self.axes = {a.name: collapse(a.axes) for a in self.arguments}
+        self.split = tuple(a for a in self.arguments if used_axes(a.axes))
+        #: pmap with chosen ids and the mesh backends are made at the first call.
+        self.lazy = not self.pmap or bool(plan.devices.ids)
+        self.output_axes = _outer_tuple_kept(plan.output_axes)
+
+    def values(self) -> Mapping[str, Any]:
+        unit, plan, n = self.unit, self.plan, self.n
+        mapped_parameters = [self._mapped_parameter(p) for p in unit.parameters]
+        arrow = f" -> {unit.returns}" if unit.returns else ""
+        body = indented(unit.body, 8 if self.backend is Backend.SHARD_MAP else 4)
+        context: dict[str, Any] = {
+            "n": n,
+            "function": unit.name,
+            "header": self.header.text(),
+            "docstring": f"Data-parallel `{unit.name}`: same call and same results as {self.header.source}, "
+            "on N devices.",
+            "axis_name": string(plan.axis_name),
+            "definitions": [d.strip("\n") for d in unit.definitions],
+            "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
+            "user_docstring": unit.docstring,
+            "guards": [g for a in self.arguments if (g := self._guard(a)) is not None],
+            "mapped_signature": f"def {n.mapped}({', '.join(mapped_parameters)}){arrow}:",
+            "mapped_docstring": self._mapped_docstring(),
+            "body": body,
+            "devices": self._devices(),
+            "shard": self._shard(),
+            "call": self._call(),
+            "place": self._place_docstring() if "place" in unit.helpers else None,
+        }
+        context |= self._pmap_values() if self.pmap else self._mesh_values()
+        trees = [collapse(plan.output_axes), *self.axes.values()]
+        context["imports"] = import_block(
+            unit.imports,
+            unit.user_imports,
+            sorted({pair for tree in trees for pair in type_imports(tree)}),
+            n,
+            ALIASES.keys() - ({"collections"} if context["place"] is None else set()),
+        )
+        return context
+
+    # --- the mapped function --------------------------------------------------------------
+
+    def _mapped_parameter(self, parameter: Parameter) -> str:
+        # The annotation of *xs and **kwargs is that of one element, not of the container.
+        whole = parameter.kind not in (ParameterKind.VAR_POSITIONAL, ParameterKind.VAR_KEYWORD)
+        if parameter.annotation is None or not whole:
+            return parameter.name
+        return f"{parameter.name}: {parameter.annotation}"
+
+    def _mapped_docstring(self) -> str:
+        name = self.unit.name
+        if self.backend is Backend.JIT:
+            return f"`{name}` on the whole batch; the compiler divides the work."
+        if self.backend is Backend.SHARD_MAP:
+            return f"`{name}` over the mesh: whole arrays outside, one device's share inside."
+        # pmap: say what the shapes are, the thing a caller of it has to know.
+        parts = []
+        for mixed in (False, True):
+            by_axis: dict[tuple[int, ...], list[str]] = {}
+            for argument in self.split:
+                if isinstance(self.axes[argument.name], AxesNode) is mixed:
+                    by_axis.setdefault(used_axes(argument.axes), []).append(f"`{argument.name}`")
+            for axes, names in by_axis.items():
+                leaves_of = " and ".join(names) + (" leaves that are split" if mixed else " leaves")
+                where = (
+                    "are (devices, per_device, ...)"
+                    if axes == (0,)
+                    else f"have (devices, per_device) at axis {' or '.join(map(str, axes))}"
+                )
+                parts.append(f"{leaves_of} {where}")
+        shapes = ", ".join(parts)
+        one_line = f"`{name}` on one device's share; {shapes}."
+        if len(one_line) <= DOCSTRING_WIDTH:
+            return one_line
+        lines = textwrap.wrap(f"{shapes}.", DOCSTRING_WIDTH, break_on_hyphens=False)
+        return "\n    ".join([f"`{name}` on one device's share.\n", *lines, ""])
+
+    def _positions(self, chosen: Iterable[bool]) -> str | None:
+        positions = [str(i) for i, each in enumerate(chosen) if each]
+        if not positions:
+            return None
+        return positions[0] if len(positions) == 1 else tuple_source(positions)
+
+    def _options(self, static_option: str) -> list[str]:
+        options = []
+        if (static := self._positions(a.static for a in self.arguments)) is not None:
+            options.append(f"{static_option}={static}")
+        if (donated := self._positions(a.donated for a in self.arguments)) is not None:
+            options.append(f"donate_argnums={donated}")
+        return options
+
+    def _pmap_values(self) -> dict[str, Any]:
+        in_axes = tuple_source([tree_source(self.axes[a.name]) for a in self.arguments])
+        return {
+            "pmap_options": [
+                f"axis_name={self.n.axis}",
+                f"in_axes={in_axes}",
+                f"out_axes={tree_source(self.output_axes)}",
+                *self._options("static_broadcasted_argnums"),
+            ],
+            "chosen_ids": bool(self.plan.devices.ids),
+            "unshard": self._unshard(),
+        }
+
+    def _mesh_values(self) -> dict[str, Any]:
+        n, unit = self.n, self.unit
+        dynamic = [a for a in self.arguments if not a.static]
+        axes = [self.axes[a.name] for a in dynamic]
+        spec = functools.partial(spec_source, spec=n.P, axis_constant=n.axis)
+        result = collapse(self.plan.output_axes)
+        used = {axis for tree in [*axes, result] for axis in leaves(tree)}
+        names = {x: "whole" if x is None else "split" if x == 0 else f"split_{x}" for x in _none_first(used)}
+        # A static argument that the body assigns to has to be a local of the inner function.
+        assigned = assigned_names(unit.body)
+        inner = "per_device"
+        while inner in unit.taken_names | assigned:
+            inner += "_"
+        parameters = [a.name for a in dynamic]
+        parameters += [f"{a.name}={a.name}" for a in self.arguments if a.static and a.name in assigned]
+        return {
+            "mesh_devices": self._device_list(),
+            "in_specs": tuple_source([tree_source(tree, spec) for tree in axes]),
+            "out_specs": tree_source(self.output_axes, spec),
+            "inner": inner,
+            "inner_signature": f"def {inner}({', '.join(parameters)}):",
+            "dynamic": [a.name for a in dynamic],
+            "shardings": {name: spec(axis) for axis, name in names.items()},
+            "in_shardings": tuple_source([tree_source(tree, names.__getitem__) for tree in axes]),
+            "out_shardings": tree_source(result, names.__getitem__),
+            "jit_options": self._options("static_argnums"),
+        }
+
+    # --- devices and placement ------------------------------------------------------------
+
+    def _all_devices(self) -> str:
+        # pmap takes the arrays of this process; a mesh spans all processes.
+        return f"{self.n.jax}.{'local_devices' if self.pmap else 'devices'}()"
+
+    def _device_list(self) -> str:
+        return f"{self.n.devices_in_use}()" if self._devices() is not None else self._all_devices()
+
+    def _devices(self) -> dict[str, Any] | None:
+        chosen = self.plan.devices
+        if chosen.number is None and "devices" not in self.unit.helpers:
+            return None
+        if chosen.ids:
+            which = f"Devices {', '.join(map(str, chosen.ids))}, in this order"
+        elif chosen.count:
+            which = f"The first {chosen.count} devices" if chosen.count > 1 else "The first device"
+        else:
+            which = "All devices of this process" if self.pmap else "All devices"
+        return {
+            "docstring": f"{which}: `{self.unit.name}` runs on these.",
+            "ids": tuple_source([str(i) for i in chosen.ids]) if chosen.ids else "",
+            "count": chosen.count,
+            "all": self._all_devices(),
+        }
+
+    def _shard(self) -> dict[str, Any]:
+        n = self.n
+        names = [a.name for a in self.split]
+        one = len(names) == 1
+        reserved = HELPER_LOCALS | {getattr(n, field) for field in n.__slots__} | {"len", "set", "name"}
+        parameters = [f"{name}_" if name in reserved else name for name in names]
+        trees = [self.axes[name] for name in names]
+        uniform = trees[0] if all(tree == trees[0] and isinstance(tree, int) for tree in trees) else None
+        distinct = sorted({axis for tree in trees for axis in used_axes(tree)})
+        axis = str(distinct[0]) if len(distinct) == 1 else "axis"
+        path = "path" if uniform is not None else "path_to_leaf"
+        keystr = f"{n.jax}.tree_util.keystr"
+        return {
+            "arguments": names,
+            "parameters": parameters,
+            "one": one,
+            "value": parameters[0] if one else "arrays",
+            "axis": axis,
+            "axes": None if uniform is not None else self._shard_axes(names),
+            "agree": self._sizes_agree(),
+            "reshape": self.pmap,
+            "devices": self._device_list(),
+            "docstring": self._shard_docstring(uniform),
+            "leaf_name": f'f"{names[0]}{{{keystr}({path})}}"'
+            if one
+            else f"{path}[0].key + {keystr}({path}[1:])",
+            "new_shape": f"count, leaf.shape[{axis}] // count, *leaf.shape[{_next(axis)}:]"
+            if axis == "0"
+            else f"{_before(axis)}, count, leaf.shape[{axis}] // count, *leaf.shape[{_next(axis)}:]",
+            "mesh": f"{n.Mesh}({n.np}.array(devices), ({n.axis},))" if self.pmap else f"{n.mesh}()",
+            "spec": f"{n.P}(*[None] * axis, {n.axis})"
+            if axis == "axis"
+            else spec_source(int(axis), n.P, n.axis),
+        }
+
+    def _shard_axes(self, names: list[str]) -> str:
+        if len(names) == 1:
+            return tree_source(self.axes[names[0]])
+        return "{" + ", ".join(f'"{name}": {tree_source(self.axes[name])}' for name in names) + "}"
+
+    def _sizes_agree(self) -> bool:
+        """Whether leaves that had one batch size in the plan must have one in every call."""
+        sizes = [leaf.shape[leaf.axis] for a in self.split for leaf in a.leaves if leaf.axis is not None]
+        return len(sizes) != 1 and len(set(sizes)) <= 1
+
+    def _shard_docstring(self, uniform: Axes) -> str:
+        if self.pmap:
+            if uniform is None:
+                return "Split along `axes`: B becomes (devices, B // devices); None stays whole."
+            if uniform == 0:
+                return "(B, ...) -> (devices, B // devices, ...), each part on its device."
+            return f"Axis {uniform}: B becomes (devices, B // devices), each part on its device."
+        if uniform is None:
+            return "Put arrays on the devices, split along `axes`; None stays as it is."
+        return f"Put arrays on the devices, split along axis {uniform}."
+
+    def _place_docstring(self) -> str:
+        taker = self.unit.name
+        if self.pmap:
+            taker = f"{self.n.compiled}()" if self.lazy else self.n.mapped
+        what = "" if len(self.split) == 1 else f" ({', '.join(a.name for a in self.split)})"
+        return f"Put the next batch{what} on the devices while `{taker}` works on this one."
+
+    # --- the drop-in ----------------------------------------------------------------------
+
+    def _call(self) -> str:
+        function = f"{self.n.compiled}()" if self.lazy else self.n.mapped
+        only = self.split[0].name if len(self.split) == 1 else None
+        values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
+        return f"{function}({', '.join(values)})"
+
+    def _guard(self, argument: Argument) -> dict[str, str] | None:
+        values, name = argument.proved_values, argument.name
+        if not values:
+            return None
+        if len(values) > 1:
+            condition = f"{name} not in {tuple_source(list(values))}"
+        elif values[0] in ("None", "True", "False", "..."):
+            condition = f"{name} is not {values[0]}"
+        else:
+            condition = f"{name} != {values[0]}"
+        allowed = " or ".join(values)
+        # An array in place of None would fill the screen; its type says enough.
+        got = f"{{type({name}).__name__}}" if values == ("None",) else f"{{{name}!r}}"
+        function = self.unit.name
+        expected = f"{function}: `{name}` must be {allowed}, as in the run this file was made from, not "
+        message = f"{escaped(expected)}{got}; to allow it, generate again with inputs that use it"
+        return {"condition": condition, "message": wrapped_f_string(message)}
+
+    def _unshard(self) -> dict[str, Any] | None:
+        axes = used_axes(self.plan.output_axes)
+        if not axes:
+            return None
+        result = self.output_axes
+        returned: list[str] = []
+        merged: list[str] = []
+        uniform = len(axes) == 1
+        if isinstance(result, AxesNode):
+            names = returned_names(self.unit.body, len(result.children))
+            flat = result.kind == "tuple" and not any(isinstance(c, AxesNode) for c in result.children)
+            if flat and names:
+                returned = names
+                second = "" if uniform else ", {}"
+                merged = [
+                    name if child is None else f"{self.n.unshard}({name}{second.format(child)})"
+                    for name, child in zip(names, result.children, strict=True)
+                ]
+        general = isinstance(result, AxesNode) and not returned
+        axis = str(axes[0]) if uniform else "axis"
+        after = f"leaf.shape[{axis}] * leaf.shape[{_next(axis)}], *leaf.shape[{_next(axis, 2)}:]"
+        where = "`axes`" if general else "`axis`" if axis == "axis" else f"axis {axis}"
+        docstring = f"Merge (devices, per_device) at {where}."
+        if axis == "0" and not general:
+            docstring = "(devices, per_device, ...) -> (devices * per_device, ...)."
+        return {
+            "axes": tree_source(collapse(result)) if general else None,
+            "takes_axis": axis == "axis" and not general,
+            "returned": returned,
+            "merged": merged,
+            "new_shape": after if axis == "0" else f"{_before(axis)}, {after}",
+            "docstring": docstring,
+        }
+
+
+def _outer_tuple_kept(axes: Axes) -> Axes:
+    """Collapse, but keep a result tuple element by element: the reader sees what is returned."""
+    if isinstance(axes, AxesNode) and axes.kind == "tuple":
+        return AxesNode("tuple", (), tuple(collapse(child) for child in axes.children))
+    return collapse(axes)
+
+
+def _next(axis: str, by: int = 1) -> str:
+    return str(int(axis) + by) if axis.isdigit() else f"{axis} + {by}"
+
+
+def _before(axis: str) -> str:
+    return "leaf.shape[0]" if axis == "1" else f"*leaf.shape[:{axis}]"
+
+
+def _none_first(axes: Iterable[int | None]) -> list[int | None]:
+    return sorted(axes, key=lambda axis: -1 if axis is None else axis)

@@ -1,0 +1,100 @@
+"""Small pieces of Python source: signatures, indentation, string literals."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from jax_pmap.model import ParameterKind
+from jax_pmap.reading.facts import Parameter
+
+
+def signature(parameters: tuple[Parameter, ...]) -> list[str]:
+    """Write parameters as they stood, with the markers ``/`` and ``*``."""
+    kinds = [p.kind for p in parameters]
+    parts = []
+    for index, parameter in enumerate(parameters):
+        if parameter.kind is ParameterKind.KEYWORD_ONLY and not {
+            ParameterKind.VAR_POSITIONAL,
+            ParameterKind.KEYWORD_ONLY,
+        } & set(kinds[:index]):
+            parts.append("*")
+        stars = {ParameterKind.VAR_POSITIONAL: "*", ParameterKind.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        annotation = f": {parameter.annotation}" if parameter.annotation is not None else ""
+        default = f" = {parameter.default}" if parameter.default is not None else ""
+        parts.append(f"{stars}{parameter.name}{annotation}{default}")
+        is_last = kinds[index + 1 : index + 2] != [parameter.kind]
+        if parameter.kind is ParameterKind.POSITIONAL_ONLY and is_last:
+            parts.append("/")
+    return parts
+
+
+def indented(body: str, width: int) -> str:
+    """Indent statements, but not what stands inside multi-line strings."""
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(body)):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        ):
+            inside.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
+    return "\n".join(
+        line if number in inside or not line.strip() else " " * width + line
+        for number, line in enumerate(body.rstrip("\n").split("\n"), start=1)
+    )
+
+
+def _own_nodes(body: str) -> Iterable[ast.AST]:
+    """Walk a body without going into functions and classes defined in it."""
+    pending: list[ast.AST] = list(ast.parse(body).body)
+    while pending:
+        node = pending.pop(0)
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def assigned_names(source: str) -> set[str]:
+    """Names that statements bind in their own scope, by assignment or definition."""
+    found: set[str] = set()
+    for node in _own_nodes(source):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+    return found
+
+
+def returned_names(body: str, count: int) -> list[str]:
+    """Names of the elements when every return is the same tuple of `count` distinct names."""
+    found: set[tuple[str, ...]] = set()
+    for node in _own_nodes(body):
+        if isinstance(node, ast.Return):
+            if not isinstance(node.value, ast.Tuple):
+                return []
+            names = tuple(item.id for item in node.value.elts if isinstance(item, ast.Name))
+            if len(names) != len(node.value.elts):
+                return []
+            found.add(names)
+    names = found.pop() if len(found) == 1 else ()
+    return list(names) if len(set(names)) == len(names) == count else []
+
+
+def string(text: str) -> str:
+    """Write a string literal in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def escaped(text: str) -> str:
+    """Write text as the inside of an f-string in double quotes."""
+    return string(text)[1:-1].replace("{", "{{").replace("}", "}}").replace("\n", "\\n")
+
+
+def wrapped_f_string(text: str, width: int = 66) -> str:
+    """Break the inside of an f-string at blanks into pieces that fit on a line."""
+    pieces = [""]
+    for word in re.findall(r"\S+\s*|\s+", text):
+        if pieces[-1] and len(pieces[-1] + word) > width:
+            pieces.append("")
+        pieces[-1] += word
+    return " ".join(f'{"f" if set(piece) & set("{}") else ""}"{piece}"' for piece in pieces)

@@ -1,0 +1,1 @@
+"""Which argument gets which role, and which value needs which collective."""

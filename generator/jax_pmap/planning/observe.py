@@ -1,0 +1,616 @@
+"""Find the collectives a function needs by running it whole and on shards and comparing its values.
+
+One observation weaves taps into the body, runs the original on the whole batch and the woven
+body on shards, and gives every value its kind. At the first value that is partial (a mean, sum,
+maximum or minimum over shards of the whole value) a collective is woven in and the run repeated;
+at the first value that is none of these, its subexpressions are looked at, and the partial ones
+that feed it are made whole. A collective that raises or does not help is taken back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax_pmap.emit.weave import Body, Expression, Statement, place
+from jax_pmap.model import Refusal, Span, Sync
+from jax_pmap.planning.roles import Roles
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.session import Answer, Session
+
+PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
+#: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
+ROUNDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What running a function showed."""
+
+    syncs: tuple[Sync, ...]
+    #: Kind, path, shape and dtype of every leaf of the result, and its containers.
+    leaves: tuple[Answer, ...]
+    tree: Any
+    #: Point of the returned expression, to know which return was taken.
+    result: int
+    reached: frozenset[int]
+
+
+@dataclass(slots=True)
+class _State:
+    """The collectives in place while the rounds go on."""
+
+    syncs: list[Sync] = field(default_factory=list)
+    #: Syncs that were tried and did not help.
+    blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
+    #: Statements whose subexpressions are tapped.
+    expanded: set[int] = field(default_factory=set)
+    #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
+    hopeless: dict[int, Refusal] = field(default_factory=dict)
+    #: Syncs added in the last round, with the point whose value they must have mended.
+    fresh: list[tuple[Sync, int]] = field(default_factory=list)
+
+    def add(self, sync: Sync, point: int) -> bool:
+        if identity(sync) in self.blocked or any(identity(sync) == identity(other) for other in self.syncs):
+            return False
+        self.syncs.append(sync)
+        self.fresh.append((sync, point))
+        return True
+
+    def take_back(self, sync: Sync) -> None:
+        self.syncs.remove(sync)
+        self.blocked.add(identity(sync))
+
+
+def identity(sync: Sync) -> tuple[str, tuple[int, int, int, int], str]:
+    """What makes two syncs the same."""
+    return sync.where, place(sync.span), sync.value + "".join(sync.paths) + sync.op
+
+
+class Event:
+    """The kinds of one tapped value."""
+
+    def __init__(self, data: Answer) -> None:
+        self.point: int = data["point"]
+        self.unaligned = bool(data.get("unaligned"))
+        self.leaves: list[Answer] = data["leaves"]
+        self.tree: Any = data.get("tree")
+        self.arrays = [
+            leaf for leaf in self.leaves if not leaf.get("number") and leaf["category"] != "opaque"
+        ]
+
+    @property
+    def varying(self) -> bool:
+        """Whether some array in it is neither whole, nor a shard, nor partial."""
+        return any(leaf["kind"] == "varying" for leaf in self.arrays)
+
+    def partial(self, numbers: bool = False) -> list[Answer]:
+        """Its partial array leaves; with `numbers`, Python numbers too."""
+        return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]
+
+    def whole_op(self, numbers: bool) -> str | None:
+        """The one collective that mends every leaf, or None where leaves differ."""
+        leaves = self.leaves if numbers else self.arrays
+        kinds = {leaf["kind"] for leaf in leaves}
+        return str(kinds.pop()) if len(kinds) == 1 and kinds <= PARTIAL else None
+
+
+class Observer:
+    """Observes one function body through one worker."""
+
+    def __init__(
+        self,
+        session: Session,
+        body: Body,
+        facts: FunctionFacts,
+        axis_name: str,
+        itemsize: Callable[[str], int],
+        say: Callable[[str], None],
+    ) -> None:
+        self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
+        self.itemsize, self.say = itemsize, say
+        self.by_point: dict[int, Expression] = {e.point: e for e in body.expressions}
+        self.children: dict[int, list[Expression]] = {}
+        for expression in body.expressions:
+            if expression.parent is not None:
+                self.children.setdefault(expression.parent, []).append(expression)
+        self.owner: dict[int, Statement] = {}
+        for statement in body.statements:
+            for _, point in statement.names:
+                self.owner[point] = statement
+        for expression in body.expressions:
+            self.owner[expression.point] = body.statements[expression.statement]
+        self.results = [s.value for s in body.statements if s.kind == "return" and s.value is not None]
+        gradient = {place(call.span) for call in facts.gradient_calls}
+        self.gradients = [e for e in body.expressions if place(e.span) in gradient]
+        self.read_names = frozenset(name for s in body.statements for name in s.reads)
+
+    # -- running -----------------------------------------------------------------------------
+
+    def _taps(self, state: _State) -> list[int]:
+        taps = {point for s in self.body.statements for _, point in s.names} | set(self.results)
+        taps |= {e.point for e in self.gradients}
+        for expression in self.body.expressions:
+            statement = self.body.statements[expression.statement]
+            if statement.index in state.expanded:
+                taps.add(expression.point)
+            elif expression.parent is not None and statement.kind in ("return", "assign"):
+                parent: Expression | None = self.by_point[expression.parent]
+                while parent is not None and parent.is_display:
+                    parent = self.by_point[parent.parent] if parent.parent is not None else None
+                if parent is None:
+                    taps.add(expression.point)
+        return sorted(taps)
+
+    def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
+        taps = self._taps(state)
+        axis = repr(self.axis_name)
+        plain = self.body.definition(self.body.weave(taps=taps, reach=True))
+        woven = self.body.definition(self.body.weave(state.syncs, axis=axis, taps=taps, reach=True))
+        self.say(f"observing on {count} shards ({len(state.syncs)} collectives)")
+        return self.session.ask(
+            "observe",
+            "observing the function",
+            reference_code=plain,
+            code=woven,
+            name=self.facts.name,
+            prelude="import jax",
+            results=self.results,
+            axis_name=self.axis_name,
+            count=count,
+            overrides=dict(overrides),
+            **roles.request(),
+        )
+
+    def observe(
+        self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync] = ()
+    ) -> Observation | Refusal:
+        """Add collectives to `start` until every output is replicated or sharded.
+
+        `overrides` are values (Python source) for static arguments, `count` the shards to use.
+        """
+        state = _State(list(start))
+        for _ in range(ROUNDS):
+            answer = self._run(roles, overrides, count, state)
+            if "raised" in answer:
+                if not state.fresh:
+                    return self._raised(answer)
+                self._retreat(state)
+                continue
+            events = [Event(data) for data in answer["events"]]
+            if self._drop_useless(state, events):
+                continue
+            state.fresh.clear()
+            result = [event for event in events if event.point in self.results]
+            if not result:
+                return Refusal(
+                    "JP055",
+                    f"`{self.facts.name}` returned nothing on these inputs",
+                    "Return the values the caller needs; changes made in place are not seen across devices",
+                    self.facts.span,
+                )
+            final = result[-1]
+            if not final.unaligned and not final.varying and not final.partial(numbers=True):
+                return Observation(
+                    tuple(state.syncs),
+                    tuple(final.leaves),
+                    final.tree,
+                    final.point,
+                    frozenset(answer["reached"]),
+                )
+            if not self._advance(state, events):
+                return self._hopeless(state, final)
+        return Refusal(
+            "JP043",
+            f"no set of collectives was found within {ROUNDS} rounds",
+            "Split the function, or compute the reduced values in statements of their own",
+            self.facts.span,
+        )
+
+    def _retreat(self, state: _State) -> None:
+        """The last collectives raised: try them one by one from now on, the first alone."""
+        first, *rest = state.fresh
+        for sync, _ in rest:
+            state.syncs.remove(sync)
+        if rest:
+            state.fresh = [first]
+        else:
+            state.take_back(first[0])
+            state.fresh = []
+
+    def _drop_useless(self, state: _State, events: Sequence[Event]) -> bool:
+        """Take back fresh collectives whose value is still not whole."""
+        kinds: dict[int, list[Event]] = {}
+        for event in events:
+            kinds.setdefault(event.point, []).append(event)
+        dropped = False
+        for sync, point in state.fresh:
+            seen = kinds.get(point, [])
+            paths = None if sync.paths == ("",) else sync.paths
+            helped = all(
+                leaf["kind"] == "replicated"
+                for event in seen
+                for leaf in event.leaves
+                if paths is None or leaf["path"] in paths
+            )
+            if not helped and sync in state.syncs:
+                state.take_back(sync)
+                dropped = True
+        return dropped
+
+    # -- deciding ----------------------------------------------------------------------------
+
+    def _advance(self, state: _State, events: Sequence[Event]) -> bool:
+        """Change something for the better: add collectives, or look closer. False when stuck."""
+        tainted: set[str] = set()
+        advanced = False
+        handled: set[int] = set()
+        for event in events:
+            statement = self.owner[event.point]
+            if event.unaligned or statement.index in handled:
+                continue
+            if self.by_point.get(event.point) is not None and event.point != statement.value:
+                continue  # Subexpressions speak when their statement asks.
+            depends = bool(statement.reads & tainted)
+            if statement.kind == "return" and event.point == statement.value:
+                if advanced:
+                    break
+                return self._mend_return(state, statement, events)
+            if event.varying:
+                if advanced or depends:
+                    break
+                if statement.index in state.hopeless:
+                    continue
+                if self._look_closer(state, statement, events):
+                    return True
+                continue
+            names = [name for name, point in statement.names if point == event.point]
+            if event.partial() and names and not (set(names) & tainted and not depends):
+                if depends:
+                    tainted |= {name for name, _ in statement.names}
+                    continue
+                if self._mend_assignment(state, statement, events):
+                    advanced = True
+                    handled.add(statement.index)
+                    tainted |= {name for name, _ in statement.names}
+            elif depends:
+                tainted |= {name for name, _ in statement.names}
+        return advanced
+
+    def _mend_assignment(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+        """Make the partial names of an assignment whole, where they are made."""
+        first: dict[int, Event] = {}
+        for event in events:
+            if self.owner[event.point] is statement:
+                first.setdefault(event.point, event)
+        if not {name for name, _ in statement.names} & self.read_names:
+            return False
+        display = (
+            statement.value is not None and self.by_point[statement.value].is_display
+            if statement.value in self.by_point
+            else False
+        )
+        inner = [e for e in self.gradients if e.statement == statement.index and e.point != statement.value]
+        if self._wrap_all(state, inner, first, numbers=False):
+            return True
+        if display and statement.value is not None:
+            elements = self._elements(self.by_point[statement.value])
+            if self._wrap_all(state, elements, first, numbers=True):
+                return True
+        added = False
+        for name, point in statement.names:
+            event_ = first.get(point)
+            if event_ is None or event_.unaligned or not event_.partial():
+                continue
+            for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
+                added |= state.add(sync, point)
+        return added
+
+    def _elements(self, display: Expression) -> list[Expression]:
+        """The members of a display, through displays inside it."""
+        out = []
+        for child in self.children.get(display.point, []):
+            out += self._elements(child) if child.is_display else [child]
+        return out
+
+    def _wrap_all(
+        self, state: _State, expressions: Sequence[Expression], events: Mapping[int, Event], numbers: bool
+    ) -> bool:
+        added = False
+        for expression in expressions:
+            event = events.get(expression.point)
+            if event is None or event.unaligned:
+                continue
+            op = event.whole_op(numbers)
+            if op is not None and event.partial(numbers):
+                added |= state.add(
+                    self._sync(op, expression.text, "wrap", expression.span, event), expression.point
+                )
+        return added
+
+    def _syncs_for(self, value: str, event: Event, span: Span, where: str, numbers: bool) -> list[Sync]:
+        """One sync for the whole value, or one for each partial leaf with the containers around it."""
+        op = event.whole_op(numbers)
+        if op is not None:
+            return [self._sync(op, value, where, span, event)]
+        partial = event.partial(numbers or len(event.leaves) > 1)
+        containers = containers_above([leaf["path"] for leaf in partial], event.tree)
+        if containers is not None:
+            return [
+                dataclasses.replace(
+                    self._sync(leaf["kind"], value, where, span, event, [leaf]),
+                    paths=(leaf["path"],),
+                    containers=containers,
+                )
+                for leaf in partial
+            ]
+        ops = {leaf["kind"] for leaf in partial}
+        # An average, maximum or minimum of equal copies is that copy; integers would change type.
+        rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
+        floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
+        if len(ops) == 1 and "psum" not in ops and rest_whole and floats:
+            return [self._sync(ops.pop(), value, where, span, event)]
+        return []
+
+    def _sync(
+        self,
+        op: str,
+        value: str,
+        where: str,
+        span: Span,
+        event: Event,
+        leaves: Sequence[Answer] | None = None,
+    ) -> Sync:
+        size = 0
+        for leaf in event.leaves if leaves is None else leaves:
+            count = 1
+            for length in leaf["shape"]:
+                count *= length
+            size += 0 if leaf.get("number") else count * self.itemsize(leaf["dtype"])
+        return Sync(op, value, where, span, bytes=size)
+
+    def _mend_return(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+        """Make the partial parts of the result whole where they are returned."""
+        assert statement.value is not None
+        first: dict[int, Event] = {}
+        for event in events:
+            if self.owner[event.point] is statement:
+                first.setdefault(event.point, event)
+        value = self.by_point[statement.value]
+        whole = first[statement.value]
+        inner = [e for e in self.gradients if e.statement == statement.index and e.point != statement.value]
+        if self._wrap_all(state, inner, first, numbers=False):
+            return True
+        if not value.is_display and not whole.varying:
+            op = whole.whole_op(numbers=True)
+            if op is not None:
+                return state.add(self._sync(op, value.text, "wrap", value.span, whole), value.point) or (
+                    self._look_closer(state, statement, events)
+                )
+            added = False
+            for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
+                added |= state.add(sync, statement.value)
+            return added or self._look_closer(state, statement, events)
+        if value.is_display:
+            op = whole.whole_op(numbers=True)
+            arrays_only = not any(leaf.get("number") for leaf in whole.leaves)
+            if op is not None and arrays_only:
+                sync = self._sync(op, value.text, "wrap", value.span, whole)
+                if state.add(sync, value.point):
+                    return True
+            if self._wrap_all(state, self._elements(value), first, numbers=True):
+                return True
+            mixed = [
+                e for e in self._elements(value) if e.point in first and first[e.point].partial(numbers=True)
+            ]
+            if mixed and not whole.varying:
+                added = False
+                for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
+                    added |= state.add(sync, statement.value)
+                if added:
+                    return True
+        return self._look_closer(state, statement, events)
+
+    def _look_closer(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+        """Find, inside a statement, the partial values that a varying one is made of."""
+        if statement.index in state.hopeless:
+            return False
+        if statement.index not in state.expanded:
+            state.expanded.add(statement.index)
+            return True
+        first: dict[int, Event] = {}
+        for event in events:
+            if event.point in self.by_point and self.owner[event.point] is statement:
+                first.setdefault(event.point, event)
+        culprits = [
+            self.by_point[point]
+            for point, event in first.items()
+            if (event.varying or any(leaf["kind"] == "varying" for leaf in event.leaves))
+            and not any(
+                child.point in first and first[child.point].varying for child in self._descendants(point)
+            )
+        ]
+        for culprit in culprits:
+            feeding = self._partial_below(culprit, first)
+            if self._wrap_all(state, feeding, first, numbers=True):
+                return True
+        place_ = culprits[0] if culprits else None
+        state.hopeless[statement.index] = self._coupled(statement, place_, first)
+        return self._advance(state, events)
+
+    def _descendants(self, point: int) -> list[Expression]:
+        out = []
+        for child in self.children.get(point, []):
+            out.append(child)
+            out += self._descendants(child.point)
+        return out
+
+    def _partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """The largest partial subexpressions below `expression`."""
+        out = []
+        for child in self.children.get(expression.point, []):
+            event = events.get(child.point)
+            if event is not None and event.whole_op(numbers=True) and not event.unaligned:
+                out.append(child)
+            else:
+                out += self._partial_below(child, events)
+        return out
+
+    # -- refusing ----------------------------------------------------------------------------
+
+    def _coupled(
+        self, statement: Statement, culprit: Expression | None, events: Mapping[int, Event]
+    ) -> Refusal:
+        span = culprit.span if culprit else statement.span
+        text = culprit.text if culprit else ", ".join(name for name, _ in statement.names)
+        short = " ".join(text.split())
+        short = short if len(short) <= 60 else short[:57] + "…"
+        below = (
+            [events[c.point] for c in self._descendants(culprit.point) if c.point in events]
+            if culprit
+            else []
+        )
+        keys = any(leaf["category"] == "key" for event in below for leaf in event.leaves)
+        drawn = any(f"{parameter}" in re.findall(r"\w+", text) for parameter in self.facts.key_parameters)
+        if (keys or drawn) and "random." in text:
+            return Refusal(
+                "JP051",
+                f"`{short}` draws random numbers whose shape depends on the batch: each device would draw the "
+                "same ones for other examples",
+                "Draw them outside and pass them as an argument of the batch's size, or pass one key per example",
+                span,
+            )
+        called = [p for p in self.facts.called_parameters if short.startswith(f"{p}(")]
+        if called:
+            return Refusal(
+                "JP053",
+                f"`{short}` couples the examples of the batch inside `{called[0]}`, which is an argument",
+                f"Call the function `{called[0]}` stands for directly, so that its reductions can be seen",
+                span,
+            )
+        return Refusal(
+            "JP043",
+            f"`{short}` couples the examples of the batch: on shards it is neither a share of the whole value "
+            "nor a mean, sum, maximum or minimum of it",
+            "Compute it from sums or means over the batch, keep it on one device, or try --backend jit, where "
+            "the compiler keeps the global meaning",
+            span,
+        )
+
+    def _hopeless(self, state: _State, final: Event) -> Refusal:
+        if state.hopeless:
+            return next(iter(state.hopeless.values()))
+        statement = self.owner[final.point]
+        leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]
+        mixed = leaves and all(leaf["kind"] in PARTIAL for leaf in leaves)
+        if mixed:
+            return Refusal(
+                "JP054",
+                f"the result's leaves {', '.join(leaf['path'] or 'result' for leaf in leaves[:4])} need different "
+                "collectives, and its container cannot be taken apart",
+                "Assign the values to names before they are put into the container",
+                statement.span,
+            )
+        return Refusal(
+            "JP043",
+            "the result couples the examples of the batch, and no collective makes it whole",
+            "Compute it from sums or means over the batch, or try --backend jit",
+            statement.span,
+        )
+
+    def _raised(self, answer: Answer) -> Refusal:
+        error = answer["raised"]
+        last = self.owner.get(answer["last"]) if answer["last"] is not None else None
+        where = f" after line {last.span.line}" if last else ""
+        return Refusal(
+            "JP043",
+            f"on one device's share of the batch the function fails{where}: {error['type']}: "
+            f"{error['message'].strip().splitlines()[0] if error['message'].strip() else ''}",
+            "Some size in the function belongs to the whole batch (a constant, a reshape); take it from a shape "
+            "instead, or name the roles: --shard / --replicate",
+            last.span if last else self.facts.span,
+        )
+
+
+def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:
+    """Kinds of the containers above the leaves at `paths`, or None if one cannot be made again."""
+    found: dict[str, str] = {}
+
+    def walk(node: Any, prefix: str) -> bool:
+        if not any(path.startswith(prefix) and path != prefix for path in paths):
+            return True
+        if isinstance(node, int) or node is None:
+            return True
+        kind = node["kind"]
+        if kind == "dict":
+            found[prefix] = "dict"
+            keys = [f"[{key}]" for key in node["keys"]]
+        elif kind in ("tuple", "list"):
+            found[prefix] = f"{kind} {len(node['children'])}"
+            keys = [f"[{i}]" for i in range(len(node["children"]))]
+        elif kind == "namedtuple":
+            found[prefix] = "namedtuple"
+            keys = [f".{key}" for key in node["keys"]]
+        else:
+            return False
+        return all(walk(child, prefix + key) for key, child in zip(keys, node["children"], strict=True))
+
+    if tree is None or not walk(tree, ""):
+        return None
+    return tuple(found.items())
+
+
+def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
+    """One collective where several of one kind stand together.
+
+    Syncs after a statement move down to the next sync of the same op, where nothing between
+    reads them; a display whose elements all have the same one around them gets it instead.
+    """
+    by_place = {place(statement.span): statement for statement in body.statements}
+    out = list(syncs)
+    moved = True
+    while moved:
+        moved = False
+        for index, sync in enumerate(out):
+            target = _next_of_kind(body, by_place, out, sync)
+            if target is not None:
+                out[index] = dataclasses.replace(sync, span=target)
+                moved = True
+    for display in body.expressions:
+        if not display.is_display:
+            continue
+        elements = [e for e in body.expressions if e.parent == display.point]
+        around = [
+            s for s in out if s.where == "wrap" and any(place(s.span) == place(e.span) for e in elements)
+        ]
+        ops = {sync.op for sync in around}
+        if len(around) == len(elements) > 1 and len(ops) == 1:
+            size = sum(sync.bytes for sync in around)
+            out = [sync for sync in out if sync not in around]
+            out.append(Sync(ops.pop(), display.text, "wrap", display.span, bytes=size))
+    return tuple(out)
+
+
+def _next_of_kind(
+    body: Body, by_place: Mapping[tuple[int, int, int, int], Statement], syncs: Sequence[Sync], sync: Sync
+) -> Span | None:
+    """Span of the next sync that `sync` can join, or None."""
+    if sync.where != "after" or sync.paths != ("",):
+        return None
+    here = by_place[place(sync.span)]
+    later = [
+        by_place[place(other.span)]
+        for other in syncs
+        if other.where == "after" and other.op == sync.op and other.paths == ("",)
+    ]
+    later = [s for s in later if s.block == here.block and s.order > here.order]
+    if not later:
+        return None
+    there = min(later, key=lambda s: s.order)
+    between = body.statements[here.index + 1 : there.index + 1]
+    touched = any(sync.value in s.reads or sync.value in dict(s.names) for s in between)
+    straight = all(s.block == here.block for s in between)
+    return None if touched or not straight or there.kind == "return" else there.span

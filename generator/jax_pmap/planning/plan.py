@@ -1,0 +1,180 @@
+"""From an observation to the plan: arguments, outputs and their axes trees, the chain, the guards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax_pmap.model import Argument, Axes, AxesNode, Leaf, Refusal, RefusalError, Role, Span
+from jax_pmap.planning.observe import Observation
+from jax_pmap.planning.roles import Described, Roles
+from jax_pmap.reading.facts import FunctionFacts
+
+
+def axes_tree(tree: Any, axes: Mapping[int, int], what: str, span: Span) -> Axes:
+    """Batch axes as a pytree prefix, collapsed wherever a whole container agrees.
+
+    Args:
+        tree: containers of a value as the worker describes them, leaves being their index.
+        axes: batch axis of each leaf that has one.
+        what: the value's name, for the refusal.
+        span: where to point.
+
+    Raises:
+        RefusalError: JP054, for a container that cannot be written down as a prefix.
+    """
+    if isinstance(tree, int):
+        return axes.get(tree)
+    children = [axes_tree(child, axes, what, span) for child in tree.get("children", ()) if leaves_of(child)]
+    if not children or all(child == children[0] and not isinstance(child, AxesNode) for child in children):
+        return children[0] if children else None
+    if tree["kind"] == "node":
+        name = tree["type"].rpartition(":")[2]
+        raise RefusalError(
+            Refusal(
+                "JP054",
+                f"`{what}` is a `{name}` with leaves of different roles, which cannot be written as a prefix tree",
+                f"Pass the parts of `{what}` that hold the batch as arguments of their own",
+                span,
+            )
+        )
+    return AxesNode(
+        kind=tree["kind"],
+        keys=tuple(tree["keys"]),
+        children=tuple(axes_tree(child, axes, what, span) for child in tree["children"]),
+        type_name=tree.get("type", ""),
+    )
+
+
+def leaves_of(tree: Any) -> list[int]:
+    """Leaf indices in a described tree."""
+    if isinstance(tree, int):
+        return [tree]
+    return [leaf for child in tree.get("children", ()) for leaf in leaves_of(child)]
+
+
+def plan_arguments(
+    facts: FunctionFacts,
+    described: Sequence[Described],
+    roles: Roles,
+    proved_values: Mapping[str, tuple[str, ...]],
+    donated: Sequence[str],
+) -> tuple[Argument, ...]:
+    """The plan's arguments, one for each parameter in order."""
+    out = []
+    for parameter, argument in zip(facts.parameters, described, strict=True):
+        name = parameter.name
+        axes = roles.axes.get(name, {})
+        static = name in roles.statics
+        leaves = []
+        for index, leaf in enumerate(argument["leaves"]):
+            axis = axes.get(index)
+            role = Role.BATCH if axis is not None else Role.REPLICATED
+            if static:
+                role = Role.STATIC
+            elif (name, index) in roles.keys:
+                role = Role.KEY
+            leaves.append(Leaf(leaf["path"], role, axis, tuple(leaf["shape"]), leaf["dtype"]))
+        out.append(
+            Argument(
+                name=name,
+                kind=parameter.kind,
+                axes=None if static else axes_tree(argument["tree"], axes, name, facts.span),
+                leaves=tuple(leaves),
+                static=static,
+                donated=name in donated,
+                proved_values=proved_values.get(name, ()),
+                why=roles.why.get(name, ""),
+            )
+        )
+    return tuple(out)
+
+
+def plan_outputs(
+    observation: Observation, facts: FunctionFacts, given: Sequence[Mapping[str, Any]]
+) -> tuple[Axes, tuple[Leaf, ...]]:
+    """Axes tree and leaves of the result; `given` are its shapes and dtypes in the user's own precision."""
+    axes: dict[int, int] = {}
+    leaves = []
+    for index, (leaf, shape) in enumerate(zip(observation.leaves, given, strict=True)):
+        kind = leaf["kind"]
+        axis = int(kind.partition(" ")[2]) if kind.startswith("sharded") else None
+        if axis is not None:
+            axes[index] = axis
+        role = Role.REPLICATED if axis is None else Role.BATCH
+        leaves.append(Leaf("result" + leaf["path"], role, axis, tuple(shape["shape"]), shape["dtype"]))
+    return axes_tree(observation.tree, axes, "the result", facts.span), tuple(leaves)
+
+
+def chain(
+    described: Sequence[Described], roles: Roles, tree: Any, outputs: Sequence[Leaf], returned: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """Outputs that feed the next call: the same containers, shapes and roles as an argument.
+
+    A name that is both argument and returned element settles it; without one, only values of
+    more than one leaf or of rank at least 1 count, so that a loss does not become a learning rate.
+    """
+    parts: list[tuple[str, Any, str]] = [("", tree, returned[0] if len(returned) == 1 else "")]
+    if isinstance(tree, dict) and tree["kind"] in ("tuple", "list"):
+        names = list(returned) if len(returned) == len(tree["children"]) else [""] * len(tree["children"])
+        parts = [
+            (f"[{i}]", child, name)
+            for i, (child, name) in enumerate(zip(tree["children"], names, strict=True))
+        ]
+    elif isinstance(tree, dict) and tree["kind"] == "dict":
+        parts += [
+            (f"[{key}]", child, key.strip("'\""))
+            for key, child in zip(tree["keys"], tree["children"], strict=True)
+        ]
+    pairs: list[tuple[str, str]] = []
+    used: set[str] = set()
+    for by_name in (True, False):
+        for path, child, name in parts:
+            if any(path == other for _, other in pairs):
+                continue
+            for argument in described:
+                match = argument["name"] == name
+                if argument["name"] in used or match is not by_name or argument["name"] in roles.statics:
+                    continue
+                if not by_name and (name in {a["name"] for a in described} or not substantial(argument)):
+                    continue
+                if same_value(argument, roles, child, outputs):
+                    pairs.append((argument["name"], path))
+                    used.add(argument["name"])
+                    break
+    return tuple(pairs)
+
+
+def substantial(argument: Described) -> bool:
+    """Whether an argument is more than one number."""
+    return len(argument["leaves"]) > 1 or any(leaf["shape"] for leaf in argument["leaves"])
+
+
+def same_value(argument: Described, roles: Roles, child: Any, outputs: Sequence[Leaf]) -> bool:
+    """Whether an output can stand in for an argument on the next call."""
+    indices = leaves_of(child)
+    axes = roles.axes.get(argument["name"], {})
+    if (
+        not argument["leaves"]
+        or len(indices) != len(argument["leaves"])
+        or form(child) != form(argument["tree"])
+    ):
+        return False
+    return all(
+        outputs[index].shape == tuple(leaf["shape"])
+        and outputs[index].dtype == leaf["dtype"]
+        and outputs[index].axis == axes.get(position)
+        for position, (index, leaf) in enumerate(zip(indices, argument["leaves"], strict=True))
+    )
+
+
+def form(tree: Any) -> Any:
+    """A described tree without its leaf indices."""
+    if isinstance(tree, int):
+        return "leaf"
+    return (
+        tree["kind"],
+        tree.get("type", ""),
+        tuple(tree.get("keys", ())),
+        tuple(map(form, tree.get("children", ()))),
+    )

@@ -1,0 +1,344 @@
+"""Candidate roles for the example arguments, the likeliest first.
+
+Roles start from structure: what is static, what is a key, what a gradient is taken of, which
+leaves share a size. Whether leaves belong together is asked of jax: with the batch leaves cut
+to fewer rows the function must still trace. A leaf's shape alone never decides; the observe
+stage confirms a candidate or rejects it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax_pmap.model import Refusal, RefusalError, Request, Source
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.names import DATA_NAMES, STATE_NAMES
+from jax_pmap.session import Session
+
+Described = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """One assignment of roles to all leaves."""
+
+    #: Batch axis by argument name and leaf index; every other array leaf is replicated.
+    axes: dict[str, dict[int, int]]
+    statics: tuple[str, ...]
+    #: Argument name and leaf index of PRNG keys.
+    keys: frozenset[tuple[str, int]]
+    #: Why, by argument.
+    why: dict[str, str]
+
+    def request(self) -> dict[str, Any]:
+        """The part of a worker request that says which leaves are batch and which arguments static."""
+        return {
+            "axes": {name: dict(leaves) for name, leaves in self.axes.items() if leaves},
+            "statics": self.statics,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    argument: str
+    index: int
+    path: str
+    shape: tuple[int, ...]
+    #: How much the argument looks like data: 1 named so, 0 like parameters, between: unknown.
+    data: float
+
+
+class RoleFinder:
+    """Yields role candidates for one set of example arguments."""
+
+    def __init__(
+        self,
+        session: Session,
+        source: Source,
+        facts: FunctionFacts,
+        request: Request,
+        described: Sequence[Described],
+    ) -> None:
+        self.session, self.source, self.facts, self.request = session, source, facts, request
+        self.described = {argument["name"]: argument for argument in described}
+        self.why: dict[str, str] = {}
+        self.forced: dict[tuple[str, int], int | None] = {}
+        self.keys: set[tuple[str, int]] = set()
+        self.statics = self._statics()
+        self._flags()
+        self._keys()
+        self.leaves = self._leaves()
+        self.trace_error: dict[str, Any] = {}
+
+    # -- what is settled before any search ---------------------------------------------------
+
+    def _statics(self) -> tuple[str, ...]:
+        names = [self._argument("static", name) for name in self.request.static]
+        for name in names:
+            self.why[name] = "by --static"
+        for name in self.facts.static_parameters:
+            if name in self.described and name not in names:
+                names.append(name)
+                self.why[name] = "static under jit"
+        asked = {
+            re.split(r"[\[.:]", text)[0]
+            for text in (*self.request.shard, *self.request.replicate, *self.request.key)
+        }
+        for name, argument in self.described.items():
+            kinds = {leaf["category"] for leaf in argument["leaves"]}
+            if name in names or name in asked or not kinds:
+                continue
+            if kinds == {"opaque"} or (kinds == {"bool"} and len(argument["leaves"]) == 1):
+                names.append(name)
+                self.why[name] = f"a {argument['type']}, not an array"
+        for name in names:
+            argument = self.described[name]
+            if not argument["hashable"]:
+                raise RefusalError(
+                    Refusal(
+                        "JP047",
+                        f"`{name}` has to be static, but a {argument['type']} cannot be hashed",
+                        f"Make `{name}` hashable (a frozen dataclass, a tuple), or bind it with functools.partial",
+                        self.facts.span,
+                    )
+                )
+        return tuple(name for name in self.described if name in names)
+
+    def _argument(self, option: str, name: str) -> str:
+        if name in self.described:
+            return name
+        near = difflib.get_close_matches(name, self.described, 1)
+        did = f"did you mean `{near[0]}`? " if near else ""
+        raise RefusalError(
+            Refusal(
+                "JP007",
+                f"--{option} names `{name}`, which is no argument of `{self.facts.name}`",
+                f"{did}It takes: {', '.join(self.described)}",
+                self.facts.span,
+            )
+        )
+
+    def _matching(self, option: str, text: str) -> list[tuple[str, int, dict[str, Any]]]:
+        """Leaves at or below a path such as ``batch['x']`` or ``batch``."""
+        wanted = text.replace('"', "'")
+        name = re.split(r"[\[.]", wanted)[0]
+        argument = self.described[self._argument(option, name)]
+        found = [
+            (name, index, leaf)
+            for index, leaf in enumerate(argument["leaves"])
+            if leaf["path"] == wanted
+            or (leaf["path"].startswith(wanted) and leaf["path"][len(wanted)] in "[.")
+        ]
+        if not found:
+            near = difflib.get_close_matches(wanted, [leaf["path"] for leaf in argument["leaves"]], 3)
+            raise RefusalError(
+                Refusal(
+                    "JP007",
+                    f"--{option} names `{text}`, but `{name}` has no such leaf",
+                    f"Its leaves: {', '.join(near or [leaf['path'] for leaf in argument['leaves'][:6]])}",
+                    self.facts.span,
+                )
+            )
+        return found
+
+    def _flags(self) -> None:
+        for text in self.request.replicate:
+            for name, index, _ in self._matching("replicate", text):
+                self.forced[name, index] = None
+                self.why[name] = "by --replicate"
+        for text in self.request.shard:
+            path, axis = split_axis(text)
+            for name, index, leaf in self._matching("shard", path):
+                rank = len(leaf["shape"])
+                if not -rank <= axis < rank:
+                    raise RefusalError(
+                        Refusal(
+                            "JP007",
+                            f"--shard {text}: `{leaf['path']}` has shape {tuple(leaf['shape'])}, so no axis {axis}",
+                            f"Give an axis from 0 to {rank - 1}"
+                            if rank
+                            else "A scalar cannot be sharded: --replicate it",
+                            self.facts.span,
+                        )
+                    )
+                self.forced[name, index] = axis % rank
+                self.why[name] = "by --shard"
+        for text in self.request.key:
+            for name, index, _ in self._matching("key", text):
+                self.keys.add((name, index))
+                self.forced[name, index] = None
+                self.why[name] = "by --key"
+
+    def _keys(self) -> None:
+        for name, argument in self.described.items():
+            for index, leaf in enumerate(argument["leaves"]):
+                raw = leaf["dtype"] == "uint32" and leaf["shape"] == [2]
+                named = name in self.facts.key_parameters or re.search(r"key|rng", leaf["path"])
+                if (leaf["category"] == "key" and not leaf["shape"]) or (raw and named):
+                    self.keys.add((name, index))
+                    self.why.setdefault(name, "a PRNG key")
+
+    def _leaves(self) -> list[_Leaf]:
+        differentiated = {name for call in self.facts.gradient_calls for name in call.of}
+        out = []
+        unknown = 0
+        for name, argument in self.described.items():
+            if name in self.statics:
+                continue
+            if name in differentiated:
+                data = 0.0
+                self.why.setdefault(name, "a gradient is taken of it")
+            elif name.lower() in STATE_NAMES:
+                data = 0.0
+            elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
+                data = 1.0
+            elif name in self.facts.returned_names:
+                data = 0.1
+            else:
+                # Of arguments nothing is known about, the first is the likeliest data.
+                unknown += 1
+                data = 0.6 if unknown == 1 else 0.3
+            for index, leaf in enumerate(argument["leaves"]):
+                if leaf["category"] in ("array", "key") and (name, index) not in self.keys:
+                    out.append(_Leaf(name, index, leaf["path"], tuple(leaf["shape"]), data))
+        return out
+
+    # -- the search --------------------------------------------------------------------------
+
+    def candidates(self) -> Iterator[Roles]:
+        """Assignments that trace with fewer rows, the likeliest first, none twice."""
+        seen: set[str] = set()
+        for chosen in self._assignments():
+            for name, axis in self.facts.pmap_in_axes:
+                for leaf in self.leaves:
+                    if leaf.argument == name and (name, leaf.index) not in self.forced:
+                        if axis is None:
+                            chosen.pop((name, leaf.index), None)
+                        elif len(leaf.shape) > axis:
+                            chosen.setdefault((name, leaf.index), axis)
+            if not chosen or repr(sorted(chosen.items())) in seen:
+                continue
+            seen.add(repr(sorted(chosen.items())))
+            sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
+            if len(sizes) > 1 or not self._traces(chosen):
+                continue
+            yield self._roles(chosen)
+            loose = self._loose(chosen)
+            if loose:
+                tied = {place: axis for place, axis in chosen.items() if place not in loose}
+                if tied and repr(sorted(tied.items())) not in seen:
+                    seen.add(repr(sorted(tied.items())))
+                    yield self._roles(tied)
+                for place in sorted(loose):
+                    fewer = {other: axis for other, axis in chosen.items() if other != place}
+                    if fewer and repr(sorted(fewer.items())) not in seen:
+                        seen.add(repr(sorted(fewer.items())))
+                        yield self._roles(fewer)
+
+    def _shape(self, place: tuple[str, int]) -> tuple[int, ...]:
+        return tuple(self.described[place[0]]["leaves"][place[1]]["shape"])
+
+    def _assignments(self) -> Iterator[dict[tuple[str, int], int]]:
+        fixed: dict[tuple[str, int], int] = {p: axis for p, axis in self.forced.items() if axis is not None}
+        free = [leaf for leaf in self.leaves if (leaf.argument, leaf.index) not in self.forced]
+        if fixed:
+            # The user named the batch: its size decides what else may go along.
+            size = {self._shape(place)[axis] for place, axis in fixed.items()}
+            if len(size) > 1:
+                named = ", ".join(
+                    f"`{self.described[p[0]]['leaves'][p[1]]['path']}` {self._shape(p)}" for p in fixed
+                )
+                raise RefusalError(
+                    Refusal(
+                        "JP041",
+                        f"the sharded axes differ in size: {named}",
+                        "Batch axes must agree in size; name the axis with --shard NAME:AXIS",
+                        self.facts.span,
+                    )
+                )
+            sizes = list(size)
+            # First exactly what was asked for, then with what has to come along.
+            yield dict(fixed)
+        else:
+            sizes = self._sizes(free)
+        for size_ in sizes:
+            like = [leaf for leaf in free if size_ in leaf.shape]
+            data = [leaf for leaf in like if leaf.data > 0.2]
+            anchor_axes = sorted({leaf.shape.index(size_) for leaf in data or like}) or [0]
+            for axis in anchor_axes:
+                same = {
+                    self._at(leaf): axis
+                    for leaf in data
+                    if len(leaf.shape) > axis and leaf.shape[axis] == size_
+                }
+                yield {**same, **fixed}
+                some = {self._at(leaf): leaf.shape.index(size_) for leaf in data}
+                yield {**some, **same, **fixed}
+                every = {self._at(leaf): leaf.shape.index(size_) for leaf in like}
+                yield {**every, **same, **fixed}
+            for leaf in data:
+                for axis, length in enumerate(leaf.shape):
+                    if length == size_:
+                        yield {self._at(leaf): axis, **fixed}
+
+    @staticmethod
+    def _at(leaf: _Leaf) -> tuple[str, int]:
+        return leaf.argument, leaf.index
+
+    @staticmethod
+    def _sizes(leaves: Sequence[_Leaf]) -> list[int]:
+        """Sizes that may be the batch's, by how many data-like leaves have them, axis 0 counting most."""
+        score: dict[int, float] = {}
+        for leaf in leaves:
+            for axis, size in enumerate(leaf.shape):
+                if size >= 2:
+                    weight = (leaf.data + 0.01) * (1.0, 0.45, 0.2, 0.1)[min(axis, 3)]
+                    score[size] = score.get(size, 0.0) + weight
+        return sorted(score, key=lambda size: -score[size])[:4]
+
+    def _traces(self, chosen: dict[tuple[str, int], int]) -> bool:
+        place, axis = next(iter(chosen.items()))
+        size = self._shape(place)[axis]
+        answer = self.session.ask(
+            "trace",
+            "tracing the function with fewer rows",
+            **self._roles(chosen).request(),
+            size=max(2, size // 2) if size > 2 else 1,
+        )
+        if not answer["traced"]:
+            self.trace_error = self.trace_error or answer["error"]
+        return bool(answer["traced"])
+
+    def _loose(self, chosen: dict[tuple[str, int], int]) -> set[tuple[str, int]]:
+        """Leaves that may keep all their rows while the others lose some: nothing ties them to the batch."""
+        if len(chosen) < 2 or len(chosen) > 24:
+            return set()
+        loose = set()
+        for place in chosen:
+            if self.forced.get(place) is None and self._traces(
+                {p: a for p, a in chosen.items() if p != place}
+            ):
+                loose.add(place)
+        return loose if len(loose) < len(chosen) else set(sorted(loose)[1:])
+
+    def _roles(self, chosen: dict[tuple[str, int], int]) -> Roles:
+        axes: dict[str, dict[int, int]] = {}
+        why = dict(self.why)
+        for (name, index), axis in sorted(chosen.items()):
+            axes.setdefault(name, {})[index] = axis
+            size = self._shape((name, index))[axis]
+            why.setdefault(name, f"axis {axis} is the batch of {size}")
+        for name in self.described:
+            why.setdefault(name, "no batch axis")
+        return Roles(axes, self.statics, frozenset(self.keys), why)
+
+
+def split_axis(text: str) -> tuple[str, int]:
+    """``x:1`` → ``("x", 1)``; ``batch['x']`` → ``("batch['x']", 0)``."""
+    match = re.fullmatch(r"(.*?)(?::(-?\d+))?", text.strip())
+    assert match is not None
+    return match[1], int(match[2] or 0)

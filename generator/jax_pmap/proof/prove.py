@@ -1,0 +1,142 @@
+"""Have the worker run the emitted file beside the reference; turn what it measured into a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Span
+from jax_pmap.planning.roles import Roles
+from jax_pmap.session import Answer, Session, error_details
+
+#: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
+COUNTS = (2, 3, 4, 8)
+#: Chained calls: what a first step gets wrong in the state, a second one shows.
+STEPS = 3
+
+
+def prove(
+    session: Session,
+    plan: Plan,
+    roles: Roles,
+    code: str,
+    name: str,
+    path: str,
+    variants: Sequence[dict[str, str]],
+    span: Span,
+    say: Callable[[str], None],
+    *,
+    fixed: bool = False,
+) -> Evidence:
+    """Run the emitted `code` on every device count the batch allows.
+
+    `variants` are values for static arguments; `fixed` says that the code chooses its own
+    devices, so that only their number can be tried.
+
+    Raises:
+        RefusalError: JP045, with the output, the device count, the error and the likeliest cause.
+    """
+    batch = batch_size(plan)
+    counts = [count for count in COUNTS if count <= batch]
+    if fixed:
+        counts = [plan.devices.number or 1]
+    steps = STEPS if plan.chain else 2
+    checks: list[Check] = []
+    for variant in variants:
+        say(f"proving on {', '.join(map(str, counts))} devices")
+        answer = session.ask(
+            "prove",
+            "proving",
+            code=code,
+            name=name,
+            module=name + "_parallel",
+            path=path,
+            counts=counts,
+            given_at=len(counts) - 1,
+            fixed=fixed,
+            steps=steps,
+            chain=[[argument, steps_into(where)] for argument, where in plan.chain],
+            replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.axis is None],
+            overrides=variant,
+            **roles.request(),
+        )
+        for check in answer["checks"]:
+            if "failure" in check:
+                raise RefusalError(failure(check, plan, span))
+            checks.append(
+                Check(
+                    devices=check["devices"],
+                    precision="float64" if check["precision"] == "float64" else "as given",
+                    batch=check["batch"],
+                    steps=check["steps"],
+                    error=check["error"],
+                    tolerance=check["tolerance"],
+                )
+            )
+    return Evidence(
+        checks=tuple(checks),
+        jax_version=session.versions["jax"],
+        python_version=session.versions["python"],
+        replicas_identical=True,
+    )
+
+
+def batch_size(plan: Plan) -> int:
+    """Size of the batch axis in the plan's inputs."""
+    for argument in plan.arguments:
+        for leaf in argument.leaves:
+            if leaf.axis is not None:
+                return leaf.shape[leaf.axis]
+    return 0
+
+
+def steps_into(path: str) -> list[Any]:
+    """``"[0]['w']"`` as the steps ``[0, "w"]``."""
+    steps: list[Any] = []
+    for part in path.replace("]", "").split("[")[1:]:
+        steps.append(int(part) if part.isdigit() else part.strip("'\""))
+    return steps
+
+
+def failure(check: Answer, plan: Plan, span: Span) -> Refusal:
+    """What a failed check says to the user."""
+    found = check["failure"]
+    devices = check["devices"]
+    output = f"output `{found['path']}`" if found.get("path") else "the output"
+    step = f", call {found['step'] + 1}" if found.get("step") else ""
+    where = f"on {devices} devices{step}"
+    hint = "Name the roles yourself (--shard / --replicate), or try --backend jit; please report it with the function"
+    details: tuple[str, ...] = ()
+    if found["what"] == "exception":
+        error = found["error"]
+        text = (error["message"].strip() or "no message").splitlines()[0]
+        reason = f"the emitted code fails {where}: {error['type']}: {text}"
+        details = error_details(error)
+    elif found["what"] == "replicas":
+        reason = f"{output} is planned as replicated, but {where} {found['why']}"
+    elif found["what"] == "value":
+        reason = f"{output} differs {where}: error {found['error']:.1e} of its size, bound {found['tolerance']:.1e}"
+        cause = likeliest_cause(found, devices)
+        if cause:
+            reason += f". Likeliest cause: {cause}"
+        details = (f"emitted:   {found['got']}", f"reference: {found['want']}")
+    else:
+        reason = (
+            f"{output} has another {found['what']} {where}: {found['got']}, the original's is {found['want']}"
+        )
+    return Refusal("JP045", reason, hint, span, details)
+
+
+def likeliest_cause(found: Answer, devices: int) -> str | None:
+    """In plain words, what makes numbers differ like this."""
+    ratio = found.get("ratio")
+    if ratio is not None:
+        if abs(ratio - devices) < 1e-2 * devices:
+            return f"it is {ratio:.3g} × the reference, summed where a mean is needed"
+        if abs(ratio * devices - 1) < 1e-2:
+            return f"it is 1/{devices} of the reference, averaged where a sum is needed"
+    if found["step"]:
+        return (
+            "the first call agrees and a later one does not, so some state is not carried or not synchronised"
+        )
+    return None

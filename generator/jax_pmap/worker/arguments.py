@@ -1,0 +1,259 @@
+"""Example arguments as leaves: described, cut along the batch, perturbed, cast, packed for a call."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .server import Problem
+
+#: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
+LeafAxes = Mapping[str, Mapping[int, int]]
+Values = dict[str, Any]
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether `leaf` is a typed PRNG key array."""
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def category(leaf: Any) -> str:
+    """``"array"``, ``"key"``, ``"bool"``, ``"int"``, ``"float"``, ``"complex"`` or ``"opaque"``."""
+    if is_key(leaf):
+        return "key"
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return "array" if leaf.dtype.kind in "biufcV" and leaf.dtype.names is None else "opaque"
+    for kind in (bool, int, float, complex):
+        if isinstance(leaf, kind):
+            return kind.__name__
+    return "opaque"
+
+
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    """Shape of an array or key leaf, ``()`` for everything else."""
+    return tuple(leaf.shape) if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else ()
+
+
+def dtype_of(leaf: Any) -> str:
+    """NumPy name of the dtype, ``key<fry>`` of a key, the type's name of anything else."""
+    return str(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+
+
+def leaf_paths(value: Any) -> list[str]:
+    """Paths of the leaves below `value` as Python source: ``["['x']", "[0].w"]``."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(value)
+    return [jax.tree_util.keystr(path) for path, _ in paths]
+
+
+def skeleton(value: Any) -> Any:
+    """The containers of a pytree as JSON, each leaf an int: its index among all leaves."""
+    counter = iter(range(1 << 60))
+
+    def walk(node: Any) -> Any:
+        if node is None:
+            return {"kind": "none"}
+        flat = jax.tree_util.default_registry.flatten_one_level(node)
+        if flat is None:
+            return next(counter)
+        children = list(flat[0])
+        kind = type(node)
+        if kind is dict:
+            return {
+                "kind": "dict",
+                "keys": [repr(k) for k in sorted(node)],
+                "children": [walk(c) for c in children],
+            }
+        if kind in (list, tuple):
+            return {"kind": kind.__name__, "keys": [], "children": [walk(c) for c in children]}
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            keys, form = list(node._fields), "namedtuple"
+        else:
+            keys, form = data_fields(node, len(children)), "node"
+            form = "dataclass" if keys else "node"
+        return {"kind": form, "keys": keys, "type": name, "children": [walk(c) for c in children]}
+
+    return walk(value)
+
+
+def data_fields(node: Any, children: int) -> list[str]:
+    """Field names of a dataclass all of whose fields are children of the pytree, else ``[]``."""
+    fields = [f.name for f in getattr(node, "__dataclass_fields__", {}).values() if f.init]
+    if len(fields) != children or len(node.__dataclass_fields__) != children:
+        return []
+    one_level, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    names = [getattr(path[0], "name", None) for path, _ in one_level]
+    return fields if names == fields else []
+
+
+def to_host(value: Any) -> Any:
+    """`value` with its jax arrays (not its keys) copied to NumPy, so that no call can delete them."""
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) and not is_key(x) else x, value)
+
+
+def to_float64(value: Any) -> Any:
+    """`value` with floating arrays as float64 and complex ones as complex128."""
+
+    def cast(leaf: Any) -> Any:
+        if category(leaf) == "array":
+            if jax.dtypes.issubdtype(leaf.dtype, np.floating):
+                return np.asarray(leaf, np.float64)
+            if jax.dtypes.issubdtype(leaf.dtype, np.complexfloating):
+                return np.asarray(leaf, np.complex128)
+        return leaf
+
+    return jax.tree.map(cast, value)
+
+
+def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
+    """Arguments by parameter name, defaults filled in."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        expected = ", ".join(signature.parameters)
+        raise Problem(
+            "count",
+            f"{error}; the function takes ({expected}), the inputs give {len(args)} + {sorted(kwargs)}",
+        ) from error
+    bound.apply_defaults()
+    return {name: to_host(value) for name, value in bound.arguments.items()}
+
+
+def invoke(fn: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:
+    """Call `fn` with `values` the way its signature binds them."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in signature.parameters.values():
+        value = values[parameter.name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args.extend(value)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            kwargs.update(value)
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return fn(*args, **kwargs)
+
+
+class Packed:
+    """Values split into traced leaves and constants, and put together again inside a trace."""
+
+    def __init__(self, values: Values, statics: Sequence[str]) -> None:
+        self.constants = {name: value for name, value in values.items() if name in statics}
+        dynamic = {name: value for name, value in values.items() if name not in statics}
+        self.owners: list[tuple[str, int]] = []
+        self.leaves: list[Any] = []
+        self.trees: dict[str, Any] = {}
+        self.order = list(values)
+        for name, value in dynamic.items():
+            leaves, tree = jax.tree.flatten(value)
+            for index, leaf in enumerate(leaves):
+                if category(leaf) == "opaque":
+                    path = leaf_paths(value)[index]
+                    raise Problem("opaque", f"{name}{path}", argument=name, type=type(leaf).__name__)
+                self.owners.append((name, index))
+            self.leaves.extend(leaves)
+            self.trees[name] = tree
+
+    def unpack(self, leaves: Sequence[Any]) -> Values:
+        """The values again, with `leaves` in the places of the originals."""
+        out: Values = dict(self.constants)
+        start = 0
+        for name, tree in self.trees.items():
+            out[name] = jax.tree.unflatten(tree, list(leaves[start : start + tree.num_leaves]))
+            start += tree.num_leaves
+        return {name: out[name] for name in self.order}
+
+    def axes(self, axes: LeafAxes) -> list[int | None]:
+        """Batch axis of each traced leaf, or None."""
+        return [axes.get(name, {}).get(index) for name, index in self.owners]
+
+
+def map_batch(values: Values, axes: LeafAxes, change: Callable[[Any, int], Any]) -> Values:
+    """`values` with ``change(leaf, axis)`` in place of every batch leaf."""
+    out = dict(values)
+    for name, by_leaf in axes.items():
+        leaves, tree = jax.tree.flatten(values[name])
+        for index, axis in by_leaf.items():
+            leaves[index] = change(leaves[index], axis)
+        out[name] = jax.tree.unflatten(tree, leaves)
+    return out
+
+
+def take(leaf: Any, axis: int, rows: Any) -> Any:
+    """`leaf` with only `rows` (a slice or index array) of `axis`."""
+    return leaf[(slice(None),) * axis + (rows,)]
+
+
+def cut(values: Values, axes: LeafAxes, size: int) -> Values:
+    """`values` with the first `size` rows of every batch leaf."""
+    return map_batch(values, axes, lambda leaf, axis: take(leaf, axis, slice(size)))
+
+
+def batch_size(values: Values, axes: LeafAxes) -> int:
+    """The common size of the batch axes, 0 when there is no batch leaf."""
+    for name, by_leaf in axes.items():
+        leaves = jax.tree.leaves(values[name])
+        for index, axis in by_leaf.items():
+            return shape_of(leaves[index])[axis]
+    return 0
+
+
+def shards(
+    values: Values, axes: LeafAxes, count: int, statics: Sequence[str]
+) -> tuple[Packed, list[Any], list[Any]]:
+    """One device's values packed, the leaves stacked over devices on axis 0, and their in_axes."""
+    size = batch_size(values, axes) // count
+    one = Packed(cut(values, axes, size), statics)
+    whole = Packed(values, statics)
+    in_axes = whole.axes(axes)
+    leaves = []
+    for leaf, axis in zip(whole.leaves, in_axes):
+        if axis is not None:
+            parts = [take(leaf, axis, slice(i * size, (i + 1) * size)) for i in range(count)]
+            leaf = np.stack(parts) if isinstance(leaf, np.ndarray) else jax.numpy.stack(parts)
+        leaves.append(leaf)
+    return one, leaves, [None if axis is None else 0 for axis in in_axes]
+
+
+def uneven_order(values: Values, axes: LeafAxes, size: int, random: np.random.Generator) -> np.ndarray:
+    """An order of the rows: sorted by an integer leaf when there is one, since labels and masks cannot be
+    scaled and shards with the same mix of them look alike; else random."""
+    order = random.permutation(size)
+    for name, by_leaf in axes.items():
+        leaves = jax.tree.leaves(values[name])
+        for index, axis in by_leaf.items():
+            leaf = leaves[index]
+            if category(leaf) == "array" and leaf.dtype.kind in "iub":
+                first = np.moveaxis(np.asarray(leaf), axis, 0).reshape(size, -1)[:, 0]
+                return order[np.argsort(first[order], kind="stable")]
+    return order
+
+
+def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int) -> Values:
+    """The same kind of data in generic position: other rows first, other numbers, no leaf all equal.
+
+    Floats keep their sign and size (each is scaled by a factor in [0.8, 1.2]); all-zero leaves
+    become small positive numbers, since zero-initialised weights and moments would make summed
+    and averaged gradients look alike. Batch leaves are also put in another order, one that makes
+    shards as unlike each other as the data allows.
+    """
+    random = np.random.default_rng(seed)
+    size = batch_size(values, axes)
+    order = uneven_order(values, axes, size, random)
+
+    def one(leaf: Any) -> Any:
+        if category(leaf) != "array" or not jax.dtypes.issubdtype(leaf.dtype, np.inexact):
+            return leaf
+        dtype = leaf.dtype
+        wide = np.asarray(leaf, np.complex128 if dtype.kind == "c" else np.float64)
+        noise = random.uniform(-1.0, 1.0, wide.shape)
+        if not wide.any():
+            return (0.02 * (1.5 + noise)).astype(dtype)
+        return (wide * (1.0 + 0.2 * noise)).astype(dtype)
+
+    moved = map_batch(values, axes, lambda leaf, axis: take(leaf, axis, order))
+    return {name: value if name in statics else jax.tree.map(one, value) for name, value in moved.items()}

@@ -1,0 +1,37 @@
+"""First file of the worker process: `python boot.py READ_FD WRITE_FD`.
+
+Everything the process must have before jax is imported is settled here and in the
+environment the generator starts it with.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+
+PACKAGE = "_jax_pmap_worker"
+
+
+def main() -> None:
+    """Load this folder as a package of its own name, then serve requests until the pipe closes."""
+    if sys.version_info < (3, 10):  # The rest of the worker does not even compile there.
+        message = "Python %s is older than 3.10" % sys.version.split()[0]
+        answer = json.dumps({"problem": "interpreter", "message": message}) + "\n"
+        os.write(int(sys.argv[2]), answer.encode())
+        return
+    folder = os.path.dirname(os.path.abspath(__file__))
+    # Python put this folder first on sys.path; our file names must not shadow the user's.
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+    server = importlib.import_module(PACKAGE + ".server")
+    server.serve(int(sys.argv[1]), int(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

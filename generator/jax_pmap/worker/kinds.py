@@ -1,0 +1,77 @@
+"""What a value is, seen across shards: replicated, sharded along an axis, partial, or varying."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+#: In order of preference when the data cannot tell them apart.
+REPLICATED = "replicated"
+PARTIAL = ("pmean", "psum", "pmax", "pmin")
+VARYING = "varying"
+
+
+def tolerance(dtype: Any, coarsest: float) -> float:
+    """Relative error at which two values count as equal: 4096 units of the coarsest rounding involved."""
+    own = float(np.finfo(dtype).eps) if np.issubdtype(dtype, np.inexact) else 0.0
+    return 4096 * max(own, coarsest)
+
+
+def close(left: np.ndarray, right: np.ndarray, rtol: float) -> bool:
+    """Equality up to `rtol` of the larger magnitude; NaN and infinities must agree in place."""
+    if left.shape != right.shape:
+        return False
+    if left.dtype.kind not in "fc":
+        return bool(np.array_equal(left, right))
+    finite = np.isfinite(right)
+    if not np.array_equal(np.isfinite(left), finite):
+        return False
+    if not finite.all() and not np.array_equal(left[~finite], right[~finite], equal_nan=True):
+        return False
+    if not finite.any():
+        return True
+    scale = float(np.max(np.abs(right[finite])))
+    return bool(np.max(np.abs(left[finite] - right[finite])) <= rtol * scale)
+
+
+def candidates(whole: np.ndarray, parts: np.ndarray, coarsest: float) -> set[str]:
+    """Every kind this data allows; `parts` stacks one value a shard on axis 0."""
+    count = parts.shape[0]
+    if whole.dtype.kind not in "biufc":
+        whole, parts = whole.astype(np.float64), parts.astype(np.float64)
+    rtol = tolerance(whole.dtype, coarsest)
+    found: set[str] = set()
+    if parts.shape[1:] == whole.shape:
+        if all(close(part, whole, rtol) for part in parts):
+            found.add(REPLICATED)
+        if whole.dtype.kind in "fc" and close(parts.mean(axis=0), whole, rtol):
+            found.add("pmean")
+        if whole.dtype.kind != "b" and close(parts.sum(axis=0), whole, rtol):
+            found.add("psum")
+        if whole.dtype.kind != "c":
+            if close(parts.max(axis=0), whole, rtol):
+                found.add("pmax")
+            if close(parts.min(axis=0), whole, rtol):
+                found.add("pmin")
+    elif parts.ndim == whole.ndim + 1:
+        for axis, size in enumerate(parts.shape[1:]):
+            if size * count == whole.shape[axis]:
+                joined = np.concatenate(list(parts), axis=axis)
+                if close(joined, whole, rtol):
+                    found.add(f"sharded {axis}")
+    return found
+
+
+def agree(found: Sequence[set[str] | None]) -> str:
+    """One kind that every run of data allows (None: the run said nothing)."""
+    said: list[set[str]] = [kinds for kinds in found if kinds is not None]
+    common = set.intersection(*said) if said else set()
+    if REPLICATED in common:
+        return REPLICATED
+    for kind in sorted(common):
+        if kind.startswith("sharded"):
+            return kind
+    for op in PARTIAL:
+        if op in common:
+            return op
+    return VARYING

@@ -1,0 +1,198 @@
+"""Run a function whose values are tapped, whole and on shards, and say what each value is."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import kinds
+from .arguments import LeafAxes, Packed, Values, category, invoke, shards, skeleton
+
+#: The name tapped code calls; the generator's weaver writes it.
+RECORDER = "__jax_pmap__"
+
+
+class Recorder:
+    """Collects what tapped code passes through it while a function is traced."""
+
+    def __init__(self, results: Sequence[int] = ()) -> None:
+        #: Points of the returned values, whose containers are always wanted.
+        self.results = frozenset(results)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; called at the start of every trace."""
+        self.events: list[dict[str, Any]] = []
+        self.arrays: list[Any] = []
+        self.reached: set[int] = set()
+
+    def tap(self, point: int, value: Any) -> Any:
+        """Record `value` as seen at `point` and hand it on."""
+        leaves = []
+        try:
+            paths, _ = jax.tree_util.tree_flatten_with_path(value)
+        except Exception:  # A container jax cannot flatten says nothing of its leaves.
+            paths = []
+        for path, leaf in paths:
+            kind = category(leaf)
+            entry: dict[str, Any] = {"path": jax.tree_util.keystr(path), "category": kind}
+            if kind in ("array", "key"):
+                entry["index"] = len(self.arrays)
+                entry["shape"], entry["dtype"] = list(leaf.shape), str(leaf.dtype)
+                self.arrays.append(jax.random.key_data(leaf) if kind == "key" else leaf)
+            elif kind != "opaque":
+                entry["value"] = leaf
+            leaves.append(entry)
+        event: dict[str, Any] = {"point": point, "leaves": leaves}
+        if point in self.results or len(leaves) > 1:
+            event["tree"] = skeleton(value)
+        self.events.append(event)
+        return value
+
+    def reach(self, branch: int) -> None:
+        """Note that a branch of the body was entered."""
+        self.reached.add(branch)
+
+
+def run_whole(
+    fn: Callable[..., Any], recorder: Recorder, signature: inspect.Signature, packed: Packed, wrap: Any
+) -> Callable[[Sequence[Any]], list[np.ndarray]]:
+    """A compiled function from packed leaves to the recorded arrays, on one device."""
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        def body() -> list[Any]:
+            recorder.reset()
+            invoke(fn, signature, packed.unpack(leaves))
+            return list(recorder.arrays)
+
+        return list(wrap(body))
+
+    compiled = jax.jit(run)
+    return lambda leaves: [np.asarray(array) for array in compiled(list(leaves))]
+
+
+def run_shards(
+    fn: Callable[..., Any],
+    recorder: Recorder,
+    signature: inspect.Signature,
+    one: Packed,
+    in_axes: list[int | None],
+    axis_name: str,
+    count: int,
+) -> Callable[[Sequence[Any]], list[np.ndarray]]:
+    """The same on `count` devices under pmap; recorded arrays are stacked over devices on axis 0."""
+
+    def run(*leaves: Any) -> list[Any]:
+        recorder.reset()
+        invoke(fn, signature, one.unpack(leaves))
+        return list(recorder.arrays)
+
+    mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=jax.devices()[:count])
+    return lambda leaves: [np.asarray(array) for array in mapped(*leaves)]
+
+
+Recorded = tuple[list[dict[str, Any]], list[list[np.ndarray]], list[int]]
+
+
+def record(
+    compiled: Callable[..., list[np.ndarray]], recorder: Recorder, data: Sequence[Sequence[Any]]
+) -> Recorded:
+    """Events, their arrays for every set of leaves in `data`, and the branches reached."""
+    arrays = [compiled(leaves) for leaves in data]
+    return list(recorder.events), arrays, sorted(recorder.reached)
+
+
+def compare(
+    whole: Recorded, parts: Recorded, count: int, coarsest: float, results: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Kinds of every leaf of every event, in the order of execution.
+
+    An event is ``{"point", "occurrence", "leaves": [{"path", "category", "kind", "shape",
+    "dtype"}]}``. A point that is passed a different number of times on a shard than on the
+    whole batch (a loop over rows) has the single kind ``"unaligned"``.
+    """
+    whole_at: dict[int, list[dict[str, Any]]] = {}
+    parts_at: dict[int, list[dict[str, Any]]] = {}
+    for events, table in ((whole[0], whole_at), (parts[0], parts_at)):
+        for event in events:
+            table.setdefault(event["point"], []).append(event)
+    seen: dict[int, int] = {}
+    out = []
+    for event in parts[0]:
+        point = event["point"]
+        occurrence = seen.get(point, 0)
+        seen[point] = occurrence + 1
+        others = whole_at.get(point, [])
+        answer: dict[str, Any] = {"point": point, "occurrence": occurrence}
+        if len(others) != len(parts_at[point]) or len(others[occurrence]["leaves"]) != len(event["leaves"]):
+            answer["unaligned"] = True
+            answer["leaves"] = []
+        else:
+            answer["leaves"] = [
+                leaf_kind(left, right, whole[1], parts[1], count, coarsest)
+                for left, right in zip(others[occurrence]["leaves"], event["leaves"])
+            ]
+            if event["point"] in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
+                answer["tree"] = event.get("tree")
+        out.append(answer)
+    return out
+
+
+def leaf_kind(
+    left: dict[str, Any],
+    right: dict[str, Any],
+    whole: list[list[np.ndarray]],
+    parts: list[list[np.ndarray]],
+    count: int,
+    coarsest: float,
+) -> dict[str, Any]:
+    """Kind of one leaf: `left` from the whole batch, `right` from the shards."""
+    answer = {
+        "path": right["path"],
+        "category": right["category"],
+        "shape": left.get("shape", []),
+        "dtype": left.get("dtype", ""),
+    }
+    if "index" in left and "index" in right:
+        found: list[set[str] | None] = []
+        for one, many in zip(whole, parts):
+            value = one[left["index"]]
+            if found and value.dtype.kind in "fc" and not np.isfinite(value).all():
+                found.append(None)  # Perturbed data left the function's domain: no statement.
+            else:
+                found.append(kinds.candidates(value, many[right["index"]], coarsest))
+        answer["kind"] = kinds.agree(found)
+        if right["category"] == "key" and answer["kind"] != kinds.REPLICATED:
+            answer["kind"] = answer["kind"] if answer["kind"].startswith("sharded") else kinds.VARYING
+    elif "value" in left and "value" in right:
+        values = np.asarray(left["value"]), np.stack([np.asarray(right["value"])] * count)
+        answer["kind"] = kinds.agree([kinds.candidates(*values, coarsest)])
+        answer["number"] = True
+    elif "index" not in left and "index" not in right:
+        answer["kind"] = kinds.REPLICATED
+    else:
+        # A Python number on one side, an array on the other (psum of a number stays a number).
+        single = whole[0][left["index"]] if "index" in left else np.asarray(left["value"])
+        number = np.asarray(right.get("value", 0))
+        stack = parts[0][right["index"]] if "index" in right else np.stack([number] * count)
+        answer["kind"] = kinds.agree([kinds.candidates(single, stack, coarsest)])
+    return answer
+
+
+def shard_run(
+    fn: Callable[..., Any],
+    recorder: Recorder,
+    signature: inspect.Signature,
+    data: Sequence[Values],
+    axes: LeafAxes,
+    statics: Sequence[str],
+    axis_name: str,
+    count: int,
+) -> Recorded:
+    """Run tapped code on shards of every set of values in `data`."""
+    prepared = [shards(values, axes, count, statics) for values in data]
+    one, _, in_axes = prepared[0]
+    compiled = run_shards(fn, recorder, signature, one, in_axes, axis_name, count)
+    return record(compiled, recorder, [leaves for _, leaves, _ in prepared])

@@ -1,0 +1,254 @@
+"""Run the emitted code beside the reference and measure how far they are apart."""
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .arguments import LeafAxes, Values, batch_size, cut, is_key
+from .server import describe_exception
+
+
+@contextlib.contextmanager
+def only_devices(count: int) -> Iterator[None]:
+    """Let code that asks jax for its devices see the first `count` of them."""
+    names = ("devices", "local_devices", "device_count", "local_device_count")
+    saved = {name: getattr(jax, name) for name in names}
+    visible = saved["devices"]()[:count]
+    jax.devices = jax.local_devices = lambda *args, **kwargs: list(visible)
+    jax.device_count = jax.local_device_count = lambda *args, **kwargs: count
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(jax, name, value)
+
+
+@contextlib.contextmanager
+def x64(enabled: bool) -> Iterator[None]:
+    """Jax's 64-bit mode, set and put back."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", enabled)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
+def host(leaf: Any) -> np.ndarray:
+    """A leaf's value as NumPy (of a key, its bits)."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def replicas_differ(leaf: Any, count: int) -> str | None:
+    """Why `leaf` is not the same bits on `count` devices, or None."""
+    if not isinstance(leaf, jax.Array):
+        return "it is not a jax array"
+    if is_key(leaf):
+        leaf = jax.random.key_data(leaf)
+    shards = leaf.addressable_shards
+    if len(shards) != count:
+        return f"it lies on {len(shards)} devices, not {count}"
+    bits = [np.asarray(shard.data) for shard in shards]
+    if any(part.shape != leaf.shape or part.tobytes() != bits[0].tobytes() for part in bits):
+        return "its copies differ between devices"
+    return None
+
+
+def distance(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
+    """Largest absolute error and largest magnitude of `want`; inf where NaNs or infinities differ."""
+    if got.dtype.kind not in "fcV" and want.dtype.kind not in "fcV":
+        return (0.0 if np.array_equal(got, want) else float("inf")), 1.0
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    got, want = got.astype(wide), want.astype(wide)
+    finite = np.isfinite(want)
+    if not np.array_equal(np.isfinite(got), finite):
+        return float("inf"), 1.0
+    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
+        return float("inf"), 1.0
+    if not finite.any():
+        return 0.0, 0.0
+    return float(np.max(np.abs(got[finite] - want[finite]))), float(np.max(np.abs(want[finite])))
+
+
+def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
+    """The constant `got` is of `want`, when it is one."""
+    if got.shape != want.shape or got.dtype.kind not in "iuf" or want.dtype.kind not in "iuf":
+        return None
+    got, want = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+    used = np.abs(want) > 1e-3 * max(float(np.max(np.abs(want), initial=0.0)), 1e-300)
+    if not used.any():
+        return None
+    quotients = got[used] / want[used]
+    middle = float(np.median(quotients))
+    return middle if np.allclose(quotients, middle, rtol=1e-3) else None
+
+
+def leaf_table(value: Any) -> list[tuple[str, Any]]:
+    """(path, leaf) of every leaf."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(value)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
+
+
+def same_form(got: Any, want: Any, dtypes: bool) -> dict[str, Any] | None:
+    """The first difference in structure, shape or (if `dtypes`) dtype, or None."""
+    left, right = jax.tree.structure(got), jax.tree.structure(want)
+    if left != right:
+        return {"what": "structure", "got": str(left)[:400], "want": str(right)[:400], "path": ""}
+    for (path, a), (_, b) in zip(leaf_table(got), leaf_table(want)):
+        if np.shape(a) != np.shape(b):
+            return {"what": "shape", "got": str(np.shape(a)), "want": str(np.shape(b)), "path": path}
+        if dtypes and str(jax.numpy.result_type(a)) != str(jax.numpy.result_type(b)):
+            return {
+                "what": "dtype",
+                "got": str(jax.numpy.result_type(a)),
+                "want": str(jax.numpy.result_type(b)),
+                "path": path,
+            }
+    return None
+
+
+def feed(values: Values, result: Any, chain: Sequence[tuple[str, list[Any]]]) -> Values:
+    """`values` with the outputs named by `chain` put in: ``[("params", [0]), …]``, paths of indices and keys."""
+    out = dict(values)
+    for name, path in chain:
+        part = result
+        for step in path:
+            part = part[step]
+        out[name] = part
+    return out
+
+
+Reference = Callable[[Values], Any]
+
+
+class Trial:
+    """One set of inputs run through the reference for some steps, kept for every device count."""
+
+    def __init__(
+        self, reference: Reference, values: Values, chain: Sequence[tuple[str, list[Any]]], steps: int
+    ) -> None:
+        self.results: list[Any] = []
+        self.values: list[Values] = []
+        for _ in range(steps):
+            self.values.append(values)
+            result = reference(values)
+            self.results.append(jax.tree.map(lambda x: x if is_key(x) else np.asarray(x), result))
+            values = feed(values, result, chain)
+
+    def finite(self) -> bool:
+        """Whether every float of every step is a number."""
+        return all(
+            np.isfinite(host(leaf)).all()
+            for result in self.results
+            for leaf in jax.tree.leaves(result)
+            if host(leaf).dtype.kind in "fc"
+        )
+
+
+#: How many times the reference's own rounding the emitted code may be off. Another order of
+#: summation errs about as much as the first; the factor covers the worst of many elements.
+SLACK = 64.0
+
+
+def bounds(trial: Trial, coarse: Trial, coarse_eps: float, eps: float) -> list[list[float]]:
+    """Absolute error allowed per step and leaf, from the reference's own rounding.
+
+    `coarse` is the reference on the same data in precision `coarse_eps`. Its distance from
+    `trial` shows how much the function amplifies rounding; one unit in the last place of the
+    largest element is the least that is assumed. That is scaled to `eps`, the precision
+    `trial` was run in.
+    """
+    out = []
+    for fine, rough in zip(trial.results, coarse.results):
+        row = []
+        for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(fine)):
+            error, scale = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
+            exact = host(b).dtype.kind not in "fcV"
+            unit = max(error / coarse_eps if np.isfinite(error) else 0.0, scale)
+            row.append(0.0 if exact else SLACK * unit * eps)
+        out.append(row)
+    return out
+
+
+def run_emitted(
+    module: types.ModuleType,
+    name: str,
+    invoke: Callable[[Callable[..., Any], Values], Any],
+    trial: Trial,
+    chain: Sequence[tuple[str, list[Any]]],
+    allowed: Sequence[Sequence[float]],
+    replicated: Sequence[int],
+    count: int,
+    dtypes: bool,
+) -> dict[str, Any]:
+    """Call the emitted function for every step of `trial` and compare.
+
+    Returns ``{"error", "tolerance"}`` of the leaf that came closest to its bound, both
+    relative to its largest element, or in ``"failure"`` the first difference found.
+    """
+    worst, closest = (0.0, 0.0), -1.0
+    values = trial.values[0]
+    for step, want in enumerate(trial.results):
+        try:
+            got = invoke(getattr(module, name), values)
+            jax.block_until_ready(got)
+        except MemoryError:
+            raise
+        except BaseException as problem:
+            return {"failure": {"what": "exception", "step": step, "error": describe_exception(problem)}}
+        form = same_form(got, want, dtypes)
+        if form:
+            return {"failure": {**form, "step": step}}
+        leaves = leaf_table(got)
+        wanted = jax.tree.leaves(want)
+        for index, ((path, leaf), target) in enumerate(zip(leaves, wanted)):
+            left, right = host(leaf), host(target)
+            error, scale = distance(left, right)
+            bound = allowed[step][index]
+            if not error <= bound:
+                return {
+                    "failure": {
+                        "what": "value",
+                        "path": path,
+                        "step": step,
+                        "error": error / (scale or 1.0),
+                        "tolerance": bound / (scale or 1.0),
+                        "ratio": ratio(left, right),
+                        "got": repr(left.ravel()[:4].tolist()),
+                        "want": repr(right.ravel()[:4].tolist()),
+                    }
+                }
+            if bound and error / bound > closest:
+                closest, worst = error / bound, (error / scale, bound / scale)
+        for index in replicated:
+            why = replicas_differ(leaves[index][1], count)
+            if why:
+                return {"failure": {"what": "replicas", "path": leaves[index][0], "step": step, "why": why}}
+        values = feed(values, got, chain)
+    return {"error": worst[0], "tolerance": worst[1]}
+
+
+def coarsest_eps(jaxpr: Any) -> float:
+    """The unit of rounding of the narrowest float any equation of `jaxpr` produces."""
+    eps = float(np.finfo(np.float64).eps)
+    for equation in jaxpr.eqns:
+        for out in equation.outvars:
+            dtype = getattr(out.aval, "dtype", None)
+            if dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact):
+                eps = max(eps, float(jax.numpy.finfo(dtype).eps))
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    eps = max(eps, coarsest_eps(inner))
+    return eps
+
+
+def cut_to(values: Values, axes: LeafAxes, count: int) -> tuple[Values, int]:
+    """`values` cut to the largest batch that `count` devices share evenly, and its size."""
+    size = batch_size(values, axes) // count * count
+    return cut(values, axes, size), size
