@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 PLAN_SCHEMA_VERSION = 1
+#: dtype of a leaf whose array was never seen.
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,14 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def shape_known(self) -> bool:
+        """False in a plan that comes from reading alone."""
+        return self.dtype != UNKNOWN
+
     def per_device(self, devices: int) -> tuple[int, ...]:
         """Shape of one device's share on `devices` devices."""
-        if self.axis is None:
+        if self.axis is None or not self.shape_known:
             return self.shape
         head, size, tail = self.shape[: self.axis], self.shape[self.axis], self.shape[self.axis + 1 :]
         return (*head, size // devices, *tail)

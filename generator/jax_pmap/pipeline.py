@@ -238,7 +238,7 @@ def _load(session: Session, target: Target, request: Request, say: Say) -> Loade
         needed = frozenset(facts.module_names) | {row.name for row in facts.imported}
         part = slice_for(target.parsed, needed)
         error = problem.error
-        line = error_span(error, source.path)
+        line = error_span(error, source)
         try:
             load(part.text)
         except WorkerProblem:
@@ -253,9 +253,10 @@ def _load(session: Session, target: Target, request: Request, say: Say) -> Loade
             ) from None
         definitions, defined = part.definitions, part.names
         where = f" (line {line.line})" if line else ""
+        carries = ", and the emitted file carries a copy of it" if part.definitions else ""
         notes = (
             f"`{source.shown_path}` cannot be imported{where}: {problem.message}; only what `{facts.name}` needs "
-            "was loaded, and the emitted file carries a copy of it",
+            f"was loaded{carries}",
         )
     described, assumed = _inputs(session, target, request, say)
     return Loaded(tuple(described), tuple(assumed), definitions, defined, notes)
@@ -277,7 +278,7 @@ def _inputs(
             return answer["arguments"], []
         from jax_pmap.inputs.collect import collect
 
-        specs, assumed = collect(session, target.source, facts, request.args, say)
+        specs, assumed = collect(session, target.parsed, facts, request, say)
         answer = session.ask("inputs_from_specs", "making example inputs", specs=specs)
         return answer["arguments"], assumed
     except WorkerProblem as problem:
@@ -348,11 +349,25 @@ def _observe(
             if request.backend is not Backend.JIT or outcome.code not in COMPILER_CAN:
                 continue
             outcome = _global_view(session, target, roles, loaded, whole, body)
+        elif not depends_on_batch(outcome[0], target.facts):
+            first = first or Refusal(
+                "JP055",
+                f"no output of `{target.facts.name}` depends on the batch, so there is nothing to run in parallel",
+                "Name the argument that holds the batch: --shard NAME",
+                target.facts.span,
+            )
+            continue
         observation, variants, values, reached = outcome
         return _plan(target, loaded, request, body, roles, whole, observation, variants, values, reached)
     if first is not None:
         raise RefusalError(first)
     raise _no_batch(target, loaded, finder.trace_error)
+
+
+def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
+    """Whether anything in the result was sharded, or had to be made whole."""
+    sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
+    return sharded or bool(observation.syncs or facts.collectives)
 
 
 def _global_view(
@@ -399,7 +414,7 @@ def _reference_runs(session: Session, target: Target, finder: Any) -> dict[str, 
                 "JP052",
                 f"`{facts.name}` needs the value of a traced array: {first_line(error['message'])}",
                 "Use jnp.where or lax.cond for branches on data; arguments that choose branches: --static NAME",
-                error_span(error, target.source.path) or facts.span,
+                error_span(error, target.source) or facts.span,
                 error_details(error),
             )
         name = numbers.pop(0)
@@ -409,7 +424,7 @@ def _reference_runs(session: Session, target: Target, finder: Any) -> dict[str, 
         "JP015",
         f"`{facts.name}` fails on these inputs: {error['type']}: {first_line(error['message'])}",
         "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
-        error_span(error, target.source.path) or facts.span,
+        error_span(error, target.source) or facts.span,
         error_details(error),
     )
 
@@ -496,7 +511,9 @@ def _observe_variants(
     from jax_pmap.planning.observe import Observer, merge_neighbours
 
     by_name = {argument["name"]: argument for argument in loaded.described}
-    observer = Observer(session, body, target.facts, target.axis_name, itemsize(loaded), say)
+    observer = Observer(
+        session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target)
+    )
     size = batch_of(roles, loaded)
     count = 4 if size >= 8 else 2
     start = saved.syncs if saved is not None else ()
@@ -603,13 +620,6 @@ def _plan(
             )
     arguments = plan_arguments(facts, loaded.described, roles, values, donated)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
-    if not observation.syncs and not facts.collectives and all(leaf.axis is None for leaf in outputs):
-        raise refused(
-            "JP055",
-            f"no output of `{facts.name}` depends on the batch, so there is nothing to run in parallel",
-            "Name the argument that holds the batch: --shard NAME",
-            facts.span,
-        )
     guards = tuple(
         Guard(branch.span, branch.condition)
         for branch in body.branches
@@ -758,10 +768,18 @@ def _render(
             "Use --backend pmap or --backend shard_map",
             own.span,
         )
-    names = tuple(name for name in facts.module_names if name not in defined and name != facts.name)
-    imports = [row.statement for row in facts.imported]
+    syncs = () if backend is Backend.JIT else plan.syncs
+    adapted = _adapted(target, syncs)
+    own_names = {other.facts.name for other in adapted}
+    every = [facts, *(other.facts for other in adapted)]
+    names = tuple(
+        sorted({name for each in every for name in each.module_names} - defined - own_names - {facts.name})
+    )
+    imports = [row.statement for each in every for row in each.imported if not row.typing_only]
     if definitions:
-        imports = sorted({*imports, *_imports_of(target, defined)})
+        imports += _imports_of(target, defined)
+    if facts.future_annotations:
+        imports.append("from __future__ import annotations")
     unit = EmitUnit(
         name=facts.name,
         parameters=facts.parameters,
@@ -770,24 +788,35 @@ def _render(
         else None,
         docstring=_docstring(target),
         body="",
-        imports=tuple(imports),
+        imports=tuple(sorted(set(imports))),
         user_imports=((source.module, names),) if names else (),
-        definitions=definitions,
+        definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
         taken_names=facts.taken_names,
         helpers=request.helpers,
     )
+    if names and not all(part.isidentifier() for part in source.module.split(".")):
+        raise refused(
+            "JP008",
+            f"`{source.shown_path}` cannot be imported under a name, and the emitted file needs "
+            f"{', '.join(f'`{name}`' for name in names)} from it",
+            "Rename the file so that `import NAME` works (letters, digits and underscores)",
+            facts.span,
+        )
     body = Body(function_text(target.parsed))
     result = "result"
     while result in facts.taken_names:
         result += "_"
-    syncs = () if backend is Backend.JIT else plan.syncs
+    axis = unit.names.axis
     try:
-        woven = body.weave(syncs, plan.guards, axis=unit.names.axis, result=result)
+        elsewhere = {sync for other in adapted for sync in other.syncs}
+        here = [sync for sync in syncs if sync not in elsewhere]
+        woven = body.weave(here, plan.guards, axis=axis, result=result)
+        copies = [other.body.definition(other.body.weave(other.syncs, axis=axis)) for other in adapted]
     except LookupError as error:
         raise refused(
             "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span
         ) from None
-    unit = dataclasses.replace(unit, body=body.body_source(woven))
+    unit = dataclasses.replace(unit, body=body.body_source(woven), definitions=(*definitions, *copies))
     digest = function_text(target.parsed).digest
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = Header(
@@ -796,6 +825,65 @@ def _render(
     if evidence is None and request.proof:
         header = dataclasses.replace(header, unproved="the proof is still to come")
     return render(unit, plan, backend, header)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A function of the user's module that the emitted file carries with collectives in it."""
+
+    facts: FunctionFacts
+    body: Body
+    syncs: tuple[Sync, ...]
+
+
+def _adapted(target: Target, syncs: tuple[Sync, ...]) -> list[Adapted]:
+    """The functions beside the target that syncs stand in, in the order of the file."""
+    from jax_pmap.emit.weave import Body
+    from jax_pmap.planning.observe import inside_of
+    from jax_pmap.reading.read import parse, read
+    from jax_pmap.reading.text import function_text
+
+    import ast
+
+    out = []
+    for node in target.parsed.tree.body:
+        if isinstance(node, ast.FunctionDef) and node is not target.parsed.definition:
+            if not any(node.lineno <= sync.span.line <= (node.end_lineno or 0) for sync in syncs):
+                continue
+            source = dataclasses.replace(target.source, qualname=node.name)
+            parsed = parse(source)
+            body = Body(function_text(parsed))
+            out.append(Adapted(read(source, parsed), body, tuple(inside_of(body, syncs))))
+    return out
+
+
+def definitions_of(target: Target) -> Callable[[str, Body], tuple[Body, Any] | None]:
+    """Finds functions of the target's file by name, for looking into them."""
+    from jax_pmap.emit.weave import Body
+    from jax_pmap.reading.read import parse, read
+    from jax_pmap.reading.text import function_text
+
+    def find(name: str, beside: Body) -> tuple[Body, Any] | None:
+        if name not in target.facts.module_names and name not in vars_of(target):
+            return None
+        try:
+            source = dataclasses.replace(target.source, qualname=name)
+            parsed = parse(source)
+        except RefusalError:
+            return None
+        facts = read(source, parsed)
+        if facts.is_async or facts.is_generator or any(not d.set_aside for d in facts.decorators):
+            return None
+        return Body(function_text(parsed), beside.numbers), facts.gradient_calls
+
+    return find
+
+
+def vars_of(target: Target) -> frozenset[str]:
+    """Names of the functions defined at the top of the target's file."""
+    import ast
+
+    return frozenset(node.name for node in target.parsed.tree.body if isinstance(node, ast.FunctionDef))
 
 
 def _docstring(target: Target) -> str | None:

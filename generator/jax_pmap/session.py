@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from jax_pmap.model import Refusal, RefusalError, Span
+from jax_pmap.model import Refusal, RefusalError, Source, Span
 
 Answer = dict[str, Any]
 
@@ -26,6 +27,17 @@ DEFAULT_MEMORY = 8 << 30
 #: Lines of the user's own output that are kept for messages.
 KEPT_LINES = 40
 DEVICE_FLAG = "--xla_force_host_platform_device_count"
+#: Seconds between looks at whether the worker still lives, and before a time limit at where it is.
+LOOK = 0.25
+#: Seconds a Python may take to run its first line; what takes longer is no Python.
+START = 60.0
+#: Exit status of a worker whose pipes the user's code closed; see `worker/server.py`.
+CUT_OFF = 96
+#: A frame in faulthandler's dumps, and the folders of code that is not the user's.
+FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
+INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
+#: The proof compiles much and runs little: fast code is not worth its compile time.
+COMPILE_FLAGS = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
 
 
 def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict[str, str]:
@@ -35,11 +47,13 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
         **base,
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
-        "XLA_FLAGS": " ".join([*flags, f"{DEVICE_FLAG}={devices}"]),
+        "XLA_FLAGS": " ".join([*COMPILE_FLAGS, *flags, f"{DEVICE_FLAG}={devices}"]),
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "",
         "TPU_SKIP_MDS_QUERY": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        # Our own filter shows the user's frames; jax's would add a note about itself.
+        "JAX_TRACEBACK_FILTERING": "off",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "MPLBACKEND": "Agg",
@@ -65,18 +79,29 @@ class Session:
         self.memory = DEFAULT_MEMORY if memory is None else memory
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions: Answer = {}
-        self._pending: list[bytes] = []
+        self._closed = False
+        self._greeted = False
+        #: Where the worker leaves the line it was at when it crashed or ran out of time.
+        self._place = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the session)
         self._home = tempfile.TemporaryDirectory(prefix="jax-pmap-", ignore_cleanup_errors=True)
         request_read, self._requests = os.pipe()
         self._answers, answer_write = os.pipe()
-        boot = Path(__file__).with_name("worker") / "boot.py"
+        self._worker = Path(__file__).with_name("worker")
+        place = self._place.fileno()
         try:
             self._process = subprocess.Popen(
-                [str(python), "-u", str(boot), str(request_read), str(answer_write)],
+                [
+                    str(python),
+                    "-u",
+                    str(self._worker / "boot.py"),
+                    str(request_read),
+                    str(answer_write),
+                    str(place),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(request_read, answer_write),
+                pass_fds=(request_read, answer_write, place),
                 cwd=directory,
                 env=worker_environment(os.environ, devices, self._home.name),
                 start_new_session=True,
@@ -84,6 +109,7 @@ class Session:
         except OSError as error:
             for descriptor in (self._requests, self._answers):
                 os.close(descriptor)
+            self._place.close()
             self._home.cleanup()
             raise RefusalError(
                 Refusal(
@@ -99,7 +125,6 @@ class Session:
         self._drain = threading.Thread(target=self._keep_output, args=(self._process.stdout,), daemon=True)
         self._drain.start()
         self._send("hello", {"devices": devices, "memory": self.memory})
-        self._greeted = False
 
     def __enter__(self) -> Session:
         """Nothing to do: the process is already starting while the generator imports its own modules."""
@@ -112,20 +137,36 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Kill the process group, reap the worker, remove its temporary folder."""
-        if self._process.returncode is None:
-            self._kill()
-            self._process.wait()
-            os.close(self._requests)
-            os.close(self._answers)
-            self._drain.join(timeout=1)
-            self._home.cleanup()
+        """Kill the worker and what it started, reap it, remove its temporary folder."""
+        if self._closed:
+            return
+        self._closed = True
+        self._kill()
+        self._process.wait()
+        self._kill_strays()
+        for descriptor in (self._requests, self._answers):
+            os.close(descriptor)
+        self._drain.join(timeout=1)
+        if not self._drain.is_alive() and self._process.stdout is not None:
+            self._process.stdout.close()
+        self._place.close()
+        self._home.cleanup()
 
     def _kill(self) -> None:
-        try:
+        # The group outlives its first process while the user's children are in it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            self._process.kill()
+
+    def _kill_strays(self) -> None:
+        """Kill what left the process group (daemons): it is known by the folder in its environment."""
+        mark = f"TMPDIR={self._home.name}".encode()
+        for _ in range(3):
+            found = [pid for pid in _processes() if mark in _environment_of(pid).split(b"\0")]
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if not found:
+                return
 
     def _keep_output(self, stream: IO[bytes]) -> None:
         """Drain the user's prints; only the last lines are kept, and no line at any length."""
@@ -136,7 +177,8 @@ class Session:
             return
 
     def _send(self, method: str, request: Answer) -> None:
-        data = (json.dumps({"method": method, **request}) + "\n").encode()
+        left = max(LOOK, self.deadline - time.monotonic() - LOOK)
+        data = (json.dumps({"method": method, "limit": left, **request}) + "\n").encode()
         try:
             while data:
                 data = data[os.write(self._requests, data) :]
@@ -145,60 +187,97 @@ class Session:
 
     def _receive(self, doing: str) -> Answer:
         parts: list[bytes] = []
+        first = min(self.deadline, time.monotonic() + START)
         while not parts or not parts[-1].endswith(b"\n"):
-            left = self.deadline - time.monotonic()
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, left))
-            if not ready:
-                self._kill()
-                raise RefusalError(
-                    Refusal(
-                        "JP010",
-                        f"{doing} did not end within the time limit of {self.timeout:g} s",
-                        f"Use smaller example inputs, or a longer limit: --timeout {max(60, 4 * self.timeout):g}",
-                        details=tuple(self.output),
-                    )
-                )
-            chunk = os.read(self._answers, 1 << 20)
-            if not chunk:
+            now = time.monotonic()
+            if now >= self.deadline:
+                raise RefusalError(self._too_slow(doing))
+            if not self._greeted and not parts and now >= first:
+                raise RefusalError(self._no_python(f"did nothing for {START:g} s"))
+            # A child of the worker may hold the pipe open: the end of the worker has to be seen as well.
+            ended = self._process.poll() is not None
+            wait = 0.0 if ended else min(LOOK, self.deadline - now)
+            ready, _, _ = select.select([self._answers], [], [], wait)
+            chunk = os.read(self._answers, 1 << 20) if ready else b""
+            if chunk:
+                parts.append(chunk)
+            elif ready or ended:
                 raise RefusalError(self._ended(doing))
-            parts.append(chunk)
         answer: Answer = json.loads(b"".join(parts))
         return answer
+
+    def _too_slow(self, doing: str) -> Refusal:
+        self._kill()
+        span = self._last_place()
+        return Refusal(
+            "JP010",
+            f"{doing} did not end within the time limit of {self.timeout:g} s"
+            + (f"; it was at line {span.line} of `{Path(span.file).name}`" if span else ""),
+            "Take out what does not end, use smaller example inputs, or allow more: "
+            f"--timeout {max(60, 4 * self.timeout):g}",
+            span,
+            self._printed(),
+        )
 
     def _ended(self, doing: str) -> Refusal:
         """What to say of a worker that is no longer there."""
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self._kill()
-            code = self._process.wait()
+            code = CUT_OFF
+        self._kill()
+        self._process.wait()
         self._drain.join(timeout=1)
-        how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        output = "\n".join(self.output)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         if not self._greeted:
-            return Refusal(
-                "JP009",
-                f"`{self.python}` {how} before it could import jax",
-                "Name the interpreter your code runs under: --python PATH",
-                details=tuple(self.output),
-            )
+            return self._no_python(f"{how} before it could import jax")
         if code in (-signal.SIGKILL, -signal.SIGABRT) and re.search(
-            "bad_alloc|out of memory|OOM", output, re.I
+            "bad_alloc|out of memory|OOM|Resource temporarily unavailable", "\n".join(self.output), re.I
         ):
-            return self._out_of_memory(doing)
+            return self._out_of_memory(doing, self._last_place())
+        hint = "Take out of the file, or put under `if __name__ == '__main__':`, what ends or crashes Python."
+        if code == CUT_OFF:
+            how, hint = "lost its connection", "Do not close file descriptors that are not yours."
+        elif code == -signal.SIGKILL:
+            hint = "If the system ran out of memory, use smaller example inputs, or set a limit: --memory 4G"
         return Refusal(
             "JP012",
             f"the process that runs your code {how} while {doing}",
-            "Something in the module or the function ends or crashes the process (os._exit, a fatal signal); "
-            "take that out of what runs at import.",
-            details=tuple(self.output),
+            hint,
+            self._last_place(),
+            self._printed(),
         )
 
-    def _out_of_memory(self, doing: str) -> Refusal:
+    def _no_python(self, how: str) -> Refusal:
+        return Refusal(
+            "JP009",
+            f"`{self.python}` {how}",
+            "Name the Python your code runs under, with jax installed: --python PATH",
+            details=self._printed(),
+        )
+
+    def _printed(self) -> tuple[str, ...]:
+        """The last lines the user's code printed, as one detail."""
+        lines = [line for line in self.output if line.strip()]
+        return ("\n".join(["The last it printed:", *lines[-10:]]),) if lines else ()
+
+    def _last_place(self) -> Span | None:
+        """The user's line that the worker was at, of the dump it left when it crashed or was too slow."""
+        data = os.pread(self._place.fileno(), 1 << 20, 0).decode("utf-8", "replace")
+        for thread in reversed(data.split("\n\n")):
+            frames = FRAME.findall(thread)
+            if any(file == str(self._worker / "server.py") for file, _ in frames):
+                for file, line in frames:
+                    if not INSTALLED.search(file) and Path(file).parent != self._worker:
+                        return Span(file, int(line))
+        return None
+
+    def _out_of_memory(self, doing: str, span: Span | None) -> Refusal:
         return Refusal(
             "JP011",
             f"{doing} needs more than the memory limit of {self.memory / 2**30:.3g} GiB",
             f"Use smaller example inputs, or a higher limit: --memory {max(1, self.memory * 4 >> 30)}G",
+            span,
         )
 
     def ask(self, method: str, doing: str, **request: Any) -> Answer:
@@ -229,7 +308,7 @@ class Session:
                 )
             )
         if problem == "memory" or out_of_memory(answer):
-            raise RefusalError(self._out_of_memory(doing))
+            raise RefusalError(self._out_of_memory(doing, error_span(answer.get("error") or {})))
         if problem == "bug":
             raise RuntimeError(f"worker failed while {doing}\n{answer['traceback']}")
         raise WorkerProblem(problem, message, answer)
@@ -258,18 +337,34 @@ class WorkerProblem(Exception):
         return error
 
 
-def error_span(error: Answer, prefer: Path | None = None) -> Span | None:
-    """The deepest frame in user code, or the deepest one in the file `prefer`."""
+def error_span(error: Answer, source: Source | None = None) -> Span | None:
+    """The deepest frame in user code, or the deepest one in the target's own file."""
     frames: Sequence[Sequence[Any]] = error.get("frames", ())
-    if prefer is not None:
+    if source is not None:
         for file, line, _ in reversed(frames):
-            if Path(file) == prefer:
-                return Span(str(file), int(line))
+            if Path(file) == source.path:
+                return Span(source.shown_path, int(line))
     if error.get("file"):
         return Span(str(error["file"]), int(error["line"] or 0))
     return None
 
 
 def error_details(error: Answer) -> tuple[str, ...]:
-    """The user's own traceback, line by line."""
-    return tuple(line for block in error.get("traceback", ()) for line in block.rstrip().splitlines())
+    """The user's own traceback, as one detail."""
+    blocks = error.get("traceback", ())
+    return ("Traceback (most recent call last):\n" + "".join(blocks).rstrip(),) if blocks else ()
+
+
+def _processes() -> list[int]:
+    """Process ids, where ``/proc`` lists them."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 (names only)
+    except OSError:
+        return []
+
+
+def _environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # gone, or another user's
+        return b""

@@ -347,7 +347,10 @@ class _Context:
 
     def _sizes_agree(self) -> bool:
         """Whether leaves that had one batch size in the plan must have one in every call."""
-        sizes = [leaf.shape[leaf.axis] for a in self.split for leaf in a.leaves if leaf.axis is not None]
+        batch = [leaf for a in self.split for leaf in a.leaves if leaf.axis is not None]
+        if not all(leaf.shape_known for leaf in batch):
+            return True
+        sizes = [leaf.shape[leaf.axis] for leaf in batch if leaf.axis is not None]
         return len(sizes) != 1 and len(set(sizes)) <= 1
 
     def _shard_docstring(self, uniform: Axes) -> str:

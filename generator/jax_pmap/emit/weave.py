@@ -7,9 +7,10 @@ user's file; a `Sync` from a saved plan finds its node again by its span.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -35,11 +36,13 @@ TAPPED = (
     cst.Dict,
 )
 SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
+#: Statements with suites that may not be entered.
+BRANCHING = (cst.If, cst.Else, cst.For, cst.While, cst.ExceptHandler, cst.MatchCase)
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A subexpression of a statement, in the function's own scope."""
+    """A subexpression of a statement."""
 
     point: int
     statement: int
@@ -54,10 +57,22 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A simple statement of the function's own scope."""
+class Scope:
+    """A function whose statements are known: the target itself, one nested in it, or a lambda."""
 
     index: int
+    #: Empty for a lambda.
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A simple statement, or the expression of a lambda."""
+
+    index: int
+    #: Index of the `Scope` it belongs to.
+    scope: int
     kind: str  # "assign", "return" or "other"
     span: Span
     #: Point of each name it binds, in order.
@@ -73,7 +88,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A suite that may not be entered."""
+    """A suite of the function's own scope that may not be entered."""
 
     index: int
     span: Span
@@ -83,9 +98,13 @@ class Branch:
 
 
 class Body:
-    """The body of one function, with a number for every place that can be tapped or synced."""
+    """The body of one function, with a number for every place that can be tapped or synced.
 
-    def __init__(self, text: FunctionText) -> None:
+    `numbers` gives the numbers of points, statements and scopes; bodies that are observed
+    together share it, so that no two places have the same.
+    """
+
+    def __init__(self, text: FunctionText, numbers: Iterator[int] | None = None) -> None:
         wrapper = MetadataWrapper(cst.parse_module(text.text))
         self.text = text
         self.module = wrapper.module
@@ -93,21 +112,29 @@ class Body:
         function = self.module.body[0]
         assert isinstance(function, cst.FunctionDef)
         self.function = function
-        self.statements: list[Statement] = []
+        self.statements: dict[int, Statement] = {}
         self.expressions: list[Expression] = []
         self.branches: list[Branch] = []
+        self.scopes: dict[int, Scope] = {}
         self._statement_nodes: dict[cst.CSTNode, Statement] = {}
         self._expression_nodes: dict[cst.CSTNode, Expression] = {}
         self._branch_nodes: dict[cst.CSTNode, Branch] = {}
-        self._points = 0
+        self._scope_nodes: dict[cst.CSTNode, Scope] = {}
+        self.numbers = itertools.count(1) if numbers is None else numbers
         self.local_names = frozenset(local_names(function))
-        self._suite(function.body)
+        self.scope = self._open(function, function.name.value)
+        self._suite(function.body, self.scope.index)
 
     # -- places ----------------------------------------------------------------------------
 
     def _next_point(self) -> int:
-        self._points += 1
-        return self._points
+        return next(self.numbers)
+
+    def _open(self, node: cst.CSTNode, name: str) -> Scope:
+        scope = Scope(next(self.numbers), name, self.span(node))
+        self.scopes[scope.index] = scope
+        self._scope_nodes[node] = scope
+        return scope
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where `node` stands in the user's file."""
@@ -126,41 +153,39 @@ class Body:
         """Source of `node` as written."""
         return self.module.code_for_node(node).strip()
 
-    def _suite(self, suite: cst.BaseSuite | cst.CSTNode) -> None:
+    def _suite(self, suite: cst.CSTNode, scope: int) -> None:
         lines = suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
-        block, order = id(suite), 0
-        for line in lines:
+        block = id(suite)
+        for order, line in enumerate(lines):
             if isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite):
-                for small in line.body:
-                    self._statement(small, block, order)
-                    order += 1
+                for number, small in enumerate(line.body):
+                    self._statement(small, scope, block, order * 100 + number)
+            elif isinstance(line, cst.FunctionDef):
+                inner = self._open(line, line.name.value)
+                self._suite(line.body, inner.index)
             elif not isinstance(line, SCOPES):
-                self._compound(line)
-                order += 1
-            else:
-                order += 1
+                self._compound(line, scope)
 
-    def _compound(self, node: cst.CSTNode) -> None:
+    def _compound(self, node: cst.CSTNode, scope: int) -> None:
         """An if, loop, with, try or match: its own expressions, then its suites."""
         for child in node.children:
             if isinstance(child, cst.BaseSuite):
-                if isinstance(
-                    node, cst.If | cst.Else | cst.For | cst.While | cst.ExceptHandler | cst.MatchCase
-                ):
+                # Whether a nested function's branches are taken is not followed.
+                if scope == self.scope.index and isinstance(node, BRANCHING):
                     branch = Branch(
                         len(self.branches), self.span(child), self._condition(node), harmless(child)
                     )
                     self.branches.append(branch)
                     self._branch_nodes[child] = branch
-                self._suite(child)
+                self._suite(child, scope)
             elif isinstance(child, cst.If | cst.Else | cst.ExceptHandler | cst.Finally | cst.MatchCase):
-                self._compound(child)
+                self._compound(child, scope)
             elif isinstance(child, cst.BaseExpression) and not (
                 isinstance(node, cst.For) and child is node.target
             ):
-                self._header(child)
+                self._alone(child, "other", scope)
             elif isinstance(child, cst.WithItem):
-                self._header(child.item)
+                self._alone(child.item, "other", scope)
 
     def _condition(self, node: cst.CSTNode) -> str:
         if isinstance(node, cst.If | cst.While):
@@ -170,13 +195,17 @@ class Body:
             return f"for {self.code(node.target)} in {self.code(node.iter)}"
         return {cst.Else: "else", cst.ExceptHandler: "except"}.get(type(node), "case")
 
-    def _header(self, node: cst.BaseExpression) -> None:
-        """The test of an if, the iterable of a loop: expressions without a statement of their own."""
-        statement = Statement(len(self.statements), "other", self.span(node), (), None, names_in(node), 0, 0)
-        self.statements.append(statement)
-        self._walk(node, statement.index, None)
+    def _alone(self, node: cst.BaseExpression, kind: str, scope: int) -> Statement:
+        """An expression without a statement of its own: the test of an if, the body of a lambda."""
+        index = next(self.numbers)
+        blank = Statement(index, scope, kind, self.span(node), (), None, names_in(node), id(node), 0)
+        self.statements[index] = blank
+        value = self._walk(node, index, None)
+        statement = replace(blank, value=value)
+        self.statements[index] = statement
+        return statement
 
-    def _statement(self, node: cst.BaseSmallStatement, block: int, order: int) -> None:
+    def _statement(self, node: cst.BaseSmallStatement, scope: int, block: int, order: int) -> None:
         kind, value, names = "other", None, []
         if isinstance(node, cst.Assign):
             kind, value = "assign", node.value
@@ -187,25 +216,23 @@ class Body:
             kind, value = "return", node.value
         elif isinstance(node, cst.Expr):
             value = node.value
-        index = len(self.statements)
+        index = next(self.numbers)
         points = tuple((name, self._next_point()) for name in dict.fromkeys(names))
-        # Reserve the place, so that the numbers of a statement's expressions follow it.
-        self.statements.append(
-            Statement(index, kind, self.span(node), points, None, frozenset(), block, order)
-        )
-        first = self._walk(value, index, None) if value is not None else None
         reads = names_in(value) if value is not None else names_in(node)
         if isinstance(node, cst.AugAssign):
             reads |= frozenset(names)
-        top = self._expression_nodes.get(value) if value is not None else None
-        statement = Statement(
-            index, kind, self.span(node), points, top.point if top else first, reads, block, order
-        )
+        blank = Statement(index, scope, kind, self.span(node), points, None, reads, block, order)
+        self.statements[index] = blank
+        point = self._walk(value, index, None) if value is not None else None
+        statement = replace(blank, value=point)
         self.statements[index] = statement
         self._statement_nodes[node] = statement
 
     def _walk(self, node: cst.CSTNode, statement: int, parent: int | None) -> int | None:
         """Number the expressions at and below `node`; the point of `node` itself, if it has one."""
+        if isinstance(node, cst.Lambda):
+            self._alone(node.body, "return", self._open(node, "").index)
+            return None
         if isinstance(node, (*SCOPES, cst.FormattedString, cst.Annotation, cst.NamedExpr, cst.CompFor)):
             return None
         point = None
@@ -235,6 +262,8 @@ class Body:
             elif isinstance(node.func, cst.Call):
                 for argument in node.func.args:
                     self._walk(argument.value, statement, inner)
+            elif isinstance(node.func, cst.Lambda):
+                self._walk(node.func, statement, inner)
             for argument in node.args:
                 self._walk(argument.value, statement, inner)
         elif isinstance(node, cst.Attribute):
@@ -255,15 +284,17 @@ class Body:
         guards: Sequence[Guard] = (),
         axis: str = "AXIS",
         taps: Iterable[int] = (),
+        probes: Sequence[Probe] = (),
         reach: bool = False,
         result: str = "result",
     ) -> cst.FunctionDef:
         """The function with collectives after statements and around expressions.
 
-        `axis` is the source of the axis name; `taps` are points to record; with `reach`, entered
-        branches are recorded too; `result` names the result where it must be taken apart.
+        `axis` is the source of the axis name; `taps` are points to record; `probes` are inner
+        functions to run for their taps before they are called; with `reach`, entered branches are
+        recorded too; `result` names the result where it must be taken apart.
         """
-        editor = Editor(self, syncs, guards, axis, frozenset(taps), reach, result)
+        editor = Editor(self, syncs, guards, axis, frozenset(taps), probes, reach, result, self.scope.index)
         woven = self.module.visit(editor)
         function = woven.body[0]
         assert isinstance(function, cst.FunctionDef)
@@ -294,6 +325,24 @@ class Body:
         return self.module.with_changes(body=lines, header=(), footer=footer).code
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A call whose function is looked into: it is run once, tapped, before the call itself.
+
+    So the values inside a differentiated function are seen as they are, not as tracers of grad.
+    """
+
+    #: Point of the call expression.
+    call: int
+    #: Scope of the function it calls.
+    scope: int
+
+
+def probe_name(scope: int) -> str:
+    """What the tapped copy of an inner function is called."""
+    return f"__jax_pmap_probe_{scope}"
+
+
 class Editor(cst.CSTTransformer):
     """One pass over the function that makes every change at once."""
 
@@ -304,11 +353,16 @@ class Editor(cst.CSTTransformer):
         guards: Sequence[Guard],
         axis: str,
         taps: frozenset[int],
+        probes: Sequence[Probe],
         reach: bool,
         result: str,
+        scope: int,
     ) -> None:
         super().__init__()
         self.body, self.axis, self.taps, self.reach, self.result = body, axis, taps, reach, result
+        self.syncs, self.probes = syncs, probes
+        #: The scope that is tapped; collectives go into all of them.
+        self.scope = scope
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
         for sync in syncs:
@@ -344,21 +398,61 @@ class Editor(cst.CSTTransformer):
             updated = self.line(original, updated)
         if original in self.body._branch_nodes:
             return self.branch(original, updated)
+        if isinstance(original, cst.FunctionDef) and original is not self.body.function:
+            return self.nested(original, updated)
         expression = self.body._expression_nodes.get(original)
         if expression is not None and isinstance(updated, cst.BaseExpression):
             where = place(expression.span)
             sync = self.wrap.get(where)
-            if sync is not None and ("wrap", where) not in self.used and sync.value == expression.text:
+            if sync is not None and sync.value == expression.text:
                 self.used.add(("wrap", where))
                 updated = wrap_call(f"jax.lax.{sync.op}", updated, self.axis)
-            if expression.point in self.taps:
+            if expression.point in self.taps and self.tapped(expression.statement):
                 updated = self.tap(expression.point, updated)
         return updated
+
+    def tapped(self, statement: int) -> bool:
+        """Whether a statement belongs to the scope that is tapped."""
+        return self.body.statements[statement].scope == self.scope
+
+    def inner(self, scope: int) -> Editor:
+        """The same editor for an inner function's own statements."""
+        return Editor(
+            self.body, self.syncs, (), self.axis, self.taps, self.probes, False, self.result, scope
+        )
+
+    def nested(self, original: cst.FunctionDef, updated: cst.CSTNode) -> cst.CSTNode:
+        """A nested function, and behind it the tapped copy that probes call."""
+        scope = self.body._scope_nodes.get(original)
+        if scope is None or not any(probe.scope == scope.index for probe in self.probes):
+            return updated
+        editor = self.inner(scope.index)
+        suite = original.body.visit(editor)
+        copy = original.with_changes(name=cst.Name(probe_name(scope.index)), body=suite, decorators=())
+        return cst.FlattenSentinel([updated, copy])  # type: ignore[return-value]
+
+    def probe_calls(self, statement: Statement) -> list[cst.BaseStatement]:
+        """Calls of inner functions for their taps, with the arguments they are about to get."""
+        out: list[cst.BaseStatement] = []
+        for probe in self.probes:
+            node = next((n for n, e in self.body._expression_nodes.items() if e.point == probe.call), None)
+            if node is None or self.body._expression_nodes[node].statement != statement.index:
+                continue
+            assert isinstance(node, cst.Call)
+            lambdas = [n for n, scope in self.body._scope_nodes.items() if scope.index == probe.scope]
+            callee: cst.BaseExpression = cst.Name(probe_name(probe.scope))
+            if lambdas and isinstance(lambdas[0], cst.Lambda):
+                # A lambda is written where it is used, so its tapped copy can be called in place.
+                body = lambdas[0].body.visit(self.inner(probe.scope))
+                callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+            out.append(cst.SimpleStatementLine([cst.Expr(cst.Call(callee, node.args))]))
+        return out
 
     def line(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
         """A line of simple statements with collectives and taps behind it."""
         assert isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite)
         assert isinstance(updated, cst.SimpleStatementLine | cst.SimpleStatementSuite)
+        before: list[cst.BaseStatement] = []
         extra: list[str] = []
         smalls = list(updated.body)
         for number, small in enumerate(original.body):
@@ -369,23 +463,23 @@ class Editor(cst.CSTTransformer):
             syncs = self.after.get(where, [])
             if syncs:
                 self.used.add(("after", where))
+                extra += self.assignments(syncs)
                 if statement.kind == "return":
                     value = smalls[number]
                     assert isinstance(value, cst.Return) and value.value is not None
                     smalls[number] = cst.Assign([cst.AssignTarget(cst.Name(self.result))], value.value)
-                    extra += self.assignments(syncs)
                     extra.append(f"return {self.result}")
-                else:
-                    extra += self.assignments(syncs)
-            extra += [
-                f"{RECORDER}.tap({point}, {name})" for name, point in statement.names if point in self.taps
-            ]
-        if not extra:
+            if statement.scope == self.scope:
+                before += self.probe_calls(statement)
+                extra += [
+                    f"{RECORDER}.tap({point}, {name})" for name, point in statement.names if point in self.taps
+                ]
+        if not extra and not before:
             return updated
         after = [cst.parse_statement(text, self.body.module.config_for_parsing) for text in extra]
         if isinstance(updated, cst.SimpleStatementSuite):
-            return cst.IndentedBlock([cst.SimpleStatementLine(smalls), *after])
-        return cst.FlattenSentinel([updated.with_changes(body=smalls), *after])  # type: ignore[return-value]
+            return cst.IndentedBlock([*before, cst.SimpleStatementLine(smalls), *after])
+        return cst.FlattenSentinel([*before, updated.with_changes(body=smalls), *after])  # type: ignore[return-value]
 
     def assignments(self, syncs: Sequence[Sync]) -> list[str]:
         """``loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)`` and its like."""
@@ -428,6 +522,11 @@ class Editor(cst.CSTTransformer):
                 body=[cst.parse_statement(f"{RECORDER}.reach({branch.index})"), *suite.body]
             )
         return updated
+
+
+def name_node(name: str) -> cst.Name:
+    """A name as a node."""
+    return cst.Name(name)
 
 
 def wrap_call(function: str, value: cst.BaseExpression, axis: str) -> cst.BaseExpression:
@@ -547,14 +646,6 @@ class _Bindings(cst.CSTVisitor):
     def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
-        self.depth = 0
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        self.depth += 1
-        return self.depth == 1
-
-    def visit_Lambda(self, node: cst.Lambda) -> bool:
-        return False
 
     def visit_Param(self, node: cst.Param) -> None:
         self.names.add(node.name.value)
@@ -582,7 +673,7 @@ class _Bindings(cst.CSTVisitor):
 
 
 def local_names(function: cst.FunctionDef) -> set[str]:
-    """Parameters and names bound in the function's own scope."""
+    """Parameters and names bound in a function or in the functions nested in it."""
     visitor = _Bindings()
     function.visit(visitor)
     return visitor.names

@@ -13,14 +13,26 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from jax_pmap.emit.weave import Body, Expression, Statement, place
+from jax_pmap.emit.weave import (
+    Body,
+    Expression,
+    Probe,
+    Scope,
+    Statement,
+    inside,
+    name_node,
+    place,
+    probe_name,
+)
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.roles import Roles
-from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.facts import FunctionFacts, GradientCall
 from jax_pmap.session import Answer, Session
 
+#: Finds a function of the user's module by name: its body and the gradient calls in it.
+Definitions: TypeAlias = "Callable[[str, Body], tuple[Body, Sequence[GradientCall]] | None]"
 PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
@@ -48,6 +60,8 @@ class _State:
     blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
     #: Statements whose subexpressions are tapped.
     expanded: set[int] = field(default_factory=set)
+    #: Calls that are looked into: point of the call, scope of the function.
+    opened: dict[int, int] = field(default_factory=dict)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
     hopeless: dict[int, Refusal] = field(default_factory=dict)
     #: Syncs added in the last round, with the point whose value they must have mended.
@@ -109,32 +123,50 @@ class Observer:
         axis_name: str,
         itemsize: Callable[[str], int],
         say: Callable[[str], None],
+        definitions: Definitions,
     ) -> None:
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
-        self.itemsize, self.say = itemsize, say
-        self.by_point: dict[int, Expression] = {e.point: e for e in body.expressions}
+        self.itemsize, self.say, self.definitions = itemsize, say, definitions
+        self.bodies: list[Body] = []
+        self.scopes: dict[int, Scope] = {}
+        self.statements: dict[int, Statement] = {}
+        self.by_point: dict[int, Expression] = {}
         self.children: dict[int, list[Expression]] = {}
-        for expression in body.expressions:
-            if expression.parent is not None:
-                self.children.setdefault(expression.parent, []).append(expression)
         self.owner: dict[int, Statement] = {}
-        for statement in body.statements:
+        self.gradients: dict[int, GradientCall] = {}
+        self._know(body, facts.gradient_calls)
+        self.results = [
+            s.value
+            for s in body.statements.values()
+            if s.kind == "return" and s.value is not None and s.scope == body.scope.index
+        ]
+        self.read_names = frozenset(name for s in body.statements.values() for name in s.reads)
+
+    def _know(self, body: Body, gradient_calls: Sequence[GradientCall]) -> None:
+        """Take the places of one more body into the tables."""
+        self.bodies.append(body)
+        self.scopes |= body.scopes
+        self.statements |= body.statements
+        calls = {place(call.span): call for call in gradient_calls}
+        for statement in body.statements.values():
             for _, point in statement.names:
                 self.owner[point] = statement
         for expression in body.expressions:
+            self.by_point[expression.point] = expression
             self.owner[expression.point] = body.statements[expression.statement]
-        self.results = [s.value for s in body.statements if s.kind == "return" and s.value is not None]
-        gradient = {place(call.span) for call in facts.gradient_calls}
-        self.gradients = [e for e in body.expressions if place(e.span) in gradient]
-        self.read_names = frozenset(name for s in body.statements for name in s.reads)
+            if expression.parent is not None:
+                self.children.setdefault(expression.parent, []).append(expression)
+            call = calls.get(place(expression.span))
+            if call is not None and expression.is_call:
+                self.gradients[expression.point] = call
 
     # -- running -----------------------------------------------------------------------------
 
     def _taps(self, state: _State) -> list[int]:
-        taps = {point for s in self.body.statements for _, point in s.names} | set(self.results)
-        taps |= {e.point for e in self.gradients}
-        for expression in self.body.expressions:
-            statement = self.body.statements[expression.statement]
+        taps = {point for s in self.statements.values() for _, point in s.names} | set(self.gradients)
+        taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
+        for expression in self.by_point.values():
+            statement = self.statements[expression.statement]
             if statement.index in state.expanded:
                 taps.add(expression.point)
             elif expression.parent is not None and statement.kind in ("return", "assign"):
@@ -145,19 +177,32 @@ class Observer:
                     taps.add(expression.point)
         return sorted(taps)
 
+    def _code(self, state: _State, syncs: Sequence[Sync]) -> tuple[str, str]:
+        """The tapped target, and the functions of its module that are looked into, tapped and plain."""
+        taps, axis = self._taps(state), repr(self.axis_name)
+        probes = [Probe(call, scope) for call, scope in state.opened.items()]
+        target, *others = self.bodies
+        prelude = ["import jax"]
+        for body in others:
+            own = inside_of(body, syncs)
+            prelude.append(body.definition(body.weave(own, axis=axis)))
+            tapped = body.weave(own, axis=axis, taps=taps, probes=probes)
+            prelude.append(body.definition(tapped.with_changes(name=name_node(probe_name(body.scope.index)))))
+        woven = target.weave(inside_of(target, syncs), axis=axis, taps=taps, probes=probes, reach=True)
+        return target.definition(woven), "\n".join(prelude)
+
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
-        taps = self._taps(state)
-        axis = repr(self.axis_name)
-        plain = self.body.definition(self.body.weave(taps=taps, reach=True))
-        woven = self.body.definition(self.body.weave(state.syncs, axis=axis, taps=taps, reach=True))
+        plain, plain_prelude = self._code(state, ())
+        woven, woven_prelude = self._code(state, state.syncs)
         self.say(f"observing on {count} shards ({len(state.syncs)} collectives)")
         return self.session.ask(
             "observe",
             "observing the function",
             reference_code=plain,
+            reference_prelude=plain_prelude,
             code=woven,
+            prelude=woven_prelude,
             name=self.facts.name,
-            prelude="import jax",
             results=self.results,
             axis_name=self.axis_name,
             count=count,
@@ -254,6 +299,12 @@ class Observer:
                 continue
             if self.by_point.get(event.point) is not None and event.point != statement.value:
                 continue  # Subexpressions speak when their statement asks.
+            if statement.scope != self.body.scope.index:
+                # Inside a function that is looked into, partial values may stay partial: its caller
+                # makes the result whole. Only what is already wrong there has to be mended there.
+                if event.varying and statement.index not in state.hopeless:
+                    return advanced or self._look_closer(state, statement, events)
+                continue
             depends = bool(statement.reads & tainted)
             if statement.kind == "return" and event.point == statement.value:
                 if advanced:
@@ -293,7 +344,7 @@ class Observer:
             if statement.value in self.by_point
             else False
         )
-        inner = [e for e in self.gradients if e.statement == statement.index and e.point != statement.value]
+        inner = self._gradients_in(statement)
         if self._wrap_all(state, inner, first, numbers=False):
             return True
         if display and statement.value is not None:
@@ -308,6 +359,11 @@ class Observer:
             for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
                 added |= state.add(sync, point)
         return added
+
+    def _gradients_in(self, statement: Statement) -> list[Expression]:
+        """Gradient calls inside a statement, where they are not all of it."""
+        found = [self.by_point[point] for point in self.gradients]
+        return [e for e in found if e.statement == statement.index and e.point != statement.value]
 
     def _elements(self, display: Expression) -> list[Expression]:
         """The members of a display, through displays inside it."""
@@ -381,7 +437,7 @@ class Observer:
                 first.setdefault(event.point, event)
         value = self.by_point[statement.value]
         whole = first[statement.value]
-        inner = [e for e in self.gradients if e.statement == statement.index and e.point != statement.value]
+        inner = self._gradients_in(statement)
         if self._wrap_all(state, inner, first, numbers=False):
             return True
         if not value.is_display and not whole.varying:
@@ -437,9 +493,39 @@ class Observer:
             feeding = self._partial_below(culprit, first)
             if self._wrap_all(state, feeding, first, numbers=True):
                 return True
+        if any(self._look_inside(state, culprit) for culprit in culprits):
+            return True
         place_ = culprits[0] if culprits else None
         state.hopeless[statement.index] = self._coupled(statement, place_, first)
         return self._advance(state, events)
+
+    def _look_inside(self, state: _State, call: Expression) -> bool:
+        """Open the function that a call runs, directly or through a gradient."""
+        if call.point in state.opened or not call.is_call:
+            return False
+        gradient = self.gradients.get(call.point)
+        callee = gradient.function if gradient else call.text.partition("(")[0].strip()
+        scope = self._scope_of(callee, call)
+        if scope is None or scope in state.opened.values():
+            return False
+        state.opened[call.point] = scope
+        return True
+
+    def _scope_of(self, callee: str, call: Expression) -> int | None:
+        """The scope of a function known by its name, or of a lambda written in the call."""
+        for scope in self.scopes.values():
+            if scope.index == self.body.scope.index:
+                continue
+            if scope.name == callee or (
+                not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(call.span))
+            ):
+                return scope.index
+        found = self.definitions(callee, self.body)
+        if found is None:
+            return None
+        body, gradient_calls = found
+        self._know(body, gradient_calls)
+        return body.scope.index
 
     def _descendants(self, point: int) -> list[Expression]:
         out = []
@@ -535,6 +621,11 @@ class Observer:
         )
 
 
+def inside_of(body: Body, syncs: Sequence[Sync]) -> list[Sync]:
+    """The syncs that stand in one body."""
+    return [s for s in syncs if s.span.file == body.text.shown_path and inside(place(s.span), place(body.scope.span))]
+
+
 def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:
     """Kinds of the containers above the leaves at `paths`, or None if one cannot be made again."""
     found: dict[str, str] = {}
@@ -569,7 +660,7 @@ def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
     Syncs after a statement move down to the next sync of the same op, where nothing between
     reads them; a display whose elements all have the same one around them gets it instead.
     """
-    by_place = {place(statement.span): statement for statement in body.statements}
+    by_place = {place(statement.span): statement for statement in body.statements.values()}
     out = list(syncs)
     moved = True
     while moved:
@@ -600,17 +691,20 @@ def _next_of_kind(
     """Span of the next sync that `sync` can join, or None."""
     if sync.where != "after" or sync.paths != ("",):
         return None
-    here = by_place[place(sync.span)]
+    here = by_place.get(place(sync.span))
+    if here is None:
+        return None  # In a function of its own.
     later = [
         by_place[place(other.span)]
         for other in syncs
         if other.where == "after" and other.op == sync.op and other.paths == ("",)
+        if place(other.span) in by_place
     ]
     later = [s for s in later if s.block == here.block and s.order > here.order]
     if not later:
         return None
     there = min(later, key=lambda s: s.order)
-    between = body.statements[here.index + 1 : there.index + 1]
+    between = [s for s in body.statements.values() if here.index < s.index <= there.index]
     touched = any(sync.value in s.reads or sync.value in dict(s.names) for s in between)
-    straight = all(s.block == here.block for s in between)
+    straight = all(s.block == here.block for s in between if s.scope == here.scope)
     return None if touched or not straight or there.kind == "return" else there.span

@@ -378,7 +378,7 @@ def _shape(leaf: Leaf, shape: tuple[int, ...] | None = None) -> str:
 
 def _share(leaf: Leaf, devices: int) -> str:
     """The share of one device; ``"?"`` where the example batch does not divide."""
-    if leaf.axis is None:
+    if leaf.axis is None or not leaf.shape_known:
         return _shape(leaf)
     if leaf.shape[leaf.axis] % devices:
         return "?"

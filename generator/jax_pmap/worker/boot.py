@@ -1,10 +1,10 @@
-"""First file of the worker process: `python boot.py READ_FD WRITE_FD`.
+"""First file of the worker process: `python boot.py READ_FD WRITE_FD PLACE_FD`.
 
 Everything the process must have before jax is imported is settled here and in the
-environment the generator starts it with.
+environment the generator starts it with. Any Python can read this file, also one that is far
+too old, so that it can say so.
 """
 
-import importlib.util
 import json
 import os
 import sys
@@ -12,13 +12,18 @@ import sys
 PACKAGE = "_jax_pmap_worker"
 
 
-def main() -> None:
+def main():  # type: () -> None
     """Load this folder as a package of its own name, then serve requests until the pipe closes."""
-    if sys.version_info < (3, 10):  # The rest of the worker does not even compile there.
+    read_fd, write_fd, place_fd = (int(number) for number in sys.argv[1:4])
+    # A blank before the first answer is no part of it, and says that this is a Python.
+    os.write(write_fd, b" ")
+    if sys.version_info < (3, 10):  # noqa: UP036 (the rest of the worker does not even compile there)
         message = "Python %s is older than 3.10" % sys.version.split()[0]
         answer = json.dumps({"problem": "interpreter", "message": message}) + "\n"
-        os.write(int(sys.argv[2]), answer.encode())
+        os.write(write_fd, answer.encode())
         return
+    import importlib.util
+
     folder = os.path.dirname(os.path.abspath(__file__))
     # Python put this folder first on sys.path; our file names must not shadow the user's.
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
@@ -30,7 +35,7 @@ def main() -> None:
     sys.modules[PACKAGE] = package
     spec.loader.exec_module(package)
     server = importlib.import_module(PACKAGE + ".server")
-    server.serve(int(sys.argv[1]), int(sys.argv[2]))
+    server.serve(read_fd, write_fd, place_fd)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from .server import Problem, describe_exception
+from .server import Problem, describe_exception, text_of
 
 #: jax settings that decide the devices. The worker has settled them; a module that sets them
 #: again at import would fail, because jax is already running.
@@ -63,7 +63,7 @@ def import_file(path: str, name: str, root: str, source: str | None = None) -> t
     except BaseException as error:
         sys.modules.pop(name, None)
         raise Problem(
-            "import", f"{type(error).__name__}: {error}", error=describe_exception(error)
+            "import", f"{type(error).__name__}: {text_of(error)}", error=describe_exception(error)
         ) from error
 
 
@@ -90,7 +90,7 @@ def resolve(reference: str, directory: str) -> Any:
             module = importlib.import_module(dotted)
         except BaseException as error:
             raise Problem(
-                "import", f"{type(error).__name__}: {error}", error=describe_exception(error)
+                "import", f"{type(error).__name__}: {text_of(error)}", error=describe_exception(error)
             ) from error
     else:
         raise Problem("inputs", f"`{reference}` is neither FILE::callable nor module:callable")

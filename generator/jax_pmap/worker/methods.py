@@ -23,6 +23,11 @@ CONCRETE = (
 )
 
 
+def needs_number(error: BaseException) -> bool:
+    """Whether an error says that Python code met a traced value where it needs the number."""
+    return isinstance(error, CONCRETE) or "concrete value" in str(error)
+
+
 class Target:
     """The user's module, the function as written less its compiling decorators, and its example inputs."""
 
@@ -215,10 +220,13 @@ def inputs_from_specs(request: Answer) -> Answer:
 
     TARGET.data = []
     for seed in (0, 1):
-        values: Values = {}
-        for name, spec in request["specs"].items():
-            if spec["kind"] != "default":
-                values[name] = specs.materialize(spec, SEED + seed, vars(TARGET.module))
+        try:
+            values = specs.materialize_arguments(request["specs"], SEED + seed, vars(TARGET.module))
+        except MemoryError:
+            raise
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            raise Problem("inputs", message, error=describe_exception(error)) from error
         args, kwargs = [], {}
         for parameter in TARGET.signature.parameters.values():
             if parameter.name not in values:
@@ -263,7 +271,7 @@ def trace(request: Answer) -> Answer:
         except BaseException as error:
             return {
                 "traced": False,
-                "concrete": isinstance(error, CONCRETE),
+                "concrete": needs_number(error),
                 "error": describe_exception(error),
             }
     return {"traced": True, "out": out, **extra}
@@ -347,18 +355,18 @@ def observe_code(request: Answer) -> Answer:
     recorder = observe.Recorder(request["results"])
     namespace = {**vars(TARGET.module), observe.RECORDER: recorder}
 
-    def function(code: str) -> Callable[..., Any]:
+    def function(code: str, prelude: str) -> Callable[..., Any]:
         scope = dict(namespace)
-        exec(request.get("prelude", ""), scope)
+        exec(prelude, scope)
         fn: Callable[..., Any] = load.define(code, "<jax-pmap>", request["name"], scope)
         return fn
 
-    key = repr((request["reference_code"], request.get("axes"), request.get("overrides"), count))
+    key = repr((request["reference_code"], request["reference_prelude"], request.get("axes"), request.get("overrides"), count))
     with prove.x64(wide or TARGET.x64):
         if key not in TARGET.whole:
             packed = Packed(data[0], statics)
             compiled = observe.run_whole(
-                function(request["reference_code"]), recorder, TARGET.signature, packed, TARGET.bound
+                function(request["reference_code"], request["reference_prelude"]), recorder, TARGET.signature, packed, TARGET.bound
             )
             try:
                 TARGET.whole[key] = observe.record(
@@ -370,7 +378,7 @@ def observe_code(request: Answer) -> Answer:
                 raise Problem("reference", str(error), error=describe_exception(error)) from error
         try:
             parts = observe.shard_run(
-                function(request["code"]),
+                function(request["code"], request["prelude"]),
                 recorder,
                 TARGET.signature,
                 data,
@@ -480,7 +488,7 @@ def prove_code(request: Answer) -> Answer:
                         allowed,
                         request["replicated"],
                         count,
-                        True,
+                        on_devices=kind == "given",
                     )
                 check = {
                     "devices": count,
@@ -502,7 +510,9 @@ def search_inputs(request: Answer) -> Answer:
 
     with prove.x64(TARGET.x64):
         answer: Answer = guess.find_inputs(
-            lambda *args, **kwargs: TARGET.bound(lambda: TARGET.fn(*args, **kwargs)), **request
+            lambda *args, **kwargs: TARGET.bound(lambda: TARGET.fn(*args, **kwargs)),
+            namespaces=[vars(TARGET.module), TARGET.fn.__globals__],
+            **request,
         )
     return answer
 

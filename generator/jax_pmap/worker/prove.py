@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arguments import LeafAxes, Values, batch_size, cut, is_key
+from .arguments import LeafAxes, Values, batch_size, cut, is_key, to_host
 from .server import describe_exception
 
 
@@ -93,15 +93,15 @@ def leaf_table(value: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
 
 
-def same_form(got: Any, want: Any, dtypes: bool) -> dict[str, Any] | None:
-    """The first difference in structure, shape or (if `dtypes`) dtype, or None."""
+def same_form(got: Any, want: Any) -> dict[str, Any] | None:
+    """The first difference in structure, shape or dtype, or None."""
     left, right = jax.tree.structure(got), jax.tree.structure(want)
     if left != right:
         return {"what": "structure", "got": str(left)[:400], "want": str(right)[:400], "path": ""}
     for (path, a), (_, b) in zip(leaf_table(got), leaf_table(want)):
         if np.shape(a) != np.shape(b):
             return {"what": "shape", "got": str(np.shape(a)), "want": str(np.shape(b)), "path": path}
-        if dtypes and str(jax.numpy.result_type(a)) != str(jax.numpy.result_type(b)):
+        if str(jax.numpy.result_type(a)) != str(jax.numpy.result_type(b)):
             return {
                 "what": "dtype",
                 "got": str(jax.numpy.result_type(a)),
@@ -183,9 +183,13 @@ def run_emitted(
     allowed: Sequence[Sequence[float]],
     replicated: Sequence[int],
     count: int,
-    dtypes: bool,
+    *,
+    on_devices: bool,
 ) -> dict[str, Any]:
     """Call the emitted function for every step of `trial` and compare.
+
+    With `on_devices` the outputs go into the next call as they are, as in a training loop; else
+    through the host, which saves a compilation, since jax compiles anew for placed arguments.
 
     Returns ``{"error", "tolerance"}`` of the leaf that came closest to its bound, both
     relative to its largest element, or in ``"failure"`` the first difference found.
@@ -200,7 +204,7 @@ def run_emitted(
             raise
         except BaseException as problem:
             return {"failure": {"what": "exception", "step": step, "error": describe_exception(problem)}}
-        form = same_form(got, want, dtypes)
+        form = same_form(got, want)
         if form:
             return {"failure": {**form, "step": step}}
         leaves = leaf_table(got)
@@ -228,7 +232,7 @@ def run_emitted(
             why = replicas_differ(leaves[index][1], count)
             if why:
                 return {"failure": {"what": "replicas", "path": leaves[index][0], "step": step, "why": why}}
-        values = feed(values, got, chain)
+        values = feed(values, got if on_devices else to_host(got), chain)
     return {"error": worst[0], "tolerance": worst[1]}
 
 

@@ -1,14 +1,21 @@
 """Requests in, answers out: one JSON object a line on pipes of our own, never on stdout."""
 
+import contextlib
+import faulthandler
 import importlib
 import json
 import os
+import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 Answer = dict[str, Any]
+
+#: Exit status when the pipes to the generator are gone.
+CUT_OFF = 96
 
 
 class Problem(Exception):
@@ -30,7 +37,8 @@ def describe_exception(error: BaseException, hide: str = "") -> Answer:
         and (not hide or hide not in frame.filename)
         and f"{os.sep}jax{os.sep}_src{os.sep}" not in frame.filename
     ]
-    message = str(error)
+    # jax appends where its tracing began; those are our lines, not the user's.
+    message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", text_of(error))[0].strip()
     if isinstance(error, SyntaxError):
         return {
             "type": type(error).__name__,
@@ -47,9 +55,43 @@ def describe_exception(error: BaseException, hide: str = "") -> Answer:
         "frames": [[frame.filename, frame.lineno, frame.name] for frame in frames],
         "traceback": [
             *traceback.format_list(frames),
-            *traceback.format_exception_only(type(error), error),
+            f"{type(error).__name__}: {message}",
         ],
     }
+
+
+def text_of(error: BaseException) -> str:
+    """The message of an exception, also of one whose ``__str__`` fails; nothing JSON cannot carry."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "(its message cannot be shown)"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def end_with_parent() -> None:
+    """Ask Linux to kill this process when the generator is killed, which then cannot do so itself."""
+    if sys.platform != "linux":
+        return
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
+    except (ImportError, OSError, AttributeError):
+        return  # The time limit's kill and the closed pipe remain.
+
+
+def note_exit(place_fd: int) -> None:
+    """Have `os._exit`, which leaves no traceback, leave one at `place_fd`."""
+    really, pid = os._exit, os.getpid()
+
+    def noted(status: int) -> NoReturn:
+        if os.getpid() == pid:
+            with contextlib.suppress(Exception):
+                faulthandler.dump_traceback(place_fd)
+        really(status)
+
+    os._exit = noted
 
 
 def limit_memory(extra: int) -> None:
@@ -62,6 +104,16 @@ def limit_memory(extra: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (now + extra, resource.RLIM_INFINITY))
     except (ImportError, OSError, ValueError):
         return  # No such limit on this system; the time limit still holds.
+
+
+def lift_memory_limit() -> None:
+    """Make room to report that memory ran out, while the failed code's data is still held."""
+    try:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    except (ImportError, OSError, ValueError):
+        return
 
 
 def hello(request: Answer) -> Answer:
@@ -83,33 +135,56 @@ def hello(request: Answer) -> Answer:
     return {"jax": jax.__version__, "python": sys.version.split()[0], "devices": len(devices)}
 
 
-def serve(read_fd: int, write_fd: int) -> None:
-    """Answer requests until the generator closes its end."""
-    # User code may fork: its children must not hold, or write to, the protocol's pipes.
-    os.set_inheritable(read_fd, False)
-    os.set_inheritable(write_fd, False)
+def serve(read_fd: int, write_fd: int, place_fd: int) -> None:
+    """Answer requests until the generator closes its end.
+
+    Args:
+        read_fd: where requests come from, one JSON object a line.
+        write_fd: where answers go.
+        place_fd: a file that takes Python's traceback at a crash and shortly before the time limit.
+    """
+    leave = os._exit
+    end_with_parent()
+    faulthandler.enable(place_fd)
+    note_exit(place_fd)
+    # User code may start processes: they must not hold, or write to, the protocol's pipes.
+    for descriptor in (read_fd, write_fd, place_fd):
+        os.set_inheritable(descriptor, False)
+    os.register_at_fork(after_in_child=lambda: os.closerange(write_fd, write_fd + 1))
     pid = os.getpid()
     handlers: dict[str, Callable[[Answer], Answer]] = {"hello": hello}
-    with os.fdopen(read_fd, "r", encoding="utf-8") as requests:
-        for line in requests:
-            request = json.loads(line)
-            method = request.pop("method")
-            try:
-                if method not in handlers:
-                    # Imported late: these modules import jax, and `hello` reports its absence.
-                    methods = importlib.import_module(__package__ + ".methods")
-                    handlers.update(methods.HANDLERS)
-                answer: Answer = {"ok": handlers[method](request)}
-            except Problem as problem:
-                answer = {"problem": problem.kind, "message": str(problem), **problem.data}
-            except MemoryError as error:
-                answer = {"problem": "memory", "message": str(error), "error": describe_exception(error)}
-            except BaseException as error:
-                answer = {"problem": "bug", "message": repr(error), "traceback": traceback.format_exc()}
-            if os.getpid() != pid:
-                os._exit(0)  # A child the user's code forked and let run back to us.
-            data = (json.dumps(answer, allow_nan=True) + "\n").encode()
-            while data:
-                data = data[os.write(write_fd, data) :]
+    try:
+        with os.fdopen(read_fd, "r", encoding="utf-8") as requests:
+            for line in requests:
+                request = json.loads(line)
+                with contextlib.suppress(RuntimeError):  # No memory left for the watching thread.
+                    faulthandler.dump_traceback_later(request.pop("limit"), file=place_fd)
+                answer = answered(handlers, request)
+                if os.getpid() != pid:
+                    leave(0)  # A child the user's code forked and let run back to us.
+                faulthandler.cancel_dump_traceback_later()
+                data = (json.dumps(answer, allow_nan=True) + "\n").encode()
+                while data:
+                    data = data[os.write(write_fd, data) :]
+    except OSError:
+        leave(CUT_OFF)
     # Threads and exit handlers of the user's code must not keep the process.
-    os._exit(0)
+    leave(0)
+
+
+def answered(handlers: dict[str, Callable[[Answer], Answer]], request: Answer) -> Answer:
+    """The answer to one request, or what went wrong."""
+    method = request.pop("method")
+    try:
+        if method not in handlers:
+            # Imported late: these modules import jax, and `hello` reports its absence.
+            methods = importlib.import_module(__package__ + ".methods")
+            handlers.update(methods.HANDLERS)
+        return {"ok": handlers[method](request)}
+    except Problem as problem:
+        return {"problem": problem.kind, "message": str(problem), **problem.data}
+    except MemoryError as error:
+        lift_memory_limit()
+        return {"problem": "memory", "message": text_of(error), "error": describe_exception(error)}
+    except BaseException as error:
+        return {"problem": "bug", "message": text_of(error), "traceback": traceback.format_exc()}

@@ -1,0 +1,70 @@
+"""Specs for every argument: what `--arg` gives, and for the rest what can be found out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax_pmap.inputs.arguments import input_search
+from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
+from jax_pmap.model import Refusal, RefusalError, Request
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.reading.read import make_resolver
+from jax_pmap.session import Session
+
+
+def collect(
+    session: Session, parsed: ParsedSource, facts: FunctionFacts, request: Request, say: Callable[[str], None]
+) -> tuple[dict[str, Spec], list[str]]:
+    """Specs by argument name, and ``NAME=SPEC`` texts of those the tool assumed.
+
+    Raises:
+        RefusalError: JP006 or JP007 for an option that does not fit, JP014 when no shapes were found
+            under which the function traces.
+    """
+    given = _given(request.args, facts)
+    replicated = [re.split(r"[\[.:]", text)[0] for text in (*request.replicate, *request.key)]
+    search = input_search(parsed, make_resolver(parsed), facts, given, replicated)
+    if search.specs is not None:
+        return search.specs, [format_argument(name, search.specs[name]) for name in search.annotated]
+    say("finding shapes the function runs on")
+    answer = session.ask("search_inputs", "finding example inputs", **search.request)
+    failed = answer.get("failed")
+    if failed is None:
+        specs: dict[str, Spec] = answer["specs"]
+        return specs, [format_argument(name, specs[name]) for name in answer["assumed"]]
+    name = failed["argument"] or next((p.name for p in facts.parameters if p.name not in given), "x")
+    why = f": {failed['reason']}" if failed["reason"] else ""
+    raise RefusalError(
+        Refusal(
+            "JP014",
+            f"no example was found for argument `{failed['path'] or name}` of `{facts.name}`{why}",
+            "Describe it, or give a function that returns all arguments:\n"
+            f"  --arg '{name}=f32[24,8]'\n  --inputs FILE::make_inputs",
+            facts.span,
+            (failed["error"],) if failed.get("error") else (),
+        )
+    )
+
+
+def _given(texts: Sequence[str], facts: FunctionFacts) -> dict[str, Any]:
+    known = [parameter.name for parameter in facts.parameters]
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, spec = parse_argument(text)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            did = f"did you mean `{near[0]}`? " if near else ""
+            raise RefusalError(
+                Refusal(
+                    "JP007",
+                    f"--arg names `{name}`, which is no argument of `{facts.name}`",
+                    f"{did}It takes: {', '.join(known) or 'nothing'}",
+                    facts.span,
+                )
+            )
+        given[name] = spec
+    return given

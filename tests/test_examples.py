@@ -1,0 +1,210 @@
+"""Every example does what it is there to show: roles, collectives and proof, through the real command line."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Case:
+    target: str
+    inputs: str
+    #: Path of a leaf (or name of an argument whose leaves all agree) -> its role.
+    roles: dict[str, str]
+    #: (op, value) in the order of the source.
+    syncs: tuple[tuple[str, str], ...]
+    #: Path of every output leaf -> its role.
+    outputs: dict[str, str]
+
+
+BATCH, TIME_MAJOR, WHOLE = "batch 0", "batch 1", "replicated"
+
+CASES = (
+    Case(
+        "seed_blocks.py::scale_by_two",
+        "numbers",
+        {"x": BATCH},
+        (),
+        {"result": BATCH},
+    ),
+    Case(
+        "seed_blocks.py::scale_and_add",
+        "numbers_and_offset",
+        {"x": BATCH, "y": WHOLE},
+        (),
+        {"result": BATCH},
+    ),
+    Case(
+        "seed_blocks.py::scale_and_sum",
+        "numbers",
+        {"x": BATCH},
+        (),  # its own psum is enough
+        {"result[0]": BATCH, "result[1]": WHOLE},
+    ),
+    Case(
+        "seed_blocks.py::simple_computation",
+        "numbers",
+        {"x": BATCH},
+        (),
+        {"result": BATCH},
+    ),
+    Case(
+        "seed_blocks.py::compute_fn",
+        "numbers",
+        {"x": BATCH},
+        (("psum", "jnp.sum(x**2)"),),
+        {"result": WHOLE},
+    ),
+    Case(
+        "seed_blocks.py::parallel_mean",
+        "numbers",
+        {"x": BATCH},
+        (),
+        {"result": WHOLE},
+    ),
+    Case(
+        "seed_blocks.py::train_step",
+        "params_and_batch",
+        {"params": WHOLE, "batch": BATCH},
+        (("pmean", "loss"), ("pmean", "grads")),
+        {"result[0]['b']": WHOLE, "result[0]['w']": WHOLE, "result[1]": WHOLE},
+    ),
+    Case(
+        "seed_blocks.py::synced_train_step",
+        "params_and_batch",
+        {"params": WHOLE, "batch": BATCH},
+        (("pmean", "loss"),),  # its own pmean synchronises the gradients
+        {"result[0]['b']": WHOLE, "result[0]['w']": WHOLE, "result[1]": WHOLE},
+    ),
+    Case(
+        "metrics.py::masked_mean",
+        "inputs_masked_mean",
+        {"values": BATCH, "mask": BATCH},
+        (("psum", "total"), ("psum", "count")),  # never a mean of the shards' ratios
+        {"result": WHOLE},
+    ),
+    Case(
+        "metrics.py::perplexity",
+        "inputs_perplexity",
+        {"losses": BATCH},
+        (("pmean", "jnp.mean(losses)"),),  # before the exponential
+        {"result": WHOLE},
+    ),
+    Case(
+        "metrics.py::evaluate",
+        "inputs_evaluate",
+        {"params": WHOLE, "images": BATCH, "labels": BATCH},
+        (
+            ("psum", "correct"),
+            ("psum", "images.shape[0]"),
+            ("pmin", "jnp.min(jnp.max(probabilities, axis=-1))"),
+        ),
+        {"result['accuracy']": WHOLE, "result['least_sure']": WHOLE, "result['predictions']": BATCH},
+    ),
+    Case(
+        "metrics.py::run_rnn",
+        "inputs_run_rnn",
+        {"params": WHOLE, "inputs": TIME_MAJOR, "state": BATCH},
+        (("pmean", "jnp.mean(outputs**2)"),),
+        {"result[0]": BATCH, "result[1]": TIME_MAJOR, "result[2]": WHOLE},
+    ),
+    Case(
+        "metrics.py::look_up",
+        "inputs_look_up",
+        {"data['index']": BATCH, "data['table']": WHOLE, "data['scale']": WHOLE},
+        (("pmax", "jnp.max(rows, axis=0)"),),
+        {"result[0]": BATCH, "result[1]": WHOLE},
+    ),
+)
+
+
+def jax_pmap(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in examples/, as an installed one would be."""
+    path = os.pathsep.join(filter(None, [str(repository / "generator"), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "jax_pmap", *words],
+        cwd=repository / "examples",
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def role(leaf: dict) -> str:
+    return leaf["role"] if leaf["axis"] is None else f"{leaf['role']} {leaf['axis']}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.target)
+def test_examples_are_proved_with_the_expected_plan(case: Case, repository: Path) -> None:
+    file = case.target.partition("::")[0]
+    answer = jax_pmap(
+        repository, "gen", case.target, "--inputs", f"{file}::{case.inputs}", "--output-format", "json"
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    report = json.loads(answer.stdout)
+    assert report["status"] == "proved"
+    assert {check["devices"] for check in report["evidence"]["checks"]} == {2, 3, 4, 8}
+
+    plan = report["plan"]
+    found = {leaf["path"]: role(leaf) for argument in plan["arguments"] for leaf in argument["leaves"]}
+    for path, leaf_role in found.items():
+        wanted = case.roles.get(path, case.roles.get(path.partition("[")[0]))
+        assert leaf_role == wanted, path
+    syncs = sorted(plan["syncs"], key=lambda sync: (sync["span"]["line"], sync["span"]["column"]))
+    assert [(sync["op"], sync["value"]) for sync in syncs] == list(case.syncs)
+    assert {leaf["path"]: role(leaf) for leaf in plan["outputs"]} == case.outputs
+
+
+def test_a_rank_over_the_batch_is_refused_with_its_line(repository: Path) -> None:
+    answer = jax_pmap(
+        repository, "gen", "metrics.py::ranks", "--inputs", "metrics.py::inputs_ranks", "--output-format", "json"
+    )
+    assert answer.returncode == 1
+    report = json.loads(answer.stdout)
+    assert report["status"] == "refused"
+    assert report["code"] is None
+    assert report["refusal"]["code"] == "JP043"
+    line = (repository / "examples" / "metrics.py").read_text().splitlines()[
+        report["refusal"]["span"]["line"] - 1
+    ]
+    assert "jnp.argsort" in line
+
+
+def test_the_demo_runs_on_eight_devices_and_agrees(repository: Path, tmp_path: Path) -> None:
+    generated = tmp_path / "train_pmap.py"
+    answer = jax_pmap(
+        repository,
+        "gen",
+        "train.py::train_step",
+        "--axis-name",
+        "batch",
+        "--inputs",
+        "train.py::example_inputs",
+        "-o",
+        str(generated),
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == ""
+    assert "proved on 2, 3, 4, 8 devices" in answer.stderr
+    text = generated.read_text()
+    sync = text.index("loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)")
+    assert sync < text.index("norm = optax.global_norm(grads)"), "clipped before the gradients are whole"
+
+    compared = subprocess.run(
+        [sys.executable, str(repository / "examples" / "compare.py"), str(generated)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+    heading, *steps = compared.stdout.splitlines()
+    assert "8 devices" in heading
+    assert len(steps) == 5

@@ -1,0 +1,550 @@
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jax_pmap import sources
+from jax_pmap.files import seal
+from jax_pmap.locate import import_name, locate
+from jax_pmap.model import RefusalError
+
+TRAIN = '''\
+"""Training."""
+
+import jax
+from functools import partial
+from losses import masked as loss_fn, NAMES
+import losses
+import optax
+from optax import adam
+
+
+def train_step(params, batch):
+    def inner(x):
+        return x
+
+    return inner(params), batch
+
+
+class Trainer:
+    rate = 0.1
+
+    def __init__(self):
+        pass
+
+    def step(self, batch):
+        return batch
+
+    def __call__(self, batch):
+        return batch
+
+
+fast_step = jax.jit(train_step)
+faster = partial(jax.jit, static_argnums=0)(fast_step)
+alias = loss_fn
+dotted = jax.jit(losses.masked, donate_argnums=(0,))
+double = lambda x, y=1: 2 * x
+tx, rate = optax.adam(1e-3), 0.1
+grad = jax.grad(train_step)
+'''
+LOSSES = "NAMES = ['a']\n\n\ndef masked(x):\n    return x\n"
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "pyproject.toml").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def write(project):
+    def write(files=None, **more):
+        for name, content in {**(files or {}), **more}.items():
+            path = project / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return project
+
+    return write
+
+
+@pytest.fixture
+def training(write):
+    return write(train=TRAIN, losses=LOSSES)
+
+
+def refused(target, directory, code):
+    with pytest.raises(RefusalError) as caught:
+        locate(target, directory)
+    refusal = caught.value.refusal
+    assert refusal.code == code, refusal
+    assert refusal.hint
+    assert refusal.reason.endswith(".")
+    return refusal
+
+
+def pick(source):
+    return source.shown_path, source.qualname
+
+
+# --- nothing is imported, written or chosen -----------------------------------------------
+
+
+def test_nothing_is_run_or_written(write):
+    project = write(train="raise SystemExit(1)\ndef f(x): return x\n")
+    before = sorted(project.rglob("*"))
+    modules = set(sys.modules)
+    for target in ("f", "train.py::f", "train:f"):
+        assert locate(target, project).qualname == "f"
+    assert sorted(project.rglob("*")) == before
+    assert "train" not in set(sys.modules) - modules
+
+
+def test_every_form_finds_the_same(training):
+    found = {
+        (s.path, s.qualname, s.module, s.root)
+        for s in (locate(t, training) for t in ("train_step", "train.py::train_step", "train:train_step"))
+    }
+    assert found == {(training / "train.py", "train_step", "train", training)}
+
+
+def test_source_record(training):
+    source = locate(" train.py::train_step ", training)
+    assert source.target == "train.py::train_step"
+    assert source.text == TRAIN
+    assert (source.encoding, source.newline, source.shown_path) == ("utf-8", "\n", "train.py")
+    assert source.name == "train_step"
+
+
+def test_two_candidates_are_never_chosen_between(write):
+    project = write({"b/c": "\n\nasync def f(x): return x\n"}, a="def f(x): return x\n")
+    refusal = refused("f", project, "JP003")
+    assert refusal.details == ("a.py::f  (line 1)\nb/c.py::f  (line 3)",)
+    for line in refusal.details[0].splitlines():
+        locate(line.partition("  ")[0], project)
+
+
+# --- FUNC ---------------------------------------------------------------------------------
+
+
+def test_nested_and_methods(training):
+    for typed in ("train_step.inner", "train_step.<locals>.inner", "inner", "train.py::train_step.inner"):
+        assert locate(typed, training).qualname == "train_step.inner"
+    for typed in ("Trainer.step", "step", "train:Trainer.step", "train.py::Trainer.step"):
+        assert locate(typed, training).qualname == "Trainer.step"
+
+
+def test_a_top_level_function_is_exact(write):
+    project = write(a="class A:\n    def f(self): pass\n", b="def f(x): return x\n")
+    assert pick(locate("f", project)) == ("b.py", "f")
+    assert pick(locate("A.f", project)) == ("a.py", "A.f")
+
+
+def test_two_methods_of_one_name(write):
+    project = write(a="class A:\n    def f(self): pass\nclass B:\n    def f(self): pass\n")
+    assert refused("f", project, "JP003").details == ("a.py::A.f  (line 2)\na.py::B.f  (line 4)",)
+
+
+def test_folders_that_are_not_searched(write):
+    text = "def f(x): return x\n"
+    skipped = (
+        "build",
+        "dist",
+        ".hid",
+        "x/node_modules",
+        "x/site-packages",
+        "x/__pycache__",
+        "env/lib",
+        "conda/l",
+    )
+    project = write({f"{folder}/a": text for folder in (*skipped, "mine")})
+    (project / "env" / "pyvenv.cfg").touch()
+    (project / "conda" / "conda-meta").mkdir()
+    assert pick(locate("f", project)) == ("mine/a.py", "f")
+
+
+def test_generated_files_and_links_are_no_candidates(write):
+    text = "def f(x): return x\n"
+    project = write(a=text, a_pmap=seal("# Generated by jax-pmap 0.1.0.\n" + text))
+    (project / "z.py").symlink_to("a.py")
+    (project / "loop").symlink_to(project)
+    assert pick(locate("f", project)) == ("a.py", "f")
+    assert pick(locate("a_pmap.py::f", project)) == ("a_pmap.py", "f")
+
+
+def test_a_file_that_only_mentions_the_name_is_not_parsed(write):
+    project = write(a="def f(x): return x\n", b="f(1) ((\n", c="def fg(x: return\n")
+    assert pick(locate("f", project)) == ("a.py", "f")
+
+
+def test_the_whole_project_from_a_folder_below(write):
+    project = write(
+        {"sub/b": "def g(x): return x\n", "sub/c": "def g(x): return x\n"}, a="def far(x): return x\n"
+    )
+    assert pick(locate("far", project / "sub")) == ("a.py", "far")
+    assert refused("g", project / "sub", "JP003").details == ("b.py::g  (line 1)\nc.py::g  (line 1)",)
+    assert refused("fra", project / "sub", "JP002").hint == "Did you mean `../a.py::far`?"
+    assert pick(locate("../a.py::far", project / "sub")) == ("a.py", "far")
+    assert pick(locate("sub/b.py::g", project / "sub")) == ("sub/b.py", "g")  # as reports show it
+
+
+def test_without_a_project_only_this_folder(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "other.py").write_text("def f(x): return x\n")
+    (tmp_path / "here" / "a.py").write_text("def f(x): return x\n")
+    assert locate("f", tmp_path / "here").path == tmp_path / "here" / "a.py"
+
+
+def test_bare_name_not_found(training):
+    assert refused("train_stpe", training, "JP002").hint == "Did you mean `train.py::train_step`?"
+    assert "train.py::Trainer.step" in refused("setp", training, "JP002").hint
+    refused("zzzzzzzz", training, "JP002")
+    assert refused("train.train_step", training, "JP002").hint.endswith("`train:train_step`.")
+
+
+@pytest.mark.parametrize(
+    "target", ["", " ", "train step", "train-step", "*", "f()", "a..b", ".f", "f.", "1f"]
+)
+def test_what_is_no_name(training, target):
+    assert "FUNC" in refused(target, training, "JP002").hint
+
+
+def test_names_in_other_alphabets(write):
+    project = write(
+        a="def größe(x): return x\n", b="# coding: latin-1\ndef Länge(x): return x\n".encode("latin-1")
+    )
+    assert locate("größe", project).qualname == "größe"
+    assert locate("gro\u0308ße", project).qualname == "größe"
+    assert locate("Länge", project).encoding == "iso-8859-1"
+
+
+def test_too_large_for_a_project(write, monkeypatch):
+    project = write(a="def f(x): return x\n", b="", c="")
+    monkeypatch.setattr(sources, "MAX_ENTRIES", 3)
+    assert "FILE::f" in refused("f", project, "JP002").hint
+    refused("a.py::g", project, "JP002")
+    refused("q.py::g", project, "JP001")
+    refused("q:g", project, "JP001")
+
+
+# --- FILE::FUNC ---------------------------------------------------------------------------
+
+
+def test_missing_files(training):
+    assert refused("trian.py::train_step", training, "JP001").hint == "Did you mean `train.py::train_step`?"
+    assert refused("src/train.py::f", training, "JP001").hint == "Did you mean `train.py::f`?"
+    assert refused("train::train_step", training, "JP001").hint == "Did you mean `train.py::train_step`?"
+    assert "Paths start from" in refused("zzzzzzzz::f", training, "JP001").hint
+    assert "before `::`" in refused("::f", training, "JP001").reason
+
+
+def test_a_folder_a_notebook_and_other_files(training):
+    (training / "pkg").mkdir()
+    (training / "pkg" / "m.py").write_text("def f(x): return x\n")
+    (training / "nb.ipynb").write_text("{}")
+    (training / "notes.txt").write_text("def f")
+    os.mkfifo(training / "fifo.py")
+    assert "pkg/m.py::f" in refused("pkg::f", training, "JP001").hint
+    assert "FILE::g" in refused("pkg::g", training, "JP001").hint
+    assert "nbconvert" in refused("nb.ipynb::f", training, "JP001").hint
+    assert "nbconvert" in refused("nb.ipynb", training, "JP001").hint
+    assert "not a Python file" in refused("notes.txt::f", training, "JP001").reason
+    assert "not a regular file" in refused("fifo.py::f", training, "JP001").reason
+    assert "not a Python file" in refused("/dev/null::f", training, "JP001").reason
+
+
+def test_missing_functions(training):
+    assert "`train.py::train_step`" in refused("train.py::Train_Stpe", training, "JP002").hint
+    assert "`losses.py::masked`" in refused("train.py::masked", training, "JP002").hint
+    assert "`train.py::Trainer.step`" in refused("train.py::Trainer.setp", training, "JP002").hint
+    hint = refused("train.py", training, "JP002").hint
+    assert hint.startswith("Name one of its functions: `train.py::train_step`")
+    assert "names no function" in refused("train.py::", training, "JP002").reason
+    assert "train.py::Trainer.step" in refused("train.py::Trainer::step", training, "JP002").hint
+
+
+def test_files_without_functions(write):
+    project = write(empty="", plain="x = 1\n")
+    assert "is empty" in refused("empty.py::f", project, "JP002").reason
+    assert "defines no function" in refused("plain.py::f", project, "JP002").hint
+
+
+def test_a_file_outside_the_project(training, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    (other / "m.py").write_text("def f(x): return x\n")
+    source = locate(f"{other / 'm.py'}::f", training)
+    assert (source.path, source.root, source.module) == (other / "m.py", other, "m")
+    assert not Path(source.shown_path).is_absolute()
+    assert (training / source.shown_path).resolve() == other / "m.py"
+
+
+def test_candidates_are_quoted_for_the_shell(write):
+    project = write({"my dir/a": "def f(x): return x\n", "b": "def f(x): return x\n"})
+    assert refused("f", project, "JP003").details == ("b.py::f  (line 1)\n'my dir/a.py::f'  (line 1)",)
+    assert locate("my dir/a.py::f", project).shown_path == "my dir/a.py"
+
+
+def test_odd_paths(training):
+    refused("null\0byte.py::f", training, "JP001")
+    refused("x" * 5000 + ".py::f", training, "JP001")
+    refused("~nobody-of-that-name/x.py::f", training, "JP001")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_unreadable(training):
+    (training / "train.py").chmod(0)
+    assert "cannot be read" in refused("train.py::train_step", training, "JP001").reason
+
+
+def test_huge_file(write):
+    project = write(huge="def f(x): return x\n" + "# padding\n" * 2_000_000, a="def f(x): return x\n")
+    assert "MiB" in refused("huge.py::f", project, "JP001").reason
+    assert pick(locate("f", project)) == ("a.py", "f")
+
+
+# --- one name, several definitions --------------------------------------------------------
+
+LAST = [
+    "def f(a): pass\ndef f(b): pass\n",
+    "if x:\n    def f(a): pass\ndef f(b): pass\n",
+    "from typing import overload\n@overload\ndef f(a: int): ...\ndef f(b): pass\n",
+    "try:\n    from fast import f\nexcept ImportError:\n    def f(b): pass\n",
+    "with x:\n    def f(a): pass\n    def f(b): pass\n",
+    "class f: pass\ndef f(b): pass\n",
+    "def f(b): pass\nf = jit(f)\n",
+]
+CONDITION = [
+    "if x:\n    def f(a): pass\nelse:\n    def f(b): pass\n",
+    "try:\n    def f(a): pass\nexcept E:\n    def f(b): pass\n",
+    "def f(a): pass\nif x:\n    def f(b): pass\n",
+    "match x:\n    case 1:\n        def f(a): pass\n    case _:\n        def f(b): pass\n",
+]
+
+
+@pytest.mark.parametrize("text", LAST)
+def test_the_last_one_is_live(write, text):
+    assert locate("f", write(a=text)).qualname == "f"
+
+
+@pytest.mark.parametrize("text", CONDITION)
+def test_a_condition_decides(write, text):
+    project = write(a=text)
+    for target in ("f", "a.py::f", "a:f"):
+        refusal = refused(target, project, "JP003")
+        assert "depends on a condition" in refusal.reason
+        assert refusal.span.line == text.count("\n", 0, text.index("f(b)")) + 1
+
+
+# --- package.module:FUNC ------------------------------------------------------------------
+
+
+def test_modules(write):
+    text = "def f(x): return x\n"
+    names = ("pkg/__init__", "pkg/sub/m", "src/app/__init__", "src/app/m", "lib/tools")
+    project = write(dict.fromkeys((*names, "pkg/twice", "pkg/twice/__init__"), text))
+    for target, path, module, root in [
+        ("pkg:f", "pkg/__init__.py", "pkg", "."),
+        ("pkg.sub.m:f", "pkg/sub/m.py", "pkg.sub.m", "."),
+        ("app.m:f", "src/app/m.py", "app.m", "src"),
+        ("tools:f", "lib/tools.py", "tools", "lib"),
+        ("pkg.twice:f", "pkg/twice/__init__.py", "pkg.twice", "."),
+    ]:
+        source = locate(target, project)
+        assert (source.shown_path, source.module, source.root) == (path, module, project / root)
+
+
+def test_module_below_the_folder_comes_first(write):
+    project = write(dict.fromkeys(("m", "sub/m"), "def f(x): return x\n"))
+    assert locate("m:f", project).shown_path == "m.py"
+    assert locate("m:f", project / "sub").shown_path == "sub/m.py"
+
+
+def test_module_in_two_source_folders(write):
+    project = write(dict.fromkeys(("a/m", "b/m"), "def f(x): return x\n"))
+    assert refused("m:f", project, "JP003").details == ("a/m.py::f  (line 1)\nb/m.py::f  (line 1)",)
+
+
+def test_missing_modules(write):
+    project = write({"pkg/train": "def f(x): return x\n"})
+    assert refused("pkg.trian:f", project, "JP001").hint == "Did you mean `pkg.train:f`?"
+    assert "not a module" in refused("pkg:f", project, "JP001").reason
+    assert "installed" in refused("optax.losses:f", project, "JP001").hint
+    assert refused("pkg/train.py:f", project, "JP001").hint.endswith("`pkg/train.py::f`.")
+    assert "FUNC" in refused("a-b:f", project, "JP001").hint
+    refused(":f", project, "JP001")
+    assert "pkg.train:FUNC" in refused("pkg.train:", project, "JP002").hint
+
+
+# --- import names -------------------------------------------------------------------------
+
+
+def test_import_names(write):
+    project = write(dict.fromkeys(("a/__init__", "a/b/__init__", "a/b/m", "a/c/m", "__init__", "top"), ""))
+    assert import_name(project / "a" / "b" / "m.py") == ("a.b.m", project)
+    assert import_name(project / "a" / "b" / "__init__.py") == ("a.b", project)
+    assert import_name(project / "a" / "c" / "m.py") == ("m", project / "a" / "c")
+    assert import_name(project / "top.py") == ("top", project)  # the top of a checkout is no package
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("my-script.py", "my-script"), ("v1.2.py", "v1-2"), ("01.py", "01")]
+)
+def test_a_file_that_cannot_be_imported_names_no_package(project, file, name):
+    (project / file).write_text("def f(x): return x\n")
+    source = locate(f"{file}::f", project)
+    assert (source.module, source.root) == (name, project)
+    assert not source.module.isidentifier()
+
+
+# --- JP004: what else a name can be -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "hint"),
+    [
+        ("Trainer", "is a class", "`train.py::Trainer.step` or `train.py::Trainer.__call__`"),
+        ("fast_step", "`jax.jit(train_step)`", "`train.py::train_step`"),
+        ("faster", "is a variable", "`train.py::train_step`"),
+        ("alias", "is a variable", "`losses.py::masked`"),
+        ("dotted", "is a variable", "`losses.py::masked`"),
+        ("double", "is a lambda", "`def double(x, y=1): return ...`"),
+        ("tx", "is a variable", "calls it"),
+        ("grad", "`jax.grad(train_step)`", "calls it"),
+        ("Trainer.rate", "is a variable", "calls it"),
+    ],
+)
+def test_other_kinds(training, name, reason, hint):
+    for target in (f"train.py::{name}", f"train:{name}", name):
+        refusal = refused(target, training, "JP004")
+        assert reason in refusal.reason
+        assert hint in refusal.hint
+        assert refusal.span.file == "train.py"
+        assert refusal.span.line > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("loss_fn", "`losses.py::masked`"),
+        ("adam", "not defined in the project"),
+        ("NAMES", "not defined in the project"),
+        ("losses", "package.module:FUNC"),
+    ],
+)
+def test_imports(training, name, hint):
+    refusal = refused(f"train.py::{name}", training, "JP004")
+    assert "import" in refusal.reason
+    assert hint in refusal.hint
+
+
+def test_a_bare_name_that_is_only_imported(training):
+    assert "imported from `optax`" in refused("adam", training, "JP004").reason
+
+
+def test_imports_are_followed_through_packages(write):
+    project = write(
+        {
+            "pkg/__init__": "from .core import (\n    one as two,\n)\n",
+            "pkg/core": "from pkg.deep import zero as one\n",
+            "pkg/deep": "def zero(x): return x\n",
+        },
+        a="from pkg import two as f\nimport pkg.deep\ng = pkg.deep.zero\nimport pkg.core as c\nh = c.one\n",
+        loop="from loop import f\n",
+    )
+    for name in "fgh":
+        assert "`pkg/deep.py::zero`" in refused(f"a.py::{name}", project, "JP004").hint
+    assert "`pkg/deep.py::zero`" in refused("pkg:two", project, "JP004").hint
+    refused("loop.py::f", project, "JP004")
+
+
+# --- JP005: files that do not parse -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "column", "shown"),
+    [
+        (b"x = 1\ndef f(x)\n    return x\n", 2, 8, "def f(x)"),
+        (b"x = 1\r\n  def f(x): pass\r\n", 2, None, "def f(x): pass"),
+        (b"def f(x):\n    return '\n", 2, 11, "return '"),
+        (b"def f(x):\n\0\n", 2, 0, "null byte"),
+        (b"def f(x): pass\n\n\nx = '\xe9'\n", 4, 0, "0xe9"),
+        (b"x = '\xe9'\ndef f(x): pass\n", 1, 0, "0xe9"),
+        (b"# coding: nothing\ndef f(x): pass\n", 1, 0, "nothing"),
+        (b"# coding: hex\ndef f(x): pass\n", 1, 0, ""),
+        (b"# coding: rot13\ndef f(x): pass\n", 1, 0, ""),
+        ("def f(x): pass\n".encode("utf-16"), 1, 0, "0xff"),
+        (b"def f(x): pass\nx = " + b"(" * 5000 + b")" * 5000, 2, None, ""),
+        (b"def f(x): pass\nx = " + b"-" * 100_000 + b"1\n", None, None, ""),
+        (b"def f(x): pass\nprint 'x'\n", 2, 0, "print 'x'"),
+    ],
+)
+def test_files_that_do_not_parse(write, data, line, column, shown):
+    project = write(a=data)
+    for target in ("a.py::f", "a:f", *(["f"] if data[:2] != b"\xff\xfe" else [])):
+        refusal = refused(target, project, "JP005")
+        assert shown in refusal.reason
+        assert refusal.span.file == "a.py"
+        assert line is None or refusal.span.line == line
+        assert column is None or refusal.span.column == column
+
+
+def test_a_broken_file_does_not_hide_a_good_one(write):
+    assert pick(locate("f", write(a="def f(x: pass\n", b="def f(x): pass\n"))) == ("b.py", "f")
+
+
+@pytest.mark.parametrize("count", [100, 3000])
+def test_long_elif_chains(write, count):
+    chain = "if x == 0:\n    y = 0\n" + "".join(f"elif x == {n}:\n    y = {n}\n" for n in range(count))
+    project = write(a="def f(x): pass\n" + chain)
+    try:
+        assert locate("a.py::f", project).qualname == "f"
+    except RefusalError as error:
+        assert count > 500
+        assert error.refusal.code == "JP005"
+
+
+def test_warnings_of_the_parser_are_not_ours_to_show(write):
+    assert locate("f", write(a="def f(x): return '\\d'\n")).qualname == "f"
+
+
+# --- text ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "newline"),
+    [
+        (b"def f(x): pass\r\n", "utf-8", "\r\n"),
+        (b"def f(x): pass\r", "utf-8", "\r"),
+        (b"def f(x): pass", "utf-8", "\n"),
+        (b"\xef\xbb\xbfdef f(x): pass\n", "utf-8-sig", "\n"),
+        (b"# -*- coding: latin-1 -*-\n# \xe9\ndef f(x): pass\n", "iso-8859-1", "\n"),
+        ("# coding: cp1252\r\n# €\r\ndef f(x): pass\r\n".encode("cp1252"), "cp1252", "\r\n"),
+        ("#!/usr/bin/python\n# vim: set fileencoding=utf-8 :\n# €\ndef f(x): pass\n".encode(), "utf-8", "\n"),
+    ],
+)
+def test_text_goes_back_to_the_same_bytes(write, data, encoding, newline):
+    source = locate("f", write(a=data))
+    assert (source.encoding, source.newline) == (encoding, newline)
+    assert source.text.encode(source.encoding) == data
+    assert not source.text.startswith("\ufeff")
+
+
+# --- speed --------------------------------------------------------------------------------
+
+
+def test_thousands_of_files(project):
+    body = "def helper_{n}(x):\n    return train_step(x)\n" * 40
+    for n in range(2000):
+        folder = project / f"d{n % 50}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"m{n}.py").write_text(body.replace("{n}", str(n)))
+    (project / "train.py").write_text(TRAIN)
+    start = time.perf_counter()
+    assert pick(locate("train_step", project)) == ("train.py", "train_step")
+    found = time.perf_counter() - start
+    start = time.perf_counter()
+    for path in sorted(project.rglob("*.py")):
+        path.read_bytes()
+    assert found < 20 * (time.perf_counter() - start) + 0.5
