@@ -7,9 +7,11 @@ prints, and nothing writes to the user's files.
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jax_pmap.config import read_config
@@ -45,6 +47,8 @@ MUTATORS = frozenset(
 )
 #: Refusals of explicit collectives that the compiler's global view does not share.
 COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
+#: Assignments of roles that are observed before giving up.
+CANDIDATES = 4
 #: Simulated devices the worker has: as many as the largest count of the proof.
 SIMULATED = 8
 
@@ -235,22 +239,25 @@ def _load(session: Session, target: Target, request: Request, say: Say) -> Loade
     try:
         load(None)
     except WorkerProblem as problem:
+        error = problem.error
+        line = error_span(error, session.directory, source)
+        refusal = Refusal(
+            "JP008",
+            f"`{source.shown_path}` cannot be imported: {problem.message}",
+            "Put what runs the program under `if __name__ == '__main__':`"
+            if error.get("type") == "SystemExit"
+            else "Make the file importable: `" + f"python -c 'import {source.module}'` must work",
+            line,
+            error_details(error),
+        )
+        if not dispensable(target, error):
+            raise RefusalError(refusal) from None
         needed = frozenset(facts.module_names) | {row.name for row in facts.imported}
         part = slice_for(target.parsed, needed)
-        error = problem.error
-        line = error_span(error, source)
         try:
-            load(part.text)
+            load(slice_for(target.parsed, needed | _inputs_name(target, request)).text)
         except WorkerProblem:
-            raise RefusalError(
-                Refusal(
-                    "JP008",
-                    f"`{source.shown_path}` cannot be imported: {problem.message}",
-                    "Make the file importable: `" + f"python -c 'import {source.module}'` must work",
-                    line,
-                    error_details(error),
-                )
-            ) from None
+            raise RefusalError(refusal) from None
         definitions, defined = part.definitions, part.names
         where = f" (line {line.line})" if line else ""
         carries = ", and the emitted file carries a copy of it" if part.definitions else ""
@@ -260,6 +267,52 @@ def _load(session: Session, target: Target, request: Request, say: Say) -> Loade
         )
     described, assumed = _inputs(session, target, request, say)
     return Loaded(tuple(described), tuple(assumed), definitions, defined, notes)
+
+
+def dispensable(target: Target, error: Mapping[str, Any]) -> bool:
+    """Whether what failed at import is use of jax at the top of the target's file, such as a demo.
+
+    ``@jax.pmap(axis_name=...)`` on another function, or a call of a pmapped one with the wrong number of
+    devices, is what people come here with: the target may not need it. An import that fails, an
+    error that is raised on purpose or anything else is the user's to mend.
+    """
+    import ast
+
+    from jax_pmap.reading.slice import defined, needs
+
+    lines = [line for file, line, _ in error.get("frames", ()) if file == str(target.source.path)]
+    related = {"jax", "jnp", "lax"}
+    for statement in target.parsed.tree.body if lines else ():
+        names = defined(statement) | {
+            node.id
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            uses = statement.names[0].name.startswith("jax") or (
+                isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("jax")
+            )
+        else:
+            uses = bool(needs(statement) & related)
+        first = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
+        if first <= lines[0] <= (statement.end_lineno or first):
+            raising = {n.lineno for n in ast.walk(statement) if isinstance(n, ast.Raise | ast.Assert)}
+            return (
+                uses
+                and error["type"] != "SystemExit"
+                and not isinstance(statement, ast.Import | ast.ImportFrom)
+                and not raising & set(lines)
+            )
+        related |= names if uses else set()
+    return False
+
+
+def _inputs_name(target: Target, request: Request) -> frozenset[str]:
+    """The input function's name, when it stands in the target's own file."""
+    file, double, name = (request.inputs or "").partition("::")
+    if double and (request.directory / file).resolve() == target.source.path.resolve():
+        return frozenset({name.partition(".")[0]})
+    return frozenset()
 
 
 def _inputs(
@@ -274,6 +327,7 @@ def _inputs(
                 f"calling `{request.inputs}`",
                 reference=request.inputs,
                 directory=str(request.directory),
+                file=_inputs_file(request),
             )
             return answer["arguments"], []
         from jax_pmap.inputs.collect import collect
@@ -287,7 +341,7 @@ def _inputs(
                 "JP013",
                 f"the file of `{request.inputs}` cannot be imported: {problem.message}",
                 "Correct that file first",
-                error_span(problem.error),
+                error_span(problem.error, session.directory),
                 error_details(problem.error),
             ) from None
         if problem.kind not in ("inputs", "count"):
@@ -295,7 +349,7 @@ def _inputs(
         given = f"`{request.inputs}`" if request.inputs else "the --arg options"
         known = problem.data.get("known") or []
         hint = (
-            f"Functions in it: {', '.join(known[:8])}"
+            f"Functions in it: {', '.join(f'`{name}`' for name in known[:8])}"
             if known
             else (
                 f"Return the arguments of `{facts.name}` as a tuple, ({', '.join(p.name for p in facts.parameters)}), "
@@ -304,11 +358,23 @@ def _inputs(
         )
         raise refused(
             "JP013",
-            f"{given}: {problem.message}",
+            problem.message if problem.message.startswith(given) else f"{given}: {problem.message}",
             hint,
-            error_span(problem.error) or facts.span,
+            error_span(problem.error, session.directory) or facts.span,
             error_details(problem.error),
         ) from None
+
+
+def _inputs_file(request: Request) -> dict[str, str] | None:
+    """Where ``FILE::callable`` is, and the name its module has for the user's own imports."""
+    from jax_pmap.locate import import_name
+
+    file, double, _ = (request.inputs or "").partition("::")
+    if not double:
+        return None
+    path = Path(os.path.normpath(request.directory.absolute() / Path(file).expanduser()))
+    module, root = import_name(path)
+    return {"path": str(path), "module": module, "root": str(root)}
 
 
 # --- observe ------------------------------------------------------------------------------
@@ -337,11 +403,12 @@ def _observe(
     session.ask("precision", "tracing the function", statics=finder.statics)
     first: Refusal | None = None
     for number, roles in enumerate(finder.candidates()):
-        if number >= 6:
+        if number >= CANDIDATES:
             break
         too_small = _batch_refusal(target, loaded, roles, request)
         if too_small is not None:
-            first = first or too_small
+            # Of a size that only came up because the likelier one does not trace, nothing is said.
+            first = first or (None if finder.trace_error else too_small)
             continue
         outcome = _observe_variants(session, target, body, roles, loaded, say, saved)
         if isinstance(outcome, Refusal):
@@ -414,7 +481,7 @@ def _reference_runs(session: Session, target: Target, finder: Any) -> dict[str, 
                 "JP052",
                 f"`{facts.name}` needs the value of a traced array: {first_line(error['message'])}",
                 "Use jnp.where or lax.cond for branches on data; arguments that choose branches: --static NAME",
-                error_span(error, target.source) or facts.span,
+                error_span(error, session.directory, target.source) or facts.span,
                 error_details(error),
             )
         name = numbers.pop(0)
@@ -424,7 +491,7 @@ def _reference_runs(session: Session, target: Target, finder: Any) -> dict[str, 
         "JP015",
         f"`{facts.name}` fails on these inputs: {error['type']}: {first_line(error['message'])}",
         "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
-        error_span(error, target.source) or facts.span,
+        error_span(error, session.directory, target.source) or facts.span,
         error_details(error),
     )
 
@@ -515,7 +582,8 @@ def _observe_variants(
         session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target)
     )
     size = batch_of(roles, loaded)
-    count = 4 if size >= 8 else 2
+    # As many shards as leave two rows to each: the more they differ, the more is seen.
+    count = next(count for count in (8, 4, 2, 1) if size >= 2 * count)
     start = saved.syncs if saved is not None else ()
     base = observer.observe(roles, {}, count, start)
     if isinstance(base, Refusal):

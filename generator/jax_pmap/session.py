@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from jax_pmap.config import project_root
 from jax_pmap.model import Refusal, RefusalError, Source, Span
 
 Answer = dict[str, Any]
@@ -27,7 +28,7 @@ DEFAULT_MEMORY = 8 << 30
 #: Lines of the user's own output that are kept for messages.
 KEPT_LINES = 40
 DEVICE_FLAG = "--xla_force_host_platform_device_count"
-#: Seconds between looks at whether the worker still lives, and before a time limit at where it is.
+#: Seconds between looks at whether the worker still lives, and for it to say where it is.
 LOOK = 0.25
 #: Seconds a Python may take to run its first line; what takes longer is no Python.
 START = 60.0
@@ -59,7 +60,8 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
         "MPLBACKEND": "Agg",
         "TMPDIR": home,
     }
-    environment.pop("JAX_PLATFORM_NAME", None)
+    for name in ("JAX_PLATFORM_NAME", "JAX_DISABLE_JIT"):
+        environment.pop(name, None)
     # What selects the *generator's* packages must not leak into the user's interpreter.
     environment.pop("PYTHONHOME", None)
     return environment
@@ -177,8 +179,7 @@ class Session:
             return
 
     def _send(self, method: str, request: Answer) -> None:
-        left = max(LOOK, self.deadline - time.monotonic() - LOOK)
-        data = (json.dumps({"method": method, "limit": left, **request}) + "\n").encode()
+        data = (json.dumps({"method": method, **request}) + "\n").encode()
         try:
             while data:
                 data = data[os.write(self._requests, data) :]
@@ -207,6 +208,10 @@ class Session:
         return answer
 
     def _too_slow(self, doing: str) -> Refusal:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGUSR2)  # The worker answers it with a traceback.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LOOK)
         self._kill()
         span = self._last_place()
         return Refusal(
@@ -268,8 +273,9 @@ class Session:
             frames = FRAME.findall(thread)
             if any(file == str(self._worker / "server.py") for file, _ in frames):
                 for file, line in frames:
-                    if not INSTALLED.search(file) and Path(file).parent != self._worker:
-                        return Span(file, int(line))
+                    path = Path(file)
+                    if not INSTALLED.search(file) and path.parent != self._worker and path.is_file():
+                        return Span(_from_root(file, self.directory), int(line))
         return None
 
     def _out_of_memory(self, doing: str, span: Span | None) -> Refusal:
@@ -308,7 +314,7 @@ class Session:
                 )
             )
         if problem == "memory" or out_of_memory(answer):
-            raise RefusalError(self._out_of_memory(doing, error_span(answer.get("error") or {})))
+            raise RefusalError(self._out_of_memory(doing, error_span(answer.get("error") or {}, self.directory)))
         if problem == "bug":
             raise RuntimeError(f"worker failed while {doing}\n{answer['traceback']}")
         raise WorkerProblem(problem, message, answer)
@@ -337,16 +343,32 @@ class WorkerProblem(Exception):
         return error
 
 
-def error_span(error: Answer, source: Source | None = None) -> Span | None:
-    """The deepest frame in user code, or the deepest one in the target's own file."""
+def error_span(error: Answer, directory: Path, source: Source | None = None) -> Span | None:
+    """The deepest frame in user code, or the deepest one in the target's own file.
+
+    Args:
+        error: the user's exception as the worker described it.
+        directory: files below the project that `directory` is in are named from its root.
+        source: the target, if its own file is the one to name.
+    """
     frames: Sequence[Sequence[Any]] = error.get("frames", ())
     if source is not None:
         for file, line, _ in reversed(frames):
             if Path(file) == source.path:
                 return Span(source.shown_path, int(line))
+    for file, line, _ in reversed(frames):
+        if not INSTALLED.search(file):
+            return Span(_from_root(file, directory), int(line))
     if error.get("file"):
-        return Span(str(error["file"]), int(error["line"] or 0))
+        return Span(_from_root(error["file"], directory), int(error["line"] or 0))
     return None
+
+
+def _from_root(file: str, directory: Path) -> str:
+    """`file` as reports name it: from the project root, or absolute where it is outside."""
+    root = project_root(directory.absolute())
+    path = Path(file)
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
 
 
 def error_details(error: Answer) -> tuple[str, ...]:

@@ -54,6 +54,10 @@ class Expression:
     is_call: bool
     #: True for a tuple, list or dict display.
     is_display: bool
+    #: True where a mean or sum of its parts is the mean or sum of it: + - * / and displays.
+    is_linear: bool
+    #: True for what decides which way Python goes: the test of an if, a while or an assert.
+    in_test: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ class Body:
             elif isinstance(child, cst.BaseExpression) and not (
                 isinstance(node, cst.For) and child is node.target
             ):
-                self._alone(child, "other", scope)
+                self._alone(child, "test" if isinstance(node, cst.If | cst.While) else "other", scope)
             elif isinstance(child, cst.WithItem):
                 self._alone(child.item, "other", scope)
 
@@ -200,7 +204,7 @@ class Body:
         index = next(self.numbers)
         blank = Statement(index, scope, kind, self.span(node), (), None, names_in(node), id(node), 0)
         self.statements[index] = blank
-        value = self._walk(node, index, None)
+        value = self._walk(node, index, None, kind == "test")
         statement = replace(blank, value=value)
         self.statements[index] = statement
         return statement
@@ -216,6 +220,8 @@ class Body:
             kind, value = "return", node.value
         elif isinstance(node, cst.Expr):
             value = node.value
+        elif isinstance(node, cst.Assert):
+            kind, value = "test", node.test
         index = next(self.numbers)
         points = tuple((name, self._next_point()) for name in dict.fromkeys(names))
         reads = names_in(value) if value is not None else names_in(node)
@@ -223,12 +229,12 @@ class Body:
             reads |= frozenset(names)
         blank = Statement(index, scope, kind, self.span(node), points, None, reads, block, order)
         self.statements[index] = blank
-        point = self._walk(value, index, None) if value is not None else None
+        point = self._walk(value, index, None, kind == "test") if value is not None else None
         statement = replace(blank, value=point)
         self.statements[index] = statement
         self._statement_nodes[node] = statement
 
-    def _walk(self, node: cst.CSTNode, statement: int, parent: int | None) -> int | None:
+    def _walk(self, node: cst.CSTNode, statement: int, parent: int | None, test: bool) -> int | None:
         """Number the expressions at and below `node`; the point of `node` itself, if it has one."""
         if isinstance(node, cst.Lambda):
             self._alone(node.body, "return", self._open(node, "").index)
@@ -249,8 +255,10 @@ class Body:
                 parent,
                 self.span(node),
                 self.code(node),
-                isinstance(node, cst.Call),
-                isinstance(node, cst.Tuple | cst.List | cst.Dict),
+                is_call=isinstance(node, cst.Call),
+                is_display=isinstance(node, cst.Tuple | cst.List | cst.Dict),
+                is_linear=is_linear(node),
+                in_test=test,
             )
             self.expressions.append(expression)
             self._expression_nodes[node] = expression
@@ -258,22 +266,26 @@ class Body:
         if isinstance(node, cst.Call):
             # The callee is no value of its own; what a method is called on is.
             if isinstance(node.func, cst.Attribute):
-                self._walk(node.func.value, statement, inner)
+                self._walk(node.func.value, statement, inner, test)
             elif isinstance(node.func, cst.Call):
                 for argument in node.func.args:
-                    self._walk(argument.value, statement, inner)
+                    self._walk(argument.value, statement, inner, test)
             elif isinstance(node.func, cst.Lambda):
-                self._walk(node.func, statement, inner)
+                self._walk(node.func, statement, inner, test)
             for argument in node.args:
-                self._walk(argument.value, statement, inner)
+                self._walk(argument.value, statement, inner, test)
         elif isinstance(node, cst.Attribute):
-            self._walk(node.value, statement, inner)
+            self._walk(node.value, statement, inner, test)
         elif isinstance(node, cst.GeneratorExp | cst.ListComp | cst.SetComp):
-            self._walk(node.for_in.iter, statement, inner)
-            self._walk(node.elt, statement, inner)
+            self._walk(node.for_in.iter, statement, inner, test)
+            self._walk(node.elt, statement, inner, test)
+        elif isinstance(node, cst.IfExp):
+            self._walk(node.test, statement, inner, True)
+            self._walk(node.body, statement, inner, test)
+            self._walk(node.orelse, statement, inner, test)
         else:
             for child in node.children:
-                self._walk(child, statement, inner)
+                self._walk(child, statement, inner, test)
         return point
 
     # -- weaving ---------------------------------------------------------------------------
@@ -544,6 +556,15 @@ def parenthesized(value: cst.BaseExpression) -> cst.BaseExpression:
     if isinstance(value, cst.Tuple) and not value.lpar:
         return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return value
+
+
+def is_linear(node: cst.CSTNode) -> bool:
+    """Whether partial values in a node make it partial in the same way, whatever their numbers are."""
+    if isinstance(node, cst.BinaryOperation):
+        return isinstance(node.operator, cst.Add | cst.Subtract | cst.Multiply | cst.Divide)
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.Minus | cst.Plus)
+    return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.Subscript)
 
 
 def harmless(suite: cst.BaseSuite) -> bool:

@@ -36,6 +36,8 @@ Definitions: TypeAlias = "Callable[[str, Body], tuple[Body, Sequence[GradientCal
 PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
+#: Up to this many expressions all are tapped from the start; beyond, statement by statement.
+TAP_ALL = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class Observer:
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
         for expression in self.by_point.values():
             statement = self.statements[expression.statement]
-            if statement.index in state.expanded:
+            if statement.index in state.expanded or expression.in_test or len(self.by_point) <= TAP_ALL:
                 taps.add(expression.point)
             elif expression.parent is not None and statement.kind in ("return", "assign"):
                 parent: Expression | None = self.by_point[expression.parent]
@@ -222,6 +224,8 @@ class Observer:
             answer = self._run(roles, overrides, count, state)
             if "raised" in answer:
                 if not state.fresh:
+                    if self._mend_tests(state, [Event(data) for data in answer["events"]]):
+                        continue
                     return self._raised(answer)
                 self._retreat(state)
                 continue
@@ -237,6 +241,8 @@ class Observer:
                     "Return the values the caller needs; changes made in place are not seen across devices",
                     self.facts.span,
                 )
+            if self._mend_tests(state, events):
+                continue
             final = result[-1]
             if not final.unaligned and not final.varying and not final.partial(numbers=True):
                 return Observation(
@@ -331,6 +337,38 @@ class Observer:
                 tainted |= {name for name, _ in statement.names}
         return advanced
 
+    def _mend_tests(self, state: _State, events: Sequence[Event]) -> bool:
+        """Numbers that decide which way Python goes must be those of the whole batch.
+
+        A test of a shape may agree on the example's sizes and differ on others, so it is mended
+        whether or not it does any harm here.
+        """
+        tests = {e.point: e for e in self.by_point.values() if e.in_test}
+        first: dict[int, Event] = {}
+        for event in events:
+            if event.point in tests:
+                first.setdefault(event.point, event)
+        partial = {p for p, event in first.items() if event.whole_op(True) and event.partial(True)}
+        innermost = [
+            tests[point] for point in partial if not any(c.point in partial for c in self._descendants(point))
+        ]
+        return self._wrap_all(state, innermost, first, numbers=True)
+
+    def _origins(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """Where a partial value is made: below it, past everything that might not be linear.
+
+        ``jnp.maximum(jnp.mean(x), 0)`` may look like a mean over shards on data where the
+        maximum does nothing; the mean inside it is one on all data.
+        """
+        partial = [
+            child
+            for child in self.children.get(expression.point, [])
+            if child.point in events and events[child.point].partial() and not events[child.point].unaligned
+        ]
+        if not partial or expression.is_linear:
+            return [expression]
+        return [origin for child in partial for origin in self._origins(child, events)]
+
     def _mend_assignment(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial names of an assignment whole, where they are made."""
         first: dict[int, Event] = {}
@@ -349,7 +387,13 @@ class Observer:
             return True
         if display and statement.value is not None:
             elements = self._elements(self.by_point[statement.value])
-            if self._wrap_all(state, elements, first, numbers=True):
+            origins = [o for e in elements for o in self._origins(e, first)]
+            if self._wrap_all(state, origins, first, numbers=True):
+                return True
+        if statement.value is not None and not display:
+            value = self.by_point[statement.value]
+            origins = self._origins(value, first)
+            if origins != [value] and self._wrap_all(state, origins, first, numbers=False):
                 return True
         added = False
         for name, point in statement.names:
@@ -443,7 +487,7 @@ class Observer:
         if not value.is_display and not whole.varying:
             op = whole.whole_op(numbers=True)
             if op is not None:
-                return state.add(self._sync(op, value.text, "wrap", value.span, whole), value.point) or (
+                return self._wrap_all(state, self._origins(value, first), first, numbers=True) or (
                     self._look_closer(state, statement, events)
                 )
             added = False
@@ -451,13 +495,8 @@ class Observer:
                 added |= state.add(sync, statement.value)
             return added or self._look_closer(state, statement, events)
         if value.is_display:
-            op = whole.whole_op(numbers=True)
-            arrays_only = not any(leaf.get("number") for leaf in whole.leaves)
-            if op is not None and arrays_only:
-                sync = self._sync(op, value.text, "wrap", value.span, whole)
-                if state.add(sync, value.point):
-                    return True
-            if self._wrap_all(state, self._elements(value), first, numbers=True):
+            origins = [o for e in self._elements(value) for o in self._origins(e, first)]
+            if self._wrap_all(state, origins, first, numbers=True):
                 return True
             mixed = [
                 e for e in self._elements(value) if e.point in first and first[e.point].partial(numbers=True)

@@ -33,7 +33,8 @@ def axes_tree(tree: Any, axes: Mapping[int, int], what: str, span: Span) -> Axes
         raise RefusalError(
             Refusal(
                 "JP054",
-                f"`{what}` is a `{name}` with leaves of different roles, which cannot be written as a prefix tree",
+                f"`{what}` is a `{name}` with leaves of different roles, which cannot be written as a "
+                "prefix tree",
                 f"Pass the parts of `{what}` that hold the batch as arguments of their own",
                 span,
             )
@@ -162,10 +163,17 @@ def same_value(argument: Described, roles: Roles, child: Any, outputs: Sequence[
         return False
     return all(
         outputs[index].shape == tuple(leaf["shape"])
-        and outputs[index].dtype == leaf["dtype"]
+        and same_dtype(leaf, outputs[index].dtype)
         and outputs[index].axis == axes.get(position)
         for position, (index, leaf) in enumerate(zip(indices, argument["leaves"], strict=True))
     )
+
+
+def same_dtype(leaf: Mapping[str, Any], dtype: str) -> bool:
+    """Whether an output's dtype is an argument leaf's; a Python number comes back as an array."""
+    if leaf["category"] in ("int", "float", "complex"):
+        return dtype.startswith(leaf["category"])
+    return bool(dtype == leaf["dtype"])
 
 
 def form(tree: Any) -> Any:

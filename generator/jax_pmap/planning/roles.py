@@ -20,6 +20,8 @@ from jax_pmap.reading.names import DATA_NAMES, STATE_NAMES
 from jax_pmap.session import Session
 
 Described = dict[str, Any]
+#: The most devices of the proof, where the user asks for no number.
+LARGEST_COUNT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class RoleFinder:
         self.why: dict[str, str] = {}
         self.forced: dict[tuple[str, int], int | None] = {}
         self.keys: set[tuple[str, int]] = set()
+        #: The least batch that the proof can be run on.
+        self.enough = request.devices.number or LARGEST_COUNT
         self.statics = self._statics()
         self._flags()
         self._keys()
@@ -102,7 +106,8 @@ class RoleFinder:
                     Refusal(
                         "JP047",
                         f"`{name}` has to be static, but a {argument['type']} cannot be hashed",
-                        f"Make `{name}` hashable (a frozen dataclass, a tuple), or bind it with functools.partial",
+                        f"Make `{name}` hashable (a frozen dataclass, a tuple), or bind it with "
+                        "functools.partial",
                         self.facts.span,
                     )
                 )
@@ -158,7 +163,8 @@ class RoleFinder:
                     raise RefusalError(
                         Refusal(
                             "JP007",
-                            f"--shard {text}: `{leaf['path']}` has shape {tuple(leaf['shape'])}, so no axis {axis}",
+                            f"--shard {text}: `{leaf['path']}` has shape {tuple(leaf['shape'])}, "
+                            f"so no axis {axis}",
                             f"Give an axis from 0 to {rank - 1}"
                             if rank
                             else "A scalar cannot be sharded: --replicate it",
@@ -267,6 +273,10 @@ class RoleFinder:
             sizes = self._sizes(free)
         for size_ in sizes:
             like = [leaf for leaf in free if size_ in leaf.shape]
+            if size_ != sizes[0] and sizes[0] < self.enough:
+                # What looks like the batch is only too small to be shown; splitting parameters along
+                # a dimension they share with the data would be something else.
+                like = [leaf for leaf in like if leaf.data > 0]
             data = [leaf for leaf in like if leaf.data > 0.2]
             anchor_axes = sorted({leaf.shape.index(size_) for leaf in data or like}) or [0]
             for axis in anchor_axes:
@@ -289,29 +299,36 @@ class RoleFinder:
     def _at(leaf: _Leaf) -> tuple[str, int]:
         return leaf.argument, leaf.index
 
-    @staticmethod
-    def _sizes(leaves: Sequence[_Leaf]) -> list[int]:
-        """Sizes that may be the batch's, by how many data-like leaves have them, axis 0 counting most."""
+    def _sizes(self, leaves: Sequence[_Leaf]) -> list[int]:
+        """Sizes that may be the batch's, by how many data-like leaves have them, axis 0 counting most.
+
+        One too small for the proof stays only as the likeliest of all, to be refused as such.
+        """
         score: dict[int, float] = {}
         for leaf in leaves:
             for axis, size in enumerate(leaf.shape):
                 if size >= 2:
                     weight = (leaf.data + 0.01) * (1.0, 0.45, 0.2, 0.1)[min(axis, 3)]
                     score[size] = score.get(size, 0.0) + weight
-        return sorted(score, key=lambda size: -score[size])[:4]
+        score = {size: points / (1 if size >= self.enough else 2) for size, points in score.items()}
+        first, *others = sorted(score, key=lambda size: -score[size]) or [0]
+        return [first, *(size for size in others if size >= self.enough)][:4] if first else []
 
     def _traces(self, chosen: dict[tuple[str, int], int]) -> bool:
         place, axis = next(iter(chosen.items()))
         size = self._shape(place)[axis]
-        answer = self.session.ask(
-            "trace",
-            "tracing the function with fewer rows",
-            **self._roles(chosen).request(),
-            size=max(2, size // 2) if size > 2 else 1,
-        )
-        if not answer["traced"]:
-            self.trace_error = self.trace_error or answer["error"]
-        return bool(answer["traced"])
+        # A function may insist on a multiple of some number of rows.
+        for fewer in dict.fromkeys((max(2, size // 2) if size > 2 else 1, size * 2 // 3, size // 3)):
+            answer = self.session.ask(
+                "trace",
+                "tracing the function with fewer rows",
+                **self._roles(chosen).request(),
+                size=fewer,
+            )
+            if answer["traced"]:
+                return True
+        self.trace_error = self.trace_error or answer["error"]
+        return False
 
     def _loose(self, chosen: dict[tuple[str, int], int]) -> set[tuple[str, int]]:
         """Leaves that may keep all their rows while the others lose some: nothing ties them to the batch."""

@@ -211,7 +211,7 @@ def shards(
     whole = Packed(values, statics)
     in_axes = whole.axes(axes)
     leaves = []
-    for leaf, axis in zip(whole.leaves, in_axes):
+    for leaf, axis in zip(whole.leaves, in_axes, strict=True):
         if axis is not None:
             parts = [take(leaf, axis, slice(i * size, (i + 1) * size)) for i in range(count)]
             leaf = np.stack(parts) if isinstance(leaf, np.ndarray) else jax.numpy.stack(parts)
@@ -220,8 +220,10 @@ def shards(
 
 
 def uneven_order(values: Values, axes: LeafAxes, size: int, random: np.random.Generator) -> np.ndarray:
-    """An order of the rows: sorted by an integer leaf when there is one, since labels and masks cannot be
-    scaled and shards with the same mix of them look alike; else random."""
+    """An order of the rows: sorted by an integer leaf when there is one, else random.
+
+    Labels and masks cannot be scaled, and shards with the same mix of them look alike.
+    """
     order = random.permutation(size)
     for name, by_leaf in axes.items():
         leaves = jax.tree.leaves(values[name])
@@ -233,27 +235,57 @@ def uneven_order(values: Values, axes: LeafAxes, size: int, random: np.random.Ge
     return order
 
 
-def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int) -> Values:
+def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int, wild: bool = False) -> Values:
     """The same kind of data in generic position: other rows first, other numbers, no leaf all equal.
 
     Floats keep their sign and size (each is scaled by a factor in [0.8, 1.2]); all-zero leaves
     become small positive numbers, since zero-initialised weights and moments would make summed
     and averaged gradients look alike. Batch leaves are also put in another order, one that makes
-    shards as unlike each other as the data allows.
+    shards as unlike each other as the data allows; `wild` scales their rows by factors from -2 to
+    3 as well, in order (0.1 to 3 where no element is negative), so that a clip, a branch or an
+    absolute value behind a reduction does on some shard what it does not do on the whole; and it
+    draws their integers and booleans anew, so that a mask of ones does not make a masked mean look
+    like a mean.
     """
     random = np.random.default_rng(seed)
     size = batch_size(values, axes)
+    if wild:
+        values = map_batch(values, axes, lambda leaf, _: redrawn(leaf, random))
     order = uneven_order(values, axes, size, random)
 
     def one(leaf: Any) -> Any:
-        if category(leaf) != "array" or not jax.dtypes.issubdtype(leaf.dtype, np.inexact):
+        if not is_float(leaf):
             return leaf
-        dtype = leaf.dtype
-        wide = np.asarray(leaf, np.complex128 if dtype.kind == "c" else np.float64)
+        wide = np.asarray(leaf, np.complex128 if leaf.dtype.kind == "c" else np.float64)
         noise = random.uniform(-1.0, 1.0, wide.shape)
         if not wide.any():
-            return (0.02 * (1.5 + noise)).astype(dtype)
-        return (wide * (1.0 + 0.2 * noise)).astype(dtype)
+            return (0.02 * (1.5 + noise)).astype(leaf.dtype)
+        return (wide * (1.0 + 0.2 * noise)).astype(leaf.dtype)
 
-    moved = map_batch(values, axes, lambda leaf, axis: take(leaf, axis, order))
+    def row(leaf: Any, axis: int) -> Any:
+        leaf = take(leaf, axis, order)
+        if not wild or not is_float(leaf):
+            return leaf
+        low = 0.1 if leaf.dtype.kind == "c" or np.min(np.asarray(leaf, np.float64)) >= 0 else -2.0
+        factors = np.linspace(low, 3.0, size).reshape([-1] + [1] * (leaf.ndim - 1 - axis))
+        return (leaf * factors).astype(leaf.dtype)
+
+    moved = map_batch(values, axes, row)
     return {name: value if name in statics else jax.tree.map(one, value) for name, value in moved.items()}
+
+
+def redrawn(leaf: Any, random: np.random.Generator) -> Any:
+    """Booleans at random; integers from the range they had, with 0 (or 1) where they were all equal."""
+    if category(leaf) != "array" or leaf.dtype.kind not in "biu" or not leaf.size:
+        return leaf
+    if leaf.dtype.kind == "b":
+        return random.integers(0, 2, leaf.shape).astype(bool)
+    low, high = int(np.min(leaf)), int(np.max(leaf))
+    if low == high:
+        low, high = min(low, 0), max(high, 0 if low else 1)
+    return random.integers(low, high, leaf.shape, leaf.dtype, endpoint=True)
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether a leaf is an array of real or complex floats."""
+    return category(leaf) == "array" and bool(jax.dtypes.issubdtype(leaf.dtype, np.inexact))

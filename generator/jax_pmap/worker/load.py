@@ -7,15 +7,16 @@ import linecache
 import os
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from .server import Problem, describe_exception, text_of
+from .server import Problem, describe_exception, summary
 
 #: jax settings that decide the devices. The worker has settled them; a module that sets them
-#: again at import would fail, because jax is already running.
-DEVICE_SETTINGS = frozenset({"jax_num_cpu_devices", "jax_platforms", "jax_platform_name"})
+#: again at import would fail, because jax is already running. Without jit, a proof takes minutes.
+SETTLED = frozenset({"jax_num_cpu_devices", "jax_platforms", "jax_platform_name", "jax_disable_jit"})
 
 
 def keep_devices() -> None:
@@ -23,7 +24,7 @@ def keep_devices() -> None:
     update = jax.config.update
 
     def update_but_devices(name: str, value: Any) -> None:
-        if name not in DEVICE_SETTINGS:
+        if name not in SETTLED:
             update(name, value)
 
     jax.config.update = update_but_devices
@@ -63,41 +64,60 @@ def import_file(path: str, name: str, root: str, source: str | None = None) -> t
     except BaseException as error:
         sys.modules.pop(name, None)
         raise Problem(
-            "import", f"{type(error).__name__}: {text_of(error)}", error=describe_exception(error)
+            "import", summary(error), error=describe_exception(error)
         ) from error
 
 
 def define(source: str, filename: str, name: str, namespace: dict[str, Any]) -> Any:
     """Run `source`, which defines `name`, in `namespace`; tracebacks show its lines."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    if source.strip() not in "".join(linecache.getlines(filename)):
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec", dont_inherit=True), namespace)
     return namespace[name]
 
 
-def resolve(reference: str, directory: str) -> Any:
-    """The object ``FILE::name`` or ``module:name`` stands for."""
-    if "::" in reference:
-        file, _, name = reference.partition("::")
-        path = os.path.abspath(os.path.join(directory, file))
-        if not os.path.isfile(path):
-            raise Problem("inputs", f"there is no file `{file}`")
-        module = import_file(path, os.path.splitext(os.path.basename(path))[0], os.path.dirname(path))
-    elif ":" in reference:
+def resolve(reference: str, directory: str, file: Mapping[str, str] | None) -> Any:
+    """The object ``FILE::name`` or ``module:name`` stands for.
+
+    Args:
+        reference: what the user typed.
+        directory: folder that modules are looked up in.
+        file: of the form ``FILE::name``, the file's ``path``, its ``module`` name and that one's ``root``.
+
+    Raises:
+        Problem: ``"inputs"``, there is no such thing; ``"import"``, its file cannot be imported.
+    """
+    if file is not None:
+        if not os.path.isfile(file["path"]):
+            raise Problem("inputs", f"there is no file `{reference.partition('::')[0]}`")
+        name = reference.partition("::")[2]
+        module = import_file(file["path"], file["module"], file["root"])
+    else:
         dotted, _, name = reference.partition(":")
+        if not dotted or not name:
+            raise Problem("inputs", "it is neither FILE::callable nor module:callable")
         if directory not in sys.path:
             sys.path.append(directory)
         try:
             module = importlib.import_module(dotted)
+        except MemoryError:
+            raise
         except BaseException as error:
             raise Problem(
-                "import", f"{type(error).__name__}: {text_of(error)}", error=describe_exception(error)
+                "import", summary(error), error=describe_exception(error)
             ) from error
-    else:
-        raise Problem("inputs", f"`{reference}` is neither FILE::callable nor module:callable")
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
             known: list[str] = [n for n, v in vars(module).items() if inspect.isfunction(v)]
-            raise Problem("inputs", f"`{reference}`: there is no `{part}` in it", known=known)
+            raise Problem("inputs", f"there is no `{part}` in it", known=known)
         value = getattr(value, part)
     return value
+
+
+def check_made(made: Any) -> None:
+    """Refuse what an input function returns when it forgot to return, or to be called in full."""
+    kinds = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, str, bytes)
+    if made is None or isinstance(made, kinds):
+        what = "None" if made is None else f"a {type(made).__name__}"
+        raise Problem("inputs", f"it returns {what}, which is no tuple of arguments")

@@ -140,6 +140,24 @@ def compare(
     return out
 
 
+def compare_numbers(whole: Recorded, events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Kinds of the Python numbers in `events`, those of a run on shards that did not come to its end."""
+    at: dict[int, list[dict[str, Any]]] = {}
+    for event in whole[0]:
+        at.setdefault(event["point"], []).append(event)
+    out = []
+    for event in events:
+        seen = at.get(event["point"], [])
+        same_form = seen and len(seen[0]["leaves"]) == len(event["leaves"])
+        if same_form and all("value" in leaf for leaf in (*seen[0]["leaves"], *event["leaves"])):
+            leaves = [
+                leaf_kind(left, right, [], [], count, 0.0)
+                for left, right in zip(seen[0]["leaves"], event["leaves"], strict=True)
+            ]
+            out.append({"point": event["point"], "occurrence": 0, "leaves": leaves})
+    return out
+
+
 def leaf_kind(
     left: dict[str, Any],
     right: dict[str, Any],

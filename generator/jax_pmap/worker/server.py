@@ -69,6 +69,12 @@ def text_of(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def summary(error: BaseException) -> str:
+    """Type and message of an exception, as the last line of a traceback has them."""
+    text = text_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def end_with_parent() -> None:
     """Ask Linux to kill this process when the generator is killed, which then cannot do so itself."""
     if sys.platform != "linux":
@@ -141,11 +147,14 @@ def serve(read_fd: int, write_fd: int, place_fd: int) -> None:
     Args:
         read_fd: where requests come from, one JSON object a line.
         write_fd: where answers go.
-        place_fd: a file that takes Python's traceback at a crash and shortly before the time limit.
+        place_fd: a file that takes Python's traceback at a crash and at SIGUSR2, which the generator sends
+            when the time is over.
     """
     leave = os._exit
     end_with_parent()
     faulthandler.enable(place_fd)
+    # Not `dump_traceback_later`: its thread reads the frames of one that runs, which can crash.
+    faulthandler.register(signal.SIGUSR2, place_fd, all_threads=False)
     note_exit(place_fd)
     # User code may start processes: they must not hold, or write to, the protocol's pipes.
     for descriptor in (read_fd, write_fd, place_fd):
@@ -157,12 +166,9 @@ def serve(read_fd: int, write_fd: int, place_fd: int) -> None:
         with os.fdopen(read_fd, "r", encoding="utf-8") as requests:
             for line in requests:
                 request = json.loads(line)
-                with contextlib.suppress(RuntimeError):  # No memory left for the watching thread.
-                    faulthandler.dump_traceback_later(request.pop("limit"), file=place_fd)
                 answer = answered(handlers, request)
                 if os.getpid() != pid:
                     leave(0)  # A child the user's code forked and let run back to us.
-                faulthandler.cancel_dump_traceback_later()
                 data = (json.dumps(answer, allow_nan=True) + "\n").encode()
                 while data:
                     data = data[os.write(write_fd, data) :]
