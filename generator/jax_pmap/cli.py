@@ -307,14 +307,18 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Refusal, s
     if options["force"] and not output:
         read.refuse("`--force` has no file to overwrite.", "Name it: `--force -o FILE`.")
     request = read.request(options)
+    from pathlib import Path
+
+    if output and not options["diff"]:
+        from jax_pmap.files import check_writable
+
+        check_writable(Path(output), force=options["force"])
 
     from jax_pmap.pipeline import generate
 
     result = generate(request, say)
     if not isinstance(result, Generated) or not output:
         return result, None
-    from pathlib import Path
-
     if options["diff"]:
         from jax_pmap.report.patch import patch
 
@@ -344,7 +348,7 @@ def _answer(
 
     patch: str | None = None
     result: Generated | Plan | Refusal
-    with _progress(options) as say:
+    with _progress(options) as say, _unwound():
         try:
             result, patch = ask(options, say)
         except RefusalError as error:
@@ -406,6 +410,25 @@ def _print_report(
             text.print_line(f"{options['output']} is up to date", console)
     else:
         text.print_plan(result, console)
+
+
+@contextlib.contextmanager
+def _unwound() -> Iterator[None]:
+    """Leave by way of every `finally` when told to end, so that the worker and its folder go too."""
+    import signal
+    import threading
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

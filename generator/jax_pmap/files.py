@@ -135,14 +135,7 @@ def write_code(path: Path, code: str, *, force: bool = False, newline: str = "\n
     Raises:
         RefusalError: JP016, with `path` as it was.
     """
-    try:
-        real = Path(os.path.realpath(path))
-        status = _status(path, real)
-        old = real.read_bytes() if status else b""
-    except (OSError, ValueError) as error:
-        _refuse_os(path, error)
-    if old.strip() and not force:
-        _check_ours(path, old)
+    real, status, old = _writable(path, force)
     bom = _BOM if old.startswith(_BOM.encode()) else ""
     ending = ("\r\n" if b"\r\n" in old else "\n") if old else newline
     new = (bom + _plain(code).replace("\n", ending)).encode()
@@ -152,6 +145,28 @@ def write_code(path: Path, code: str, *, force: bool = False, newline: str = "\n
         _replace(real, new, status)
     except OSError as error:
         _refuse_os(path, error)
+
+
+def check_writable(path: Path, *, force: bool = False) -> None:
+    """Refuse now what `write_code` would refuse after the work.
+
+    Raises:
+        RefusalError: JP016, as `write_code` does.
+    """
+    _writable(path, force)
+
+
+def _writable(path: Path, force: bool) -> tuple[Path, os.stat_result | None, bytes]:
+    """The file that `path` leads to, what it is (None: not there yet) and its bytes."""
+    try:
+        real = Path(os.path.realpath(path))
+        status = _status(path, real)
+        old = real.read_bytes() if status else b""
+    except (OSError, ValueError) as error:
+        _refuse_os(path, error)
+    if old.strip() and not force:
+        _check_ours(path, old)
+    return real, status, old
 
 
 def _status(path: Path, real: Path) -> os.stat_result | None:

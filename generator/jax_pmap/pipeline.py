@@ -33,7 +33,7 @@ from jax_pmap.model import (
 from jax_pmap.session import Session, WorkerProblem, error_details, error_span
 
 if TYPE_CHECKING:
-    from jax_pmap.emit.weave import Body
+    from jax_pmap.emit.places import Body
     from jax_pmap.planning.observe import Observation
     from jax_pmap.planning.roles import Described, Roles
     from jax_pmap.reading.facts import FunctionFacts
@@ -348,14 +348,15 @@ def _inputs(
             raise
         given = f"`{request.inputs}`" if request.inputs else "the --arg options"
         known = problem.data.get("known") or []
-        hint = (
-            f"Functions in it: {', '.join(f'`{name}`' for name in known[:8])}"
-            if known
-            else (
-                f"Return the arguments of `{facts.name}` as a tuple, ({', '.join(p.name for p in facts.parameters)}), "
-                "or as (args, kwargs)"
-            )
-        )
+        takes = ", ".join(p.name for p in facts.parameters)
+        if problem.error:
+            hint = "Correct it; it is called with a seed where it takes one, else without arguments"
+        elif known:
+            hint = f"Functions in it: {', '.join(f'`{name}`' for name in known[:8])}"
+        elif problem.message.startswith(("there is no file", "it is neither")):
+            hint = "Write --inputs FILE::callable or --inputs package.module:callable"
+        else:
+            hint = f"Return the arguments of `{facts.name}` as a tuple, ({takes}), or as (args, kwargs)"
         raise refused(
             "JP013",
             problem.message if problem.message.startswith(given) else f"{given}: {problem.message}",
@@ -383,7 +384,7 @@ def _inputs_file(request: Request) -> dict[str, str] | None:
 def _observe(
     session: Session, target: Target, loaded: Loaded, request: Request, say: Say, saved: Plan | None = None
 ) -> Observed:
-    from jax_pmap.emit.weave import Body
+    from jax_pmap.emit.places import Body
     from jax_pmap.planning.roles import RoleFinder
     from jax_pmap.reading.text import function_text
 
@@ -575,7 +576,8 @@ def _observe_variants(
     saved: Plan | None,
 ) -> Refusal | tuple[Observation, tuple[dict[str, str], ...], dict[str, tuple[str, ...]], frozenset[int]]:
     """Observe with the given static values, then with each other value the body asks about."""
-    from jax_pmap.planning.observe import Observer, merge_neighbours
+    from jax_pmap.planning.merge import merge_neighbours
+    from jax_pmap.planning.observe import Observer
 
     by_name = {argument["name"]: argument for argument in loaded.described}
     observer = Observer(
@@ -822,8 +824,9 @@ def _render(
     defined: frozenset[str],
 ) -> str:
     import jax_pmap
+    from jax_pmap.emit.places import Body
     from jax_pmap.emit.render import EmitUnit, Header, render
-    from jax_pmap.emit.weave import Body
+    from jax_pmap.emit.weave import weave
     from jax_pmap.reading.text import function_text
 
     facts, source = target.facts, target.source
@@ -878,8 +881,8 @@ def _render(
     try:
         elsewhere = {sync for other in adapted for sync in other.syncs}
         here = [sync for sync in syncs if sync not in elsewhere]
-        woven = body.weave(here, plan.guards, axis=axis, result=result)
-        copies = [other.body.definition(other.body.weave(other.syncs, axis=axis)) for other in adapted]
+        woven = weave(body, here, plan.guards, axis=axis, result=result)
+        copies = [other.body.definition(weave(other.body, other.syncs, axis=axis)) for other in adapted]
     except LookupError as error:
         raise refused(
             "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span
@@ -906,7 +909,7 @@ class Adapted:
 
 def _adapted(target: Target, syncs: tuple[Sync, ...]) -> list[Adapted]:
     """The functions beside the target that syncs stand in, in the order of the file."""
-    from jax_pmap.emit.weave import Body
+    from jax_pmap.emit.places import Body
     from jax_pmap.planning.observe import inside_of
     from jax_pmap.reading.read import parse, read
     from jax_pmap.reading.text import function_text
@@ -927,7 +930,7 @@ def _adapted(target: Target, syncs: tuple[Sync, ...]) -> list[Adapted]:
 
 def definitions_of(target: Target) -> Callable[[str, Body], tuple[Body, Any] | None]:
     """Finds functions of the target's file by name, for looking into them."""
-    from jax_pmap.emit.weave import Body
+    from jax_pmap.emit.places import Body
     from jax_pmap.reading.read import parse, read
     from jax_pmap.reading.text import function_text
 

@@ -82,6 +82,7 @@ class Session:
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions: Answer = {}
         self._closed = False
+        self._started = False
         self._greeted = False
         #: Where the worker leaves the line it was at when it crashed or ran out of time.
         self._place = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the session)
@@ -194,13 +195,14 @@ class Session:
             if now >= self.deadline:
                 raise RefusalError(self._too_slow(doing))
             if not self._greeted and not parts and now >= first:
-                raise RefusalError(self._no_python(f"did nothing for {START:g} s"))
+                raise RefusalError(self._no_python(f"is no Python: it did nothing for {START:g} s"))
             # A child of the worker may hold the pipe open: the end of the worker has to be seen as well.
             ended = self._process.poll() is not None
             wait = 0.0 if ended else min(LOOK, self.deadline - now)
             ready, _, _ = select.select([self._answers], [], [], wait)
             chunk = os.read(self._answers, 1 << 20) if ready else b""
             if chunk:
+                self._started = True
                 parts.append(chunk)
             elif ready or ended:
                 raise RefusalError(self._ended(doing))
@@ -235,7 +237,8 @@ class Session:
         self._drain.join(timeout=1)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         if not self._greeted:
-            return self._no_python(f"{how} before it could import jax")
+            what = "" if self._started else "is no Python: it "
+            return self._no_python(f"{what}{how} before it could import jax")
         if code in (-signal.SIGKILL, -signal.SIGABRT) and re.search(
             "bad_alloc|out of memory|OOM|Resource temporarily unavailable", "\n".join(self.output), re.I
         ):
@@ -309,12 +312,18 @@ class Session:
                 Refusal(
                     "JP009",
                     f"`{self.python}` cannot run your code: {message}",
-                    "Name the interpreter your code runs under (--python PATH), or install jax there: "
-                    f"{self.python} -m pip install jax",
+                    "Name the Python your code runs under, with jax installed: --python PATH"
+                    + (
+                        f"\nOr install it there: {self.python} -m pip install jax"
+                        if "import" in message
+                        else ""
+                    ),
                 )
             )
         if problem == "memory" or out_of_memory(answer):
-            raise RefusalError(self._out_of_memory(doing, error_span(answer.get("error") or {}, self.directory)))
+            raise RefusalError(
+                self._out_of_memory(doing, error_span(answer.get("error") or {}, self.directory))
+            )
         if problem == "bug":
             raise RuntimeError(f"worker failed while {doing}\n{answer['traceback']}")
         raise WorkerProblem(problem, message, answer)

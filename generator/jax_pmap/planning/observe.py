@@ -10,23 +10,14 @@ that feed it are made whole. A collective that raises or does not help is taken 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from jax_pmap.emit.weave import (
-    Body,
-    Expression,
-    Probe,
-    Scope,
-    Statement,
-    inside,
-    name_node,
-    place,
-    probe_name,
-)
+from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
+from jax_pmap.emit.weave import Probe, name_node, probe_name, weave
 from jax_pmap.model import Refusal, Span, Sync
+from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.roles import Roles
 from jax_pmap.reading.facts import FunctionFacts, GradientCall
 from jax_pmap.session import Answer, Session
@@ -187,10 +178,10 @@ class Observer:
         prelude = ["import jax"]
         for body in others:
             own = inside_of(body, syncs)
-            prelude.append(body.definition(body.weave(own, axis=axis)))
-            tapped = body.weave(own, axis=axis, taps=taps, probes=probes)
+            prelude.append(body.definition(weave(body, own, axis=axis)))
+            tapped = weave(body, own, axis=axis, taps=taps, probes=probes)
             prelude.append(body.definition(tapped.with_changes(name=name_node(probe_name(body.scope.index)))))
-        woven = target.weave(inside_of(target, syncs), axis=axis, taps=taps, probes=probes, reach=True)
+        woven = weave(target, inside_of(target, syncs), axis=axis, taps=taps, probes=probes, reach=True)
         return target.definition(woven), "\n".join(prelude)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
@@ -226,7 +217,8 @@ class Observer:
                 if not state.fresh:
                     if self._mend_tests(state, [Event(data) for data in answer["events"]]):
                         continue
-                    return self._raised(answer)
+                    last = self.owner.get(answer["last"]) if answer["last"] is not None else None
+                    return fails_on_share(self.facts, answer["raised"], last)
                 self._retreat(state)
                 continue
             events = [Event(data) for data in answer["events"]]
@@ -253,7 +245,7 @@ class Observer:
                     frozenset(answer["reached"]),
                 )
             if not self._advance(state, events):
-                return self._hopeless(state, final)
+                return next(iter(state.hopeless.values()), None) or self._not_whole(final)
         return Refusal(
             "JP043",
             f"no set of collectives was found within {ROUNDS} rounds",
@@ -534,8 +526,10 @@ class Observer:
                 return True
         if any(self._look_inside(state, culprit) for culprit in culprits):
             return True
-        place_ = culprits[0] if culprits else None
-        state.hopeless[statement.index] = self._coupled(statement, place_, first)
+        worst = culprits[0] if culprits else None
+        below = [first[c.point] for c in self._descendants(worst.point) if c.point in first] if worst else []
+        feeds_key = any(leaf["category"] == "key" for event in below for leaf in event.leaves)
+        state.hopeless[statement.index] = coupled(self.facts, statement, worst, feeds_key)
         return self._advance(state, events)
 
     def _look_inside(self, state: _State, call: Expression) -> bool:
@@ -566,6 +560,11 @@ class Observer:
         self._know(body, gradient_calls)
         return body.scope.index
 
+    def _not_whole(self, final: Event) -> Refusal:
+        leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]
+        all_partial = bool(leaves) and all(leaf["kind"] in PARTIAL for leaf in leaves)
+        return result_not_whole(self.owner[final.point], leaves, all_partial)
+
     def _descendants(self, point: int) -> list[Expression]:
         out = []
         for child in self.children.get(point, []):
@@ -584,85 +583,11 @@ class Observer:
                 out += self._partial_below(child, events)
         return out
 
-    # -- refusing ----------------------------------------------------------------------------
-
-    def _coupled(
-        self, statement: Statement, culprit: Expression | None, events: Mapping[int, Event]
-    ) -> Refusal:
-        span = culprit.span if culprit else statement.span
-        text = culprit.text if culprit else ", ".join(name for name, _ in statement.names)
-        short = " ".join(text.split())
-        short = short if len(short) <= 60 else short[:57] + "…"
-        below = (
-            [events[c.point] for c in self._descendants(culprit.point) if c.point in events]
-            if culprit
-            else []
-        )
-        keys = any(leaf["category"] == "key" for event in below for leaf in event.leaves)
-        drawn = any(f"{parameter}" in re.findall(r"\w+", text) for parameter in self.facts.key_parameters)
-        if (keys or drawn) and "random." in text:
-            return Refusal(
-                "JP051",
-                f"`{short}` draws random numbers whose shape depends on the batch: each device would draw the "
-                "same ones for other examples",
-                "Draw them outside and pass them as an argument of the batch's size, or pass one key per example",
-                span,
-            )
-        called = [p for p in self.facts.called_parameters if short.startswith(f"{p}(")]
-        if called:
-            return Refusal(
-                "JP053",
-                f"`{short}` couples the examples of the batch inside `{called[0]}`, which is an argument",
-                f"Call the function `{called[0]}` stands for directly, so that its reductions can be seen",
-                span,
-            )
-        return Refusal(
-            "JP043",
-            f"`{short}` couples the examples of the batch: on shards it is neither a share of the whole value "
-            "nor a mean, sum, maximum or minimum of it",
-            "Compute it from sums or means over the batch, keep it on one device, or try --backend jit, where "
-            "the compiler keeps the global meaning",
-            span,
-        )
-
-    def _hopeless(self, state: _State, final: Event) -> Refusal:
-        if state.hopeless:
-            return next(iter(state.hopeless.values()))
-        statement = self.owner[final.point]
-        leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]
-        mixed = leaves and all(leaf["kind"] in PARTIAL for leaf in leaves)
-        if mixed:
-            return Refusal(
-                "JP054",
-                f"the result's leaves {', '.join(leaf['path'] or 'result' for leaf in leaves[:4])} need different "
-                "collectives, and its container cannot be taken apart",
-                "Assign the values to names before they are put into the container",
-                statement.span,
-            )
-        return Refusal(
-            "JP043",
-            "the result couples the examples of the batch, and no collective makes it whole",
-            "Compute it from sums or means over the batch, or try --backend jit",
-            statement.span,
-        )
-
-    def _raised(self, answer: Answer) -> Refusal:
-        error = answer["raised"]
-        last = self.owner.get(answer["last"]) if answer["last"] is not None else None
-        where = f" after line {last.span.line}" if last else ""
-        return Refusal(
-            "JP043",
-            f"on one device's share of the batch the function fails{where}: {error['type']}: "
-            f"{error['message'].strip().splitlines()[0] if error['message'].strip() else ''}",
-            "Some size in the function belongs to the whole batch (a constant, a reshape); take it from a shape "
-            "instead, or name the roles: --shard / --replicate",
-            last.span if last else self.facts.span,
-        )
-
 
 def inside_of(body: Body, syncs: Sequence[Sync]) -> list[Sync]:
     """The syncs that stand in one body."""
-    return [s for s in syncs if s.span.file == body.text.shown_path and inside(place(s.span), place(body.scope.span))]
+    own, whole = body.text.shown_path, place(body.scope.span)
+    return [sync for sync in syncs if sync.span.file == own and inside(place(sync.span), whole)]
 
 
 def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:
@@ -691,59 +616,3 @@ def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], 
     if tree is None or not walk(tree, ""):
         return None
     return tuple(found.items())
-
-
-def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
-    """One collective where several of one kind stand together.
-
-    Syncs after a statement move down to the next sync of the same op, where nothing between
-    reads them; a display whose elements all have the same one around them gets it instead.
-    """
-    by_place = {place(statement.span): statement for statement in body.statements.values()}
-    out = list(syncs)
-    moved = True
-    while moved:
-        moved = False
-        for index, sync in enumerate(out):
-            target = _next_of_kind(body, by_place, out, sync)
-            if target is not None:
-                out[index] = dataclasses.replace(sync, span=target)
-                moved = True
-    for display in body.expressions:
-        if not display.is_display:
-            continue
-        elements = [e for e in body.expressions if e.parent == display.point]
-        around = [
-            s for s in out if s.where == "wrap" and any(place(s.span) == place(e.span) for e in elements)
-        ]
-        ops = {sync.op for sync in around}
-        if len(around) == len(elements) > 1 and len(ops) == 1:
-            size = sum(sync.bytes for sync in around)
-            out = [sync for sync in out if sync not in around]
-            out.append(Sync(ops.pop(), display.text, "wrap", display.span, bytes=size))
-    return tuple(out)
-
-
-def _next_of_kind(
-    body: Body, by_place: Mapping[tuple[int, int, int, int], Statement], syncs: Sequence[Sync], sync: Sync
-) -> Span | None:
-    """Span of the next sync that `sync` can join, or None."""
-    if sync.where != "after" or sync.paths != ("",):
-        return None
-    here = by_place.get(place(sync.span))
-    if here is None:
-        return None  # In a function of its own.
-    later = [
-        by_place[place(other.span)]
-        for other in syncs
-        if other.where == "after" and other.op == sync.op and other.paths == ("",)
-        if place(other.span) in by_place
-    ]
-    later = [s for s in later if s.block == here.block and s.order > here.order]
-    if not later:
-        return None
-    there = min(later, key=lambda s: s.order)
-    between = [s for s in body.statements.values() if here.index < s.index <= there.index]
-    touched = any(sync.value in s.reads or sync.value in dict(s.names) for s in between)
-    straight = all(s.block == here.block for s in between if s.scope == here.scope)
-    return None if touched or not straight or there.kind == "return" else there.span

@@ -113,9 +113,10 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         expected = ", ".join(signature.parameters)
+        named = f" and {', '.join(f'`{name}`' for name in sorted(kwargs))} by name" if kwargs else ""
         raise Problem(
             "count",
-            f"{error}; the function takes ({expected}), the inputs give {len(args)} + {sorted(kwargs)}",
+            f"{error}; the function takes ({expected}), and {len(args)} came by position{named}",
         ) from error
     bound.apply_defaults()
     return {name: to_host(value) for name, value in bound.arguments.items()}
@@ -250,7 +251,7 @@ def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int, w
     random = np.random.default_rng(seed)
     size = batch_size(values, axes)
     if wild:
-        values = map_batch(values, axes, lambda leaf, _: redrawn(leaf, random))
+        values = map_batch(values, axes, lambda leaf, axis: redrawn(leaf, axis, random))
     order = uneven_order(values, axes, size, random)
 
     def one(leaf: Any) -> Any:
@@ -274,16 +275,24 @@ def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int, w
     return {name: value if name in statics else jax.tree.map(one, value) for name, value in moved.items()}
 
 
-def redrawn(leaf: Any, random: np.random.Generator) -> Any:
-    """Booleans at random; integers from the range they had, with 0 (or 1) where they were all equal."""
+def redrawn(leaf: Any, axis: int, random: np.random.Generator) -> Any:
+    """Other integers and booleans from the range they had, with 0 (or 1) where they were all equal.
+
+    The first rows hold only the smallest and the last only the largest, so that some shard has no
+    True and some no False: else `any`, `all` and a count of one label look replicated.
+    """
     if category(leaf) != "array" or leaf.dtype.kind not in "biu" or not leaf.size:
         return leaf
-    if leaf.dtype.kind == "b":
-        return random.integers(0, 2, leaf.shape).astype(bool)
     low, high = int(np.min(leaf)), int(np.max(leaf))
-    if low == high:
+    if leaf.dtype.kind == "b":
+        low, high = 0, 1
+    elif low == high:
         low, high = min(low, 0), max(high, 0 if low else 1)
-    return random.integers(low, high, leaf.shape, leaf.dtype, endpoint=True)
+    size = leaf.shape[axis]
+    rise = np.linspace(-1.25, 1.25, size).reshape([-1] + [1] * (leaf.ndim - 1 - axis))
+    share = np.clip(rise + random.uniform(0.0, 1.0, leaf.shape), 0.0, 1.0 - 1e-9)
+    span = high - low + 1
+    return (low + np.minimum(np.floor(share * span), span - 1)).astype(leaf.dtype)
 
 
 def is_float(leaf: Any) -> bool:

@@ -63,9 +63,7 @@ def import_file(path: str, name: str, root: str, source: str | None = None) -> t
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
-        raise Problem(
-            "import", summary(error), error=describe_exception(error)
-        ) from error
+        raise Problem("import", summary(error), error=describe_exception(error)) from error
 
 
 def define(source: str, filename: str, name: str, namespace: dict[str, Any]) -> Any:
@@ -103,9 +101,7 @@ def resolve(reference: str, directory: str, file: Mapping[str, str] | None) -> A
         except MemoryError:
             raise
         except BaseException as error:
-            raise Problem(
-                "import", summary(error), error=describe_exception(error)
-            ) from error
+            raise Problem("import", summary(error), error=describe_exception(error)) from error
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):

@@ -363,12 +363,24 @@ def observe_code(request: Answer) -> Answer:
         fn: Callable[..., Any] = load.define(code, "<jax-pmap>", request["name"], scope)
         return fn
 
-    key = repr((request["reference_code"], request["reference_prelude"], request.get("axes"), request.get("overrides"), count))
+    key = repr(
+        (
+            request["reference_code"],
+            request["reference_prelude"],
+            request.get("axes"),
+            request.get("overrides"),
+            count,
+        )
+    )
     with prove.x64(wide or TARGET.x64):
         if key not in TARGET.whole:
             packed = Packed(data[0], statics)
             compiled = observe.run_whole(
-                function(request["reference_code"], request["reference_prelude"]), recorder, TARGET.signature, packed, TARGET.bound
+                function(request["reference_code"], request["reference_prelude"]),
+                recorder,
+                TARGET.signature,
+                packed,
+                TARGET.bound,
             )
             try:
                 TARGET.whole[key] = observe.record(

@@ -38,7 +38,9 @@ def describe_exception(error: BaseException, hide: str = "") -> Answer:
         and f"{os.sep}jax{os.sep}_src{os.sep}" not in frame.filename
     ]
     # jax appends where its tracing began; those are our lines, not the user's.
-    message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", text_of(error))[0].strip()
+    message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", text_of(error))[
+        0
+    ].strip()
     if isinstance(error, SyntaxError):
         return {
             "type": type(error).__name__,

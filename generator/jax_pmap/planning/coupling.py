@@ -1,0 +1,85 @@
+"""What to say when no collective makes a value whole: which code, which line, which way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax_pmap.emit.places import Expression, Statement
+from jax_pmap.model import Refusal
+from jax_pmap.reading.facts import FunctionFacts
+
+
+def coupled(
+    facts: FunctionFacts, statement: Statement, culprit: Expression | None, feeds_key: bool
+) -> Refusal:
+    """A value that is neither whole, nor a share, nor partial, made by `culprit`.
+
+    `feeds_key` says that a PRNG key goes into it.
+    """
+    span = culprit.span if culprit else statement.span
+    text = culprit.text if culprit else ", ".join(name for name, _ in statement.names)
+    short = shortened(text)
+    words = set(re.findall(r"\w+", text))
+    if "random." in text and (feeds_key or words & set(facts.key_parameters)):
+        return Refusal(
+            "JP051",
+            f"`{short}` draws random numbers whose shape depends on the batch: each device would draw "
+            "the same ones for other examples",
+            "Draw them outside and pass them as an argument of the batch's size, or pass one key per example",
+            span,
+        )
+    called = [name for name in facts.called_parameters if short.startswith(f"{name}(")]
+    if called:
+        return Refusal(
+            "JP053",
+            f"`{short}` couples the examples of the batch inside `{called[0]}`, which is an argument",
+            f"Call the function `{called[0]}` stands for directly, so that its reductions can be seen",
+            span,
+        )
+    return Refusal(
+        "JP043",
+        f"`{short}` couples the examples of the batch: on shards it is neither a share of the whole value "
+        "nor a mean, sum, maximum or minimum of it",
+        "Compute it from sums or means over the batch, keep it on one device, or try --backend jit, where "
+        "the compiler keeps the global meaning",
+        span,
+    )
+
+
+def result_not_whole(statement: Statement, leaves: Sequence[Mapping[str, Any]], all_partial: bool) -> Refusal:
+    """A result whose `leaves` stay partial or varying although nothing before it is to blame."""
+    if all_partial:
+        paths = ", ".join(leaf["path"] or "result" for leaf in leaves[:4])
+        return Refusal(
+            "JP054",
+            f"the result's leaves {paths} need different collectives, and its container cannot be taken apart",
+            "Assign the values to names before they are put into the container",
+            statement.span,
+        )
+    return Refusal(
+        "JP043",
+        "the result couples the examples of the batch, and no collective makes it whole",
+        "Compute it from sums or means over the batch, or try --backend jit",
+        statement.span,
+    )
+
+
+def fails_on_share(facts: FunctionFacts, error: Mapping[str, Any], last: Statement | None) -> Refusal:
+    """The function runs on the whole batch and raises `error` on one device's share of it."""
+    where = f" after line {last.span.line}" if last else ""
+    said = next((line.strip() for line in error["message"].splitlines() if line.strip()), "")
+    return Refusal(
+        "JP043",
+        f"on one device's share of the batch the function fails{where}: {error['type']}: {said}".rstrip(": "),
+        "Some size in the function belongs to the whole batch (a constant, a reshape); take it from a "
+        "shape instead, name the roles (--shard / --replicate), or try --backend jit",
+        last.span if last else facts.span,
+    )
+
+
+def shortened(text: str) -> str:
+    """An expression on one line, at most 60 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:57] + "…"

@@ -1,0 +1,65 @@
+"""One collective where several of one kind stand together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from jax_pmap.emit.places import Body, Statement, place
+from jax_pmap.model import Span, Sync
+
+
+def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
+    """One collective where several of one kind stand together.
+
+    Syncs after a statement move down to the next sync of the same op, where nothing between
+    reads them; a display whose elements all have the same one around them gets it instead.
+    """
+    by_place = {place(statement.span): statement for statement in body.statements.values()}
+    out = list(syncs)
+    moved = True
+    while moved:
+        moved = False
+        for index, sync in enumerate(out):
+            target = _next_of_kind(body, by_place, out, sync)
+            if target is not None:
+                out[index] = dataclasses.replace(sync, span=target)
+                moved = True
+    for display in body.expressions:
+        if not display.is_display:
+            continue
+        elements = [e for e in body.expressions if e.parent == display.point]
+        around = [
+            s for s in out if s.where == "wrap" and any(place(s.span) == place(e.span) for e in elements)
+        ]
+        ops = {sync.op for sync in around}
+        if len(around) == len(elements) > 1 and len(ops) == 1:
+            size = sum(sync.bytes for sync in around)
+            out = [sync for sync in out if sync not in around]
+            out.append(Sync(ops.pop(), display.text, "wrap", display.span, bytes=size))
+    return tuple(out)
+
+
+def _next_of_kind(
+    body: Body, by_place: Mapping[tuple[int, int, int, int], Statement], syncs: Sequence[Sync], sync: Sync
+) -> Span | None:
+    """Span of the next sync that `sync` can join, or None."""
+    if sync.where != "after" or sync.paths != ("",):
+        return None
+    here = by_place.get(place(sync.span))
+    if here is None:
+        return None  # In a function of its own.
+    later = [
+        by_place[place(other.span)]
+        for other in syncs
+        if other.where == "after" and other.op == sync.op and other.paths == ("",)
+        if place(other.span) in by_place
+    ]
+    later = [s for s in later if s.block == here.block and s.order > here.order]
+    if not later:
+        return None
+    there = min(later, key=lambda s: s.order)
+    between = [s for s in body.statements.values() if here.index < s.index <= there.index]
+    touched = any(sync.value in s.reads or sync.value in dict(s.names) for s in between)
+    straight = all(s.block == here.block for s in between if s.scope == here.scope)
+    return None if touched or not straight or there.kind == "return" else there.span
