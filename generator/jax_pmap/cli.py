@@ -9,13 +9,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from jax_pmap.diagnostics.base import Diagnostic
-    from jax_pmap.model import Generated, Plan, Refusal
+    from jax_pmap.model import Generated, Plan, Refusal, Request
 
 EXIT_COULD_NOT_ASK = 2
 EXIT_BUG = 70
@@ -117,7 +118,6 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
             "--backend",
             section="Parallel code",
             metavar="pmap|shard_map|jit",
-            default="pmap",
             help="Form of the code.  [default: pmap]",
         ),
         _option(
@@ -138,11 +138,10 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
             "--timeout",
             section="Running",
             metavar="SECONDS",
-            default="300",
             help="Time limit.  [default: 300]",
         ),
         _option(
-            "--memory", section="Running", metavar="SIZE", help="Memory limit, such as 8G.  [default: none]"
+            "--memory", section="Running", metavar="SIZE", help="Memory limit, such as 8G.  [default: 8G]"
         ),
         _option(
             "--output-format",
@@ -306,9 +305,7 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Refusal, s
         read.refuse("`--diff` has no file to compare with.", "Name it: `--diff -o FILE`.")
     if options["force"] and not output:
         read.refuse("`--force` has no file to overwrite.", "Name it: `--force -o FILE`.")
-    request = read.request(options)
-    from pathlib import Path
-
+    request = _request(options)
     if output and not options["diff"]:
         from jax_pmap.files import check_writable
 
@@ -329,10 +326,16 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Refusal, s
     return result, None
 
 
-def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Refusal, None]:
+def _request(options: dict[str, Any]) -> Request:
+    """The question the options ask, with the project's own defaults."""
     from jax_pmap import options as read
+    from jax_pmap.config import read_config
 
-    request = read.request(options)
+    return read.request(options, read_config(Path.cwd()))
+
+
+def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Refusal, None]:
+    request = _request(options)
 
     from jax_pmap.pipeline import make_plan
 

@@ -14,6 +14,8 @@ from typing import TypeAlias
 PLAN_SCHEMA_VERSION = 1
 #: dtype of a leaf whose array was never seen.
 UNKNOWN = "unknown"
+#: Seconds one run of the worker may take.
+DEFAULT_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,13 @@ class RefusalError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)
         self.refusal = refusal
+
+
+def refused(
+    code: str, reason: str, hint: str, span: Span | None, details: tuple[str, ...] = ()
+) -> RefusalError:
+    """A `RefusalError` in one line, to be raised."""
+    return RefusalError(Refusal(code, reason, hint, span, details))
 
 
 # --- locate -------------------------------------------------------------------------------
@@ -339,7 +348,7 @@ class Request:
     #: The user's interpreter; None: `[tool.jax-pmap] python`, $VIRTUAL_ENV, ./.venv, this one.
     python: Path | None = None
     #: Seconds of wall time for one run of the worker.
-    timeout: float = 300.0
+    timeout: float = DEFAULT_TIMEOUT
     #: Bytes of memory the worker may take; None: no limit of ours.
     memory: int | None = None
     #: False: static rules only, nothing is run (`--no-proof`).

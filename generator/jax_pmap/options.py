@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jax_pmap.model import Backend, Devices, Refusal, RefusalError, Request
+from jax_pmap.config import Config
+from jax_pmap.model import DEFAULT_TIMEOUT, Backend, Devices, Refusal, RefusalError, Request
 
 HELPERS = ("place", "devices")
 
@@ -119,8 +120,8 @@ def _check_roles(options: Mapping[str, Any]) -> None:
                 )
 
 
-def request(options: Mapping[str, Any]) -> Request:
-    """The `Request` that a command's parsed options ask for.
+def request(options: Mapping[str, Any], config: Config) -> Request:
+    """The `Request` that a command's parsed options ask for; `config` fills what they leave open.
 
     Raises:
         RefusalError: JP018, naming the option, its value and what it takes.
@@ -128,9 +129,13 @@ def request(options: Mapping[str, Any]) -> Request:
     _check_roles(options)
     return Request(
         target=options["target"],
-        axis_name=axis_name(options["axis_name"]),
-        devices=devices(options["devices"]),
-        backend=Backend(one_of("--backend", options["backend"], [str(name) for name in Backend])),
+        axis_name=axis_name(options["axis_name"]) or config.axis_name,
+        devices=devices(options["devices"])
+        if options["devices"] is not None
+        else config.devices or Devices(),
+        backend=Backend(one_of("--backend", options["backend"], [str(name) for name in Backend]))
+        if options["backend"] is not None
+        else config.backend or Backend.PMAP,
         inputs=options["inputs"],
         args=options["arg"],
         shard=options["shard"],
@@ -140,7 +145,9 @@ def request(options: Mapping[str, Any]) -> Request:
         donate=options["donate"],
         helpers=tuple(dict.fromkeys(one_of("--helper", name, HELPERS) for name in options["helper"])),
         python=Path(options["python"]) if options["python"] else None,
-        timeout=timeout(options["timeout"]),
+        timeout=timeout(options["timeout"])
+        if options["timeout"] is not None
+        else config.timeout or DEFAULT_TIMEOUT,
         memory=memory(options["memory"]),
         proof=not options["no_proof"],
         plan=Path(options["plan"]) if options.get("plan") else None,
@@ -155,11 +162,9 @@ def command_line(options: Mapping[str, Any]) -> str:
     the header of an emitted file does not depend on it.
     """
     words = ["jax-pmap", "gen", options["target"]]
-    for name in ("axis_name", "devices", "inputs", "plan"):
+    for name in ("axis_name", "devices", "inputs", "plan", "backend"):
         if options.get(name):
             words += [f"--{name.replace('_', '-')}", options[name]]
-    if options["backend"] != Backend.PMAP:
-        words += ["--backend", options["backend"]]
     for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper"):
         for value in options[name]:
             words += [f"--{name}", value]

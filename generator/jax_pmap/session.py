@@ -368,7 +368,7 @@ def error_span(error: Answer, directory: Path, source: Source | None = None) -> 
     for file, line, _ in reversed(frames):
         if not INSTALLED.search(file):
             return Span(_from_root(file, directory), int(line))
-    if error.get("file"):
+    if error.get("file") and not error["file"].startswith("<"):
         return Span(_from_root(error["file"], directory), int(error["line"] or 0))
     return None
 
@@ -399,3 +399,8 @@ def _environment_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or another user's
         return b""
+
+
+def first_line(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")

@@ -48,6 +48,8 @@ class Expression:
     is_display: bool
     #: True where a mean or sum of its parts is the mean or sum of it: + - * / and displays.
     is_linear: bool
+    #: Source of the test that decides whether this side of a conditional expression is taken.
+    side_of: str | None
     #: True for what decides which way Python goes: the test of an if, a while or an assert.
     in_test: bool
 
@@ -226,7 +228,9 @@ class Body:
         self.statements[index] = statement
         self.statement_nodes[node] = statement
 
-    def _walk(self, node: cst.CSTNode, statement: int, parent: int | None, test: bool) -> int | None:
+    def _walk(
+        self, node: cst.CSTNode, statement: int, parent: int | None, test: bool, side_of: str | None = None
+    ) -> int | None:
         """Number the expressions at and below `node`; the point of `node` itself, if it has one."""
         if isinstance(node, cst.Lambda):
             self._alone(node.body, "return", self._open(node, "").index)
@@ -250,6 +254,7 @@ class Body:
                 is_call=isinstance(node, cst.Call),
                 is_display=isinstance(node, cst.Tuple | cst.List | cst.Dict),
                 is_linear=is_linear(node),
+                side_of=side_of,
                 in_test=test,
             )
             self.expressions.append(expression)
@@ -273,8 +278,8 @@ class Body:
             self._walk(node.elt, statement, inner, test)
         elif isinstance(node, cst.IfExp):
             self._walk(node.test, statement, inner, True)
-            self._walk(node.body, statement, inner, test)
-            self._walk(node.orelse, statement, inner, test)
+            self._walk(node.body, statement, inner, test, self.code(node.test))
+            self._walk(node.orelse, statement, inner, test, self.code(node.test))
         else:
             for child in node.children:
                 self._walk(child, statement, inner, test)

@@ -297,3 +297,9 @@ def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], 
         return f"[{items}]"
 
     return build("")
+
+
+def inside_of(body: Body, syncs: Sequence[Sync]) -> list[Sync]:
+    """The syncs that stand in one body."""
+    own, whole = body.text.shown_path, place(body.scope.span)
+    return [sync for sync in syncs if sync.span.file == own and inside(place(sync.span), whole)]

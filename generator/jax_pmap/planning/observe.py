@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
-from jax_pmap.emit.weave import Probe, name_node, probe_name, weave
+from jax_pmap.emit.weave import Probe, inside_of, name_node, probe_name, weave
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.roles import Roles
@@ -42,6 +42,8 @@ class Observation:
     #: Point of the returned expression, to know which return was taken.
     result: int
     reached: frozenset[int]
+    #: Points that were passed: expressions and names that took part.
+    seen: frozenset[int]
 
 
 @dataclass(slots=True)
@@ -160,7 +162,8 @@ class Observer:
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
         for expression in self.by_point.values():
             statement = self.statements[expression.statement]
-            if statement.index in state.expanded or expression.in_test or len(self.by_point) <= TAP_ALL:
+            few = len(self.by_point) <= TAP_ALL
+            if few or statement.index in state.expanded or expression.in_test or expression.side_of:
                 taps.add(expression.point)
             elif expression.parent is not None and statement.kind in ("return", "assign"):
                 parent: Expression | None = self.by_point[expression.parent]
@@ -243,6 +246,7 @@ class Observer:
                     final.tree,
                     final.point,
                     frozenset(answer["reached"]),
+                    frozenset(event.point for event in events),
                 )
             if not self._advance(state, events):
                 return next(iter(state.hopeless.values()), None) or self._not_whole(final)
@@ -582,12 +586,6 @@ class Observer:
             else:
                 out += self._partial_below(child, events)
         return out
-
-
-def inside_of(body: Body, syncs: Sequence[Sync]) -> list[Sync]:
-    """The syncs that stand in one body."""
-    own, whole = body.text.shown_path, place(body.scope.span)
-    return [sync for sync in syncs if sync.span.file == own and inside(place(sync.span), whole)]
 
 
 def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:

@@ -20,6 +20,8 @@ from jax_pmap.reading.names import DATA_NAMES, STATE_NAMES
 from jax_pmap.session import Session
 
 Described = dict[str, Any]
+#: Batches below this come last: they cannot be spread over the devices of the proof.
+SMALLEST = 8
 #: The most devices of the proof, where the user asks for no number.
 LARGEST_COUNT = 8
 
@@ -199,7 +201,8 @@ class RoleFinder:
                 data = 0.0
                 self.why.setdefault(name, "a gradient is taken of it")
             elif name.lower() in STATE_NAMES:
-                data = 0.0
+                # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
+                data = 0.3 if differentiated and name not in self.facts.returned_names else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 data = 1.0
             elif name in self.facts.returned_names:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Span
-from jax_pmap.planning.roles import Roles
+from jax_pmap.planning.search import Observed
+from jax_pmap.reading.target import Target
 from jax_pmap.session import Answer, Session, error_details
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
@@ -16,33 +17,21 @@ STEPS = 3
 
 
 def prove(
-    session: Session,
-    plan: Plan,
-    roles: Roles,
-    code: str,
-    name: str,
-    path: str,
-    variants: Sequence[dict[str, str]],
-    span: Span,
-    say: Callable[[str], None],
-    *,
-    fixed: bool = False,
+    session: Session, target: Target, plan: Plan, observed: Observed, code: str, say: Callable[[str], None]
 ) -> Evidence:
-    """Run the emitted `code` on every device count the batch allows.
+    """Run the emitted `code` beside the reference on every device count the batch allows.
 
-    `variants` are values for static arguments; `fixed` says that the code chooses its own
-    devices, so that only their number can be tried.
+    Code that chooses its own devices is run on just those.
 
     Raises:
         RefusalError: JP045, with the output, the device count, the error and the likeliest cause.
     """
-    batch = batch_size(plan)
-    counts = [count for count in COUNTS if count <= batch]
-    if fixed:
-        counts = [plan.devices.number or 1]
+    batch, chosen = batch_size(plan), plan.devices.number
+    counts = [count for count in COUNTS if count <= batch] if chosen is None else [chosen]
     steps = STEPS if plan.chain else 2
+    name = target.facts.name
     checks: list[Check] = []
-    for variant in variants:
+    for variant in observed.variants:
         say(f"proving on {', '.join(map(str, counts))} devices")
         answer = session.ask(
             "prove",
@@ -50,19 +39,19 @@ def prove(
             code=code,
             name=name,
             module=name + "_parallel",
-            path=path,
+            path=str(target.source.path.with_name(f"{name}_parallel.py")),
             counts=counts,
             given_at=len(counts) - 1,
-            fixed=fixed,
+            fixed=chosen is not None,
             steps=steps,
             chain=[[argument, steps_into(where)] for argument, where in plan.chain],
             replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.axis is None],
             overrides=variant,
-            **roles.request(),
+            **observed.roles.request(),
         )
         for check in answer["checks"]:
             if "failure" in check:
-                raise RefusalError(failure(check, plan, span))
+                raise RefusalError(failure(check, target.facts.span))
             checks.append(
                 Check(
                     devices=check["devices"],
@@ -98,7 +87,7 @@ def steps_into(path: str) -> list[Any]:
     return steps
 
 
-def failure(check: Answer, plan: Plan, span: Span) -> Refusal:
+def failure(check: Answer, span: Span) -> Refusal:
     """What a failed check says to the user."""
     found = check["failure"]
     devices = check["devices"]

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .server import Problem
+from .server import Problem, summary
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
 LeafAxes = Mapping[str, Mapping[int, int]]
@@ -119,7 +119,13 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
             f"{error}; the function takes ({expected}), and {len(args)} came by position{named}",
         ) from error
     bound.apply_defaults()
-    return {name: to_host(value) for name, value in bound.arguments.items()}
+    values: Values = {}
+    for name, value in bound.arguments.items():
+        try:
+            values[name] = to_host(value)
+        except (TypeError, ValueError) as error:  # keys of a dict that cannot be sorted
+            raise Problem("inputs", f"jax cannot take `{name}` apart: {summary(error)}") from error
+    return values
 
 
 def invoke(fn: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:

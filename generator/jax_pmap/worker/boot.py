@@ -18,7 +18,7 @@ def main():  # type: () -> None
     # A blank before the first answer is no part of it, and says that this is a Python.
     os.write(write_fd, b" ")
     if sys.version_info < (3, 10):  # noqa: UP036 (the rest of the worker does not even compile there)
-        message = "Python %s is older than 3.10" % sys.version.split()[0]
+        message = "Python " + sys.version.split()[0] + " is older than 3.10"
         answer = json.dumps({"problem": "interpreter", "message": message}) + "\n"
         os.write(write_fd, answer.encode())
         return

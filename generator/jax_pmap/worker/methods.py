@@ -10,7 +10,7 @@ import numpy as np
 
 from . import arguments, load, observe, prove
 from .arguments import LeafAxes, Packed, Values
-from .server import Answer, Problem, describe_exception
+from .server import Answer, Problem, describe_exception, summary, text_of
 
 SEED = 20260
 #: Errors of jax that mean: this Python code needs the number, not a traced value.
@@ -25,7 +25,7 @@ CONCRETE = (
 
 def needs_number(error: BaseException) -> bool:
     """Whether an error says that Python code met a traced value where it needs the number."""
-    return isinstance(error, CONCRETE) or "concrete value" in str(error)
+    return isinstance(error, CONCRETE) or "concrete value" in text_of(error)
 
 
 class Target:
@@ -132,7 +132,7 @@ def describe(values: Values) -> list[Answer]:
                         "dtype": given_dtype(leaf),
                         "category": arguments.category(leaf),
                     }
-                    for path, leaf in zip(paths, leaves)
+                    for path, leaf in zip(paths, leaves, strict=False)
                 ],
             }
         )
@@ -186,9 +186,7 @@ def inputs_from_callable(request: Answer) -> Answer:
         except MemoryError:
             raise
         except BaseException as error:
-            raise Problem(
-                "inputs", f"{type(error).__name__}: {error}", error=describe_exception(error)
-            ) from error
+            raise Problem("inputs", summary(error), error=describe_exception(error)) from error
         load.check_made(made)
         args, kwargs = split_call(made)
         TARGET.data.append(arguments.bind(TARGET.signature, args, kwargs))
@@ -226,7 +224,7 @@ def inputs_from_specs(request: Answer) -> Answer:
         except MemoryError:
             raise
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
+            message = summary(error)
             raise Problem("inputs", message, error=describe_exception(error)) from error
         args, kwargs = [], {}
         for parameter in TARGET.signature.parameters.values():
@@ -290,7 +288,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
         flat = jax.tree.leaves(out)
         opaque[:] = [
             {"path": path, "type": type(leaf).__name__}
-            for path, leaf in zip(paths, flat)
+            for path, leaf in zip(paths, flat, strict=False)
             if arguments.category(leaf) == "opaque"
         ]
         table[:] = paths
@@ -300,7 +298,10 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
     shapes = jax.eval_shape(run, packed.leaves)
     if opaque:
         return [], {"opaque": opaque, "tree": trees[-1]}
-    out = [{"path": p, "shape": list(s.shape), "dtype": str(s.dtype)} for p, s in zip(table, shapes)]
+    out = [
+        {"path": p, "shape": list(s.shape), "dtype": str(s.dtype)}
+        for p, s in zip(table, shapes, strict=False)
+    ]
     return out, {"opaque": [], "tree": trees[-1]}
 
 
@@ -319,7 +320,7 @@ def precision(request: Answer) -> Answer:
                 raise
             except BaseException as error:
                 if name == "given":
-                    raise Problem("reference", str(error), error=describe_exception(error)) from error
+                    raise Problem("reference", summary(error), error=describe_exception(error, "<jax-pmap")) from error
                 continue
         eps = prove.coarsest_eps(jaxpr.jaxpr)
         if name == "given":
@@ -389,7 +390,7 @@ def observe_code(request: Answer) -> Answer:
             except MemoryError:
                 raise
             except BaseException as error:
-                raise Problem("reference", str(error), error=describe_exception(error)) from error
+                raise Problem("reference", summary(error), error=describe_exception(error, "<jax-pmap")) from error
         try:
             parts = observe.shard_run(
                 function(request["code"], request["prelude"]),

@@ -132,7 +132,7 @@ def compare(
         else:
             answer["leaves"] = [
                 leaf_kind(left, right, whole[1], parts[1], count, coarsest)
-                for left, right in zip(others[occurrence]["leaves"], event["leaves"])
+                for left, right in zip(others[occurrence]["leaves"], event["leaves"], strict=False)
             ]
             if event["point"] in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
@@ -175,7 +175,7 @@ def leaf_kind(
     }
     if "index" in left and "index" in right:
         found: list[set[str] | None] = []
-        for one, many in zip(whole, parts):
+        for one, many in zip(whole, parts, strict=False):
             value = one[left["index"]]
             if found and value.dtype.kind in "fc" and not np.isfinite(value).all():
                 found.append(None)  # Perturbed data left the function's domain: no statement.

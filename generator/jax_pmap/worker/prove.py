@@ -98,7 +98,7 @@ def same_form(got: Any, want: Any) -> dict[str, Any] | None:
     left, right = jax.tree.structure(got), jax.tree.structure(want)
     if left != right:
         return {"what": "structure", "got": str(left)[:400], "want": str(right)[:400], "path": ""}
-    for (path, a), (_, b) in zip(leaf_table(got), leaf_table(want)):
+    for (path, a), (_, b) in zip(leaf_table(got), leaf_table(want), strict=False):
         if np.shape(a) != np.shape(b):
             return {"what": "shape", "got": str(np.shape(a)), "want": str(np.shape(b)), "path": path}
         if str(jax.numpy.result_type(a)) != str(jax.numpy.result_type(b)):
@@ -163,9 +163,9 @@ def bounds(trial: Trial, coarse: Trial, coarse_eps: float, eps: float) -> list[l
     `trial` was run in.
     """
     out = []
-    for fine, rough in zip(trial.results, coarse.results):
+    for fine, rough in zip(trial.results, coarse.results, strict=False):
         row = []
-        for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(fine)):
+        for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(fine), strict=False):
             error, scale = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
             exact = host(b).dtype.kind not in "fcV"
             unit = max(error / coarse_eps if np.isfinite(error) else 0.0, scale)
@@ -209,7 +209,7 @@ def run_emitted(
             return {"failure": {**form, "step": step}}
         leaves = leaf_table(got)
         wanted = jax.tree.leaves(want)
-        for index, ((path, leaf), target) in enumerate(zip(leaves, wanted)):
+        for index, ((path, leaf), target) in enumerate(zip(leaves, wanted, strict=False)):
             left, right = host(leaf), host(target)
             error, scale = distance(left, right)
             bound = allowed[step][index]

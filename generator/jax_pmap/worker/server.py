@@ -41,6 +41,10 @@ def describe_exception(error: BaseException, hide: str = "") -> Answer:
     message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", text_of(error))[
         0
     ].strip()
+    # An error in a callback carries the whole stack as text, down to our first file.
+    head, stack, rest = message.partition("Traceback (most recent call last):")
+    if stack:
+        message = f"{head.strip()} {rest.strip().splitlines()[-1] if rest.strip() else ''}".strip()
     if isinstance(error, SyntaxError):
         return {
             "type": type(error).__name__,

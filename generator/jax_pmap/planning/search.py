@@ -1,0 +1,435 @@
+"""Try role assignments, the likeliest first, until observing confirms one; make the plan of it."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax_pmap.emit.beside import definitions_of
+from jax_pmap.emit.places import Body
+from jax_pmap.inputs.load import Loaded
+from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Sync, refused
+from jax_pmap.planning.merge import merge_neighbours
+from jax_pmap.planning.observe import Observation, Observer
+from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
+from jax_pmap.planning.roles import RoleFinder, Roles
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.target import Target
+from jax_pmap.reading.text import function_text
+from jax_pmap.session import Session, error_details, error_span, first_line
+
+#: Methods that change a dict or a list.
+MUTATORS = frozenset(
+    {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
+)
+#: Refusals of explicit collectives that the compiler's global view does not share.
+COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
+#: Assignments of roles that are observed before giving up.
+CANDIDATES = 4
+#: Devices of the largest proof, which the example batch must fill.
+LARGEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A confirmed plan and what the proof needs beside it."""
+
+    plan: Plan
+    roles: Roles
+    #: Values for static arguments (Python source by name), one dict for each variant observed.
+    variants: tuple[dict[str, str], ...]
+
+
+def find_plan(
+    session: Session,
+    target: Target,
+    loaded: Loaded,
+    request: Request,
+    say: Callable[[str], None],
+    saved: Plan | None = None,
+) -> Observed:
+    """The plan for the first assignment of roles that observing confirms.
+
+    With `saved`, the collectives of that plan are the ones to start from.
+
+    Raises:
+        RefusalError: what stood in the way of the likeliest assignment, or JP040 when there was none.
+    """
+    facts = target.facts
+    body = Body(function_text(target.parsed))
+    finder = RoleFinder(session, target.source, facts, request, loaded.described)
+    whole = _reference_runs(session, target, finder)
+    if whole["opaque"]:
+        bad = whole["opaque"][0]
+        raise refused(
+            "JP044",
+            f"output `result{bad['path']}` is a {bad['type']}; a function on several devices returns arrays",
+            "Return only arrays and numbers; keep strings and functions outside",
+            facts.span,
+        )
+    _check_mutation(target, loaded)
+    session.ask("precision", "tracing the function", statics=finder.statics)
+    first: Refusal | None = None
+    for number, roles in enumerate(finder.candidates()):
+        if number >= CANDIDATES:
+            break
+        too_small = _batch_refusal(target, loaded, roles, request)
+        if too_small is not None:
+            # Of a size that only came up because the likelier one does not trace, nothing is said.
+            first = first or (None if finder.trace_error else too_small)
+            continue
+        outcome = _observe_variants(session, target, body, roles, loaded, say, saved)
+        if isinstance(outcome, Refusal):
+            first = first or outcome
+            if request.backend is not Backend.JIT or outcome.code not in COMPILER_CAN:
+                continue
+            outcome = _global_view(session, target, roles, loaded, whole, body)
+        elif not depends_on_batch(outcome[0], target.facts):
+            first = first or Refusal(
+                "JP055",
+                f"no output of `{target.facts.name}` depends on the batch, so there is nothing to run in parallel",
+                "Name the argument that holds the batch: --shard NAME",
+                target.facts.span,
+            )
+            continue
+        observation, variants, values, reached = outcome
+        return _plan(target, loaded, request, body, roles, whole, observation, variants, values, reached)
+    if first is not None:
+        raise RefusalError(first)
+    raise _no_batch(target, loaded, finder.trace_error)
+
+
+def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
+    """Whether anything in the result was sharded, or had to be made whole."""
+    sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
+    return sharded or bool(observation.syncs or facts.collectives)
+
+
+def _global_view(
+    session: Session, target: Target, roles: Roles, loaded: Loaded, whole: Mapping[str, Any], body: Body
+) -> tuple[Observation, tuple[dict[str, str], ...], dict[str, tuple[str, ...]], frozenset[int]]:
+    """What the jit backend needs of a function whose examples depend on each other.
+
+    The compiler keeps the meaning; which outputs grow with the batch is asked by tracing with
+    half of it. Branches are all taken as reached: nothing is woven into them.
+    """
+
+    size = batch_of(roles, loaded)
+    fewer = session.ask("trace", "tracing the function with fewer rows", **roles.request(), size=size // 2)
+    leaves = []
+    for leaf, other in zip(whole["out"], fewer["out"], strict=True):
+        grown = [i for i, (a, b) in enumerate(zip(leaf["shape"], other["shape"], strict=True)) if a != b]
+        kind = f"sharded {grown[0]}" if grown and leaf["shape"][grown[0]] == size else "replicated"
+        leaves.append({**leaf, "kind": kind})
+    every = frozenset(branch.index for branch in body.branches)
+    points = frozenset(expression.point for expression in body.expressions)
+    observation = Observation((), tuple(leaves), whole["tree"], 0, every, points)
+    return observation, ({},), {}, every
+
+
+def _reference_runs(session: Session, target: Target, finder: Any) -> dict[str, Any]:
+    """Trace the function as given; Python numbers it needs as numbers become static."""
+    facts = target.facts
+    numbers = [
+        name
+        for name, argument in finder.described.items()
+        if name not in finder.statics
+        and argument["leaves"]
+        and all(leaf["category"] == "int" for leaf in argument["leaves"])
+    ]
+    while True:
+        answer = session.ask("trace", "tracing the function", axes={}, statics=finder.statics, size=None)
+        if answer["traced"]:
+            return answer
+        error = answer["error"]
+        if not answer["concrete"]:
+            break
+        if not numbers:
+            raise refused(
+                "JP052",
+                f"`{facts.name}` needs the value of a traced array: {first_line(error['message'])}",
+                "Use jnp.where or lax.cond for branches on data; arguments that choose branches: --static NAME",
+                error_span(error, session.directory, target.source) or facts.span,
+                error_details(error),
+            )
+        name = numbers.pop(0)
+        finder.statics = (*finder.statics, name)
+        finder.why[name] = "its value is needed while tracing"
+    raise refused(
+        "JP015",
+        f"`{facts.name}` fails on these inputs: {error['type']}: {first_line(error['message'])}",
+        "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
+        error_span(error, session.directory, target.source) or facts.span,
+        error_details(error),
+    )
+
+
+def _check_mutation(target: Target, loaded: Loaded) -> None:
+    """A compiled function changes copies of its arguments; the caller of the original sees the change."""
+    if any(decorator.set_aside for decorator in target.facts.decorators):
+        return
+    containers = {
+        a["name"]
+        for a in loaded.described
+        if isinstance(a["tree"], dict) and a["tree"]["kind"] in ("dict", "list")
+    }
+    nodes = sorted(
+        (
+            n
+            for n in ast.walk(target.parsed.definition)
+            if isinstance(n, ast.Name | ast.Call) and hasattr(n, "lineno")
+        ),
+        key=lambda node: (node.lineno, node.col_offset),
+    )
+    changed = {
+        id(node.value)
+        for node in ast.walk(target.parsed.definition)
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del)
+    } | {
+        id(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
+    }
+    for node in nodes:
+        if not isinstance(node, ast.Name) or node.id not in containers:
+            continue
+        if isinstance(node.ctx, ast.Store):
+            containers.discard(node.id)
+        elif id(node) in changed:
+            raise refused(
+                "JP049",
+                f"`{target.facts.name}` changes its argument `{node.id}` in place; on several devices that changes a copy",
+                f"Copy it first (`{node.id} = dict({node.id})`) and return what changed",
+                target.parsed.span(node),
+            )
+
+
+def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Request) -> Refusal | None:
+    """The batch must be large enough for the proof, and divisible where a count was asked for."""
+    by_name = {argument["name"]: argument for argument in loaded.described}
+    for name, leaves in roles.axes.items():
+        for index, axis in leaves.items():
+            leaf = by_name[name]["leaves"][index]
+            size = leaf["shape"][axis]
+            wanted = request.devices.number
+            if wanted is not None and size % wanted:
+                return Refusal(
+                    "JP041",
+                    f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: its batch of {size} does not divide over "
+                    f"{wanted} devices",
+                    f"Give inputs with a batch of {max(1, round(size / wanted)) * wanted}, or another --devices",
+                    target.facts.span,
+                )
+            if size < (wanted or LARGEST):
+                return Refusal(
+                    "JP041",
+                    f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: a batch of {size} is smaller than the "
+                    f"{wanted or LARGEST} devices of the proof",
+                    f"Give example inputs with a batch of at least {2 * (wanted or LARGEST)}",
+                    target.facts.span,
+                )
+    return None
+
+
+def _observe_variants(
+    session: Session,
+    target: Target,
+    body: Body,
+    roles: Roles,
+    loaded: Loaded,
+    say: Callable[[str], None],
+    saved: Plan | None,
+) -> Refusal | tuple[Observation, tuple[dict[str, str], ...], dict[str, tuple[str, ...]], frozenset[int]]:
+    """Observe with the given static values, then with each other value the body asks about."""
+
+    by_name = {argument["name"]: argument for argument in loaded.described}
+    observer = Observer(
+        session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target)
+    )
+    size = batch_of(roles, loaded)
+    # As many shards as leave two rows to each: the more they differ, the more is seen.
+    count = next(count for count in (8, 4, 2, 1) if size >= 2 * count)
+    start = saved.syncs if saved is not None else ()
+    base = observer.observe(roles, {}, count, start)
+    if isinstance(base, Refusal):
+        return base
+    syncs, reached, seen = base.syncs, base.reached, base.seen
+    variants: list[dict[str, str]] = [{}]
+    values: dict[str, tuple[str, ...]] = {}
+    for name in by_name:
+        argument = by_name[name]
+        given = argument["repr"]
+        if argument["none"]:
+            values[name] = ("None",)
+            continue
+        if name not in roles.statics or argument["type"] not in ("bool", "str", "NoneType"):
+            continue
+        proved = [given]
+        others = [value for asked, value in target.facts.compared if asked == name and value not in proved]
+        if argument["type"] == "bool":
+            others = [value for value in ("True", "False") if value != given]
+        for value in dict.fromkeys(others):
+            outcome = observer.observe(roles, {name: value}, count, syncs)
+            if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base):
+                continue
+            syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
+            variants.append({name: value})
+            proved.append(value)
+        values[name] = tuple(proved)
+    unseen = unseen_side(body, seen, values)
+    if unseen is not None:
+        return unseen
+    final = dataclasses.replace(
+        base, syncs=merge_neighbours(body, minimal(observer, roles, count, syncs, target))
+    )
+    return final, tuple(variants), values, reached
+
+
+def unseen_side(body: Body, seen: frozenset[int], values: Mapping[str, Any]) -> Refusal | None:
+    """A side of a conditional expression that no input took and that other inputs might take.
+
+    `values` are the arguments whose values the emitted code restricts to those that were tried.
+    """
+    for side in body.expressions:
+        own = body.statements[side.statement].scope == body.scope.index
+        if side.side_of is None or side.point in seen or not own:
+            continue
+        names = set(re.findall(r"[^\W\d]\w*", side.side_of)) & body.local_names
+        if not names <= set(values):
+            return Refusal(
+                "JP058",
+                f"`{side.text}` is taken only where `{side.side_of}` turns out otherwise than on these "
+                "inputs, so nothing in it was compared",
+                "Write it as an if statement (its unseen branch then raises), or pass a bool or a string "
+                "that decides it",
+                side.span,
+            )
+    return None
+
+
+def minimal(
+    observer: Any, roles: Roles, count: int, syncs: tuple[Sync, ...], target: Target
+) -> tuple[Sync, ...]:
+    """Without the collectives that the body's own ones make unnecessary."""
+    if not target.facts.collectives:
+        return syncs
+    kept = list(syncs)
+    for sync in syncs:
+        fewer = [other for other in kept if other is not sync]
+        outcome = observer.observe(roles, {}, count, fewer)
+        if not isinstance(outcome, Refusal) and len(outcome.syncs) == len(fewer):
+            kept = fewer
+    return tuple(kept)
+
+
+def kinds(observation: Observation) -> list[tuple[str, str]]:
+    """Paths and kinds of the result's leaves."""
+    return [(leaf["path"], leaf["kind"]) for leaf in observation.leaves]
+
+
+def itemsize(loaded: Loaded) -> Callable[[str], int]:
+    """Bytes of one element in the user's own precision, of dtypes observed in 64-bit mode."""
+    wide = any(leaf["dtype"] in ("float64", "complex128") for a in loaded.described for leaf in a["leaves"])
+
+    def size(dtype: str) -> int:
+        if dtype == "bool":
+            return 1
+        bits = int(re.sub(r"\D", "", dtype.partition("_")[0].removeprefix("key")) or 32)
+        return bits // 8 if wide or dtype not in ("float64", "complex128", "int64") else bits // 16
+
+    return size
+
+
+def batch_of(roles: Roles, loaded: Loaded) -> int:
+    """Size of the batch."""
+    by_name = {argument["name"]: argument for argument in loaded.described}
+    for name, leaves in roles.axes.items():
+        for index, axis in leaves.items():
+            return int(by_name[name]["leaves"][index]["shape"][axis])
+    return 0
+
+
+def _plan(
+    target: Target,
+    loaded: Loaded,
+    request: Request,
+    body: Body,
+    roles: Roles,
+    whole: Mapping[str, Any],
+    observation: Observation,
+    variants: tuple[dict[str, str], ...],
+    values: dict[str, tuple[str, ...]],
+    reached: frozenset[int],
+) -> Observed:
+    facts = target.facts
+    donated = [*request.donate]
+    for name in donated:
+        if name not in {p.name for p in facts.parameters}:
+            raise refused(
+                "JP007",
+                f"--donate names `{name}`, which is no argument of `{facts.name}`",
+                f"It takes: {', '.join(p.name for p in facts.parameters)}",
+                facts.span,
+            )
+    arguments = plan_arguments(facts, loaded.described, roles, values, donated)
+    output_axes, outputs = plan_outputs(observation, facts, whole["out"])
+    guards = tuple(
+        Guard(branch.span, branch.condition)
+        for branch in body.branches
+        if branch.index not in reached and not branch.harmless and branch.condition != "except"
+    )
+    return Observed(
+        Plan(
+            target=f"{target.source.shown_path}::{target.source.qualname}",
+            axis_name=target.axis_name,
+            arguments=arguments,
+            syncs=observation.syncs,
+            output_axes=output_axes,
+            outputs=outputs,
+            devices=request.devices,
+            guards=guards,
+            notes=(*loaded.notes, *_notes(arguments)),
+            assumed_inputs=loaded.assumed,
+            chain=chain(loaded.described, roles, observation.tree, outputs, facts.returned_names),
+            source_hash=function_text(target.parsed).digest,
+        ),
+        roles,
+        variants,
+    )
+
+
+def _notes(arguments: tuple[Argument, ...]) -> list[str]:
+    notes = []
+    for argument in arguments:
+        if len(argument.proved_values) > 1 or (
+            argument.proved_values and argument.proved_values != ("None",)
+        ):
+            allowed = " and ".join(argument.proved_values)
+            notes.append(
+                f"`{argument.name}` was tried with {allowed}; the emitted function takes no other value"
+            )
+        elif argument.static:
+            notes.append(
+                f"`{argument.name}` is static: the proof holds for the value it had; one that reduces "
+                "differently may need other collectives"
+            )
+    return notes
+
+
+def _no_batch(target: Target, loaded: Loaded, error: Mapping[str, Any]) -> RefusalError:
+    shapes = ", ".join(
+        f"{leaf['path']} {tuple(leaf['shape'])}"
+        for argument in loaded.described
+        for leaf in argument["leaves"]
+    )
+    why = f" ({first_line(error['message'])})" if error else ""
+    return refused(
+        "JP040",
+        f"no axis was found along which the inputs of `{target.facts.name}` can be split{why}: {shapes or 'no arrays'}",
+        "Name it: --shard NAME or --shard NAME:AXIS",
+        target.facts.span,
+    )

@@ -1,0 +1,77 @@
+"""The target as reading knows it, and what reading alone refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax_pmap.model import Request, Source, refused
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.reading.read import parse, read
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is known of the target before anything runs."""
+
+    source: Source
+    parsed: ParsedSource
+    facts: FunctionFacts
+    axis_name: str
+
+
+def read_target(source: Source, request: Request) -> Target:
+    """Read a located target and refuse what no run could make parallel.
+
+    Raises:
+        RefusalError: JP042, JP048, JP049, JP050 or JP056, and what `parse` raises.
+    """
+    parsed = parse(source)
+    facts = read(source, parsed)
+    where = facts.span
+    if facts.is_async or facts.is_generator:
+        what = "`async def`" if facts.is_async else "a generator"
+        raise refused(
+            "JP056", f"`{facts.name}` is {what}; jax runs plain functions", "Return arrays instead", where
+        )
+    if facts.owner or facts.closure_names:
+        what = "a method" if facts.owner == "class" else "defined inside another function"
+        raise refused(
+            "JP050",
+            f"`{source.qualname}` is {what}: its other values exist only in the running program",
+            "Move it to module level and pass what it needs as arguments",
+            where,
+        )
+    if facts.global_names:
+        names = ", ".join(f"`{name}`" for name in facts.global_names)
+        raise refused(
+            "JP049",
+            f"`{facts.name}` assigns {names} outside itself; on several devices that happens once, while tracing",
+            "Return the new value instead of assigning it",
+            where,
+        )
+    for decorator in facts.decorators:
+        if not decorator.set_aside:
+            raise refused(
+                "JP042",
+                f"`{facts.name}` is decorated with `@{decorator.text}`, and what that does to it is not known",
+                f"Name a function that calls it (def step(…): return {facts.name}(…)), or take the decorator off",
+                decorator.span,
+            )
+    return Target(source, parsed, facts, axis_name_of(facts, request))
+
+
+def axis_name_of(facts: FunctionFacts, request: Request) -> str:
+    """The axis name to use: as asked for, else that of the body's own collectives, else ``"batch"``."""
+    own = [c.axis_name for c in facts.collectives if c.axis_name is not None]
+    if request.axis_name is None:
+        return own[0] if own else facts.pmap_axis_name or "batch"
+    for collective in facts.collectives:
+        if collective.axis_name not in (None, request.axis_name):
+            raise refused(
+                "JP048",
+                f"`{collective.op}` in the body names the axis {collective.axis_name!r}, not {request.axis_name!r}",
+                f"Pass --axis-name {collective.axis_name}",
+                collective.span,
+            )
+    return request.axis_name
