@@ -19,7 +19,7 @@ def coupled(
     `feeds_key` says that a PRNG key goes into it.
     """
     span = culprit.span if culprit else statement.span
-    text = culprit.text if culprit else ", ".join(name for name, _ in statement.names)
+    text = culprit.text if culprit else ", ".join(name for name, _ in statement.names) or "this statement"
     short = shortened(text)
     words = set(re.findall(r"\w+", text))
     if "random." in text and (feeds_key or words & set(facts.key_parameters)):

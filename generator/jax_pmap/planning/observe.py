@@ -10,6 +10,7 @@ that feed it are made whole. A collective that raises or does not help is taken 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -25,6 +26,19 @@ from jax_pmap.session import Answer, Session
 #: Finds a function of the user's module by name: its body and the gradient calls in it.
 Definitions: TypeAlias = "Callable[[str, Body], tuple[Body, Sequence[GradientCall]] | None]"
 PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
+#: The collective that makes a reduction of this name whole.
+REDUCTIONS = {
+    "all": "pmin",
+    "amax": "pmax",
+    "amin": "pmin",
+    "any": "pmax",
+    "max": "pmax",
+    "mean": "pmean",
+    "min": "pmin",
+    "sum": "psum",
+}
+#: A method call that puts its argument into a local container.
+KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
 #: Up to this many expressions all are tapped from the start; beyond, statement by statement.
@@ -95,6 +109,11 @@ class Event:
     def varying(self) -> bool:
         """Whether some array in it is neither whole, nor a shard, nor partial."""
         return any(leaf["kind"] == "varying" for leaf in self.arrays)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether some array in it is the same on every shard of this data, and need not be on other data."""
+        return any(leaf.get("options") and leaf["kind"] == "varying" for leaf in self.arrays)
 
     def partial(self, numbers: bool = False) -> list[Answer]:
         """Its partial array leaves; with `numbers`, Python numbers too."""
@@ -224,7 +243,7 @@ class Observer:
                     return fails_on_share(self.facts, answer["raised"], last)
                 self._retreat(state)
                 continue
-            events = [Event(data) for data in answer["events"]]
+            events = [self._named(Event(data)) for data in answer["events"]]
             if self._drop_useless(state, events):
                 continue
             state.fresh.clear()
@@ -240,6 +259,12 @@ class Observer:
                 continue
             final = result[-1]
             if not final.unaligned and not final.varying and not final.partial(numbers=True):
+                chance = next((event for event in events if event.by_chance), None)
+                if chance is not None:
+                    statement = self.owner[chance.point]
+                    if self._look_closer(state, statement, events):
+                        continue
+                    return state.hopeless[statement.index]
                 return Observation(
                     tuple(state.syncs),
                     tuple(final.leaves),
@@ -256,6 +281,18 @@ class Observer:
             "Split the function, or compute the reduced values in statements of their own",
             self.facts.span,
         )
+
+    def _named(self, event: Event) -> Event:
+        """Settle what the data could not tell, where the call's own name says which reduction it is."""
+        value = self.owner[event.point].value
+        expression = self.by_point.get(event.point) or (self.by_point.get(value) if value else None)
+        if expression is not None and expression.is_call:
+            callee = re.match(r"[\w.]*?(\w+)\(", expression.text)
+            method = re.search(r"\.(\w+)\([^()]*\)$", expression.text)
+            named = [REDUCTIONS.get(match[1]) for match in (callee, method) if match]
+            for leaf in event.leaves:
+                leaf["kind"] = next((op for op in named if op in leaf.get("options", ())), leaf["kind"])
+        return event
 
     def _retreat(self, state: _State) -> None:
         """The last collectives raised: try them one by one from now on, the first alone."""
@@ -308,6 +345,12 @@ class Observer:
                     return advanced or self._look_closer(state, statement, events)
                 continue
             depends = bool(statement.reads & tainted)
+            if statement.kind == "other":
+                if advanced or depends:
+                    break
+                if statement.index not in state.hopeless and self._mend_kept(state, statement, events):
+                    return True
+                continue
             if statement.kind == "return" and event.point == statement.value:
                 if advanced:
                     break
@@ -399,6 +442,23 @@ class Observer:
             for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
                 added |= state.add(sync, point)
         return added
+
+    def _mend_kept(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+        """Make whole what a statement like ``parts.append(jnp.mean(x))`` puts into a local container."""
+        call = self.by_point[statement.value] if statement.value is not None else None
+        if call is None or not KEEPS.match(call.text):
+            return False
+        first: dict[int, Event] = {}
+        for event in events:
+            if self.owner[event.point] is statement:
+                first.setdefault(event.point, event)
+        kept = [child for child in self.children.get(call.point, []) if child.point in first]
+        if any(first[child.point].varying for child in kept):
+            return self._look_closer(state, statement, events)
+        partial = [child for child in kept if first[child.point].partial()]
+        return self._wrap_all(
+            state, [o for c in partial for o in self._origins(c, first)], first, numbers=False
+        )
 
     def _gradients_in(self, statement: Statement) -> list[Expression]:
         """Gradient calls inside a statement, where they are not all of it."""
@@ -530,6 +590,11 @@ class Observer:
                 return True
         if any(self._look_inside(state, culprit) for culprit in culprits):
             return True
+        value = self.by_point.get(statement.value) if statement.value is not None else None
+        if not culprits and value is not None and value.point in first:
+            # `x -= x.mean()`: the name varies because what is added to it is partial.
+            if self._wrap_all(state, self._origins(value, first), first, numbers=True):
+                return True
         worst = culprits[0] if culprits else None
         below = [first[c.point] for c in self._descendants(worst.point) if c.point in first] if worst else []
         feeds_key = any(leaf["category"] == "key" for event in below for leaf in event.leaves)

@@ -62,16 +62,18 @@ def candidates(whole: np.ndarray, parts: np.ndarray, coarsest: float) -> set[str
     return found
 
 
+def common(found: Sequence[set[str] | None]) -> set[str]:
+    """The kinds that every run of data allows (None: the run said nothing)."""
+    said = [kinds for kinds in found if kinds is not None]
+    return set.intersection(*said) if said else set()
+
+
 def agree(found: Sequence[set[str] | None]) -> str:
-    """One kind that every run of data allows (None: the run said nothing)."""
-    said: list[set[str]] = [kinds for kinds in found if kinds is not None]
-    common = set.intersection(*said) if said else set()
-    if REPLICATED in common:
+    """The first in order of preference of the kinds that every run of data allows."""
+    shared = common(found)
+    if REPLICATED in shared:
         return REPLICATED
-    for kind in sorted(common):
+    for kind in sorted(shared):
         if kind.startswith("sharded"):
             return kind
-    for op in PARTIAL:
-        if op in common:
-            return op
-    return VARYING
+    return next((op for op in PARTIAL if op in shared), VARYING)

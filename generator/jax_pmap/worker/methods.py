@@ -42,6 +42,8 @@ class Target:
         self.data: list[Values] = []
         self.whole: dict[str, observe.Recorded] = {}
         self.eps: dict[str, float] = {}
+        #: Whether the function draws random numbers.
+        self.draws = False
 
     def bound(self, body: Callable[[], Any]) -> Any:
         """Run `body` with the axes of its own collectives bound to one device."""
@@ -123,6 +125,7 @@ def describe(values: Values) -> list[Answer]:
                 "repr": repr(value)[:200] if all(arguments.category(x) != "array" for x in leaves) else "",
                 "hashable": hashable(value),
                 "callable": callable(value),
+                "default": is_default(value, TARGET.signature.parameters[name].default),
                 "type": type(value).__name__,
                 "tree": arguments.skeleton(value),
                 "leaves": [
@@ -137,6 +140,22 @@ def describe(values: Values) -> list[Answer]:
             }
         )
     return table
+
+
+def is_default(value: Any, default: Any) -> str:
+    """How a value can be told from others by its parameter's default: ``"is"``, ``"=="`` or not at all.
+
+    Functions and modules compare by identity, which only another name of the same object shares;
+    objects of a class with an equality of its own also equal what their source makes anew.
+    """
+    if type(value) is not type(default) or isinstance(value, (jax.Array, np.ndarray)):
+        return ""
+    try:
+        if type(value).__eq__ is not object.__eq__ and bool(value == default):
+            return "=="
+    except Exception:
+        return ""
+    return "is" if value is default else ""
 
 
 def given_dtype(leaf: Any) -> str:
@@ -320,9 +339,12 @@ def precision(request: Answer) -> Answer:
                 raise
             except BaseException as error:
                 if name == "given":
-                    raise Problem("reference", summary(error), error=describe_exception(error, "<jax-pmap")) from error
+                    raise Problem(
+                        "reference", summary(error), error=describe_exception(error, "<jax-pmap")
+                    ) from error
                 continue
         eps = prove.coarsest_eps(jaxpr.jaxpr)
+        TARGET.draws = prove.draws_numbers(jaxpr.jaxpr)
         if name == "given":
             kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
             floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
@@ -390,18 +412,25 @@ def observe_code(request: Answer) -> Answer:
             except MemoryError:
                 raise
             except BaseException as error:
-                raise Problem("reference", summary(error), error=describe_exception(error, "<jax-pmap")) from error
+                raise Problem(
+                    "reference", summary(error), error=describe_exception(error, "<jax-pmap")
+                ) from error
         try:
+            sharded = function(request["code"], request["prelude"])
             parts = observe.shard_run(
-                function(request["code"], request["prelude"]),
-                recorder,
-                TARGET.signature,
-                data,
-                axes,
-                statics,
-                request["axis_name"],
-                count,
+                sharded, recorder, TARGET.signature, data, axes, statics, request["axis_name"], count
             )
+            if not TARGET.axis_names:
+                observe.note_varying(
+                    sharded,
+                    recorder,
+                    TARGET.signature,
+                    data[0],
+                    axes,
+                    statics,
+                    request["axis_name"],
+                    parts[0],
+                )
         except MemoryError:
             raise
         except BaseException as error:
@@ -423,7 +452,8 @@ def prove_code(request: Answer) -> Answer:
     """Run the emitted file on several device counts beside the reference.
 
     One answer a check, in order, stopping at the first failure: ``{"devices", "precision",
-    "batch", "steps", "error", "tolerance"}`` or ``{…, "failure": {…}}``.
+    "batch", "steps", "error", "tolerance"}`` or ``{…, "failure": {…}}``. Under ``"skipped"``, the
+    device counts that the reference itself leaves out, as it fails on the batch cut to fit them.
     """
     axes, statics = leaf_axes(request), request["statics"]
     chain = [(name, path) for name, path in request["chain"]]
@@ -445,14 +475,16 @@ def prove_code(request: Answer) -> Answer:
                     fine = prove.Trial(run_reference, arguments.to_float64(values), chain, steps)
                 with prove.x64(TARGET.x64):
                     coarse = prove.Trial(run_reference, values, chain, steps)
-                allowed = prove.bounds(fine, coarse, given_eps, TARGET.eps["float64"])
+                measure = None if TARGET.draws else coarse
+                allowed = prove.bounds(fine, measure, given_eps, TARGET.eps["float64"])
                 trials[kind, index, size] = fine, allowed
             elif wide:
                 # The same run is the measure of rounding for both precisions.
                 fine, _ = trial("float64", index, size)
                 with prove.x64(TARGET.x64):
                     coarse = prove.Trial(run_reference, values, chain, steps)
-                trials[kind, index, size] = coarse, prove.bounds(fine, coarse, given_eps, given_eps)
+                allowed = prove.bounds(coarse, None if TARGET.draws else fine, given_eps, given_eps)
+                trials[kind, index, size] = coarse, allowed
             else:
                 with prove.x64(TARGET.x64):
                     coarse = prove.Trial(run_reference, values, chain, steps)
@@ -463,9 +495,24 @@ def prove_code(request: Answer) -> Answer:
         return arguments.invoke(fn, TARGET.signature, values)
 
     checks: list[Answer] = []
+    skipped: list[Answer] = []
     base = arguments.batch_size(TARGET.data[0], axes)
-    for position, count in enumerate(request["counts"]):
-        size = base // count * count
+    sizes = {count: base // count * count for count in request["counts"]}
+    for count, size in list(sizes.items()):
+        try:
+            trial("float64" if wide else "given", 0, size)
+        except (MemoryError, Problem):
+            raise
+        except BaseException as error:
+            found = describe_exception(error)
+            if size == base:
+                raise Problem("reference", summary(error), error=found) from error
+            # Such as a reshape that needs a multiple of four rows.
+            skipped.append({"devices": count, "batch": size, "error": found})
+            del sizes[count]
+    if len(sizes) < min(2, len(request["counts"])):
+        return {"checks": [], "skipped": skipped}
+    for count, size in sizes.items():
         module = types.ModuleType(request["module"])
         module.__file__ = request["path"]
         with prove.only_devices(count) if not request["fixed"] else prove.only_devices(len(jax.devices())):
@@ -483,10 +530,11 @@ def prove_code(request: Answer) -> Answer:
                                     "error": describe_exception(error),
                                 },
                             }
-                        ]
+                        ],
+                        "skipped": skipped,
                     }
             plans = [("float64", index) for index in range(len(TARGET.data) + 2)] if wide else []
-            if position == request["given_at"] or not wide:
+            if count == max(sizes) or not wide:
                 plans += [("given", index) for index in range(len(TARGET.data))]
             for kind, index in plans:
                 expected, allowed = trial(kind, index, size)
@@ -514,8 +562,8 @@ def prove_code(request: Answer) -> Answer:
                 }
                 checks.append(check)
                 if "failure" in found:
-                    return {"checks": checks}
-    return {"checks": checks}
+                    return {"checks": checks, "skipped": skipped}
+    return {"checks": checks, "skipped": skipped}
 
 
 def search_inputs(request: Answer) -> Answer:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from . import kinds
-from .arguments import LeafAxes, Packed, Values, category, invoke, shards, skeleton
+from .arguments import LeafAxes, Packed, Values, category, cut, invoke, shards, skeleton
 
 #: The name tapped code calls; the generator's weaver writes it.
 RECORDER = "__jax_pmap__"
@@ -24,6 +24,8 @@ class Recorder:
 
     def reset(self) -> None:
         """Forget everything; called at the start of every trace."""
+        #: Set while the types of values are asked for: the axis they may vary over.
+        self.axis_name: str | None = None
         self.events: list[dict[str, Any]] = []
         self.arrays: list[Any] = []
         self.reached: set[int] = set()
@@ -41,6 +43,8 @@ class Recorder:
             if kind in ("array", "key"):
                 entry["index"] = len(self.arrays)
                 entry["shape"], entry["dtype"] = list(leaf.shape), str(leaf.dtype)
+                if self.axis_name is not None:
+                    entry["varies"] = self.axis_name in varying_axes(leaf)
                 self.arrays.append(jax.random.key_data(leaf) if kind == "key" else leaf)
             elif kind != "opaque":
                 entry["value"] = leaf
@@ -54,6 +58,14 @@ class Recorder:
     def reach(self, branch: int) -> None:
         """Note that a branch of the body was entered."""
         self.reached.add(branch)
+
+
+def varying_axes(leaf: Any) -> frozenset[str]:
+    """The mesh axes that the type of `leaf` says it may differ along (``.vma`` until jax 0.9, then ``.mat``)."""
+    kind = jax.typeof(leaf)
+    holder, name = (kind.mat, "varying") if hasattr(kind, "mat") else (kind, "vma")
+    axes: frozenset[str] = getattr(holder, name, frozenset())
+    return axes
 
 
 def run_whole(
@@ -182,6 +194,14 @@ def leaf_kind(
             else:
                 found.append(kinds.candidates(value, many[right["index"]], coarsest))
         answer["kind"] = kinds.agree(found)
+        if right.get("varies") and answer["kind"] == kinds.REPLICATED:
+            seen = [one[left["index"]] for one in whole]
+            changes = any(not np.array_equal(value, seen[0], equal_nan=True) for value in seen)
+            if changes or seen[0].dtype.kind in "biu":
+                # Equal on this data only (a constant float is one on any data, such as zeros). Which
+                # reduction it is, the data cannot tell.
+                answer["kind"] = kinds.VARYING
+                answer["options"] = sorted(kinds.common(found) & set(kinds.PARTIAL))
         if right["category"] == "key" and answer["kind"] != kinds.REPLICATED:
             answer["kind"] = answer["kind"] if answer["kind"].startswith("sharded") else kinds.VARYING
     elif "value" in left and "value" in right:
@@ -214,3 +234,51 @@ def shard_run(
     one, _, in_axes = prepared[0]
     compiled = run_shards(fn, recorder, signature, one, in_axes, axis_name, count)
     return record(compiled, recorder, [leaves for _, leaves, _ in prepared])
+
+
+def note_varying(
+    fn: Callable[..., Any],
+    recorder: Recorder,
+    signature: inspect.Signature,
+    values: Values,
+    axes: LeafAxes,
+    statics: Sequence[str],
+    axis_name: str,
+    events: list[dict[str, Any]],
+) -> None:
+    """Mark the leaves of `events` whose *type* says that they may differ between devices.
+
+    Traced under ``shard_map(check_vma=True)``, where jax has it: a second witness, on all data,
+    for what the numbers say on some. ``jnp.all(jnp.isfinite(x))`` is the same on every shard of
+    tame data and still varies. Where that trace fails (it is stricter than pmap about the carry
+    of a scan), nothing is marked.
+    """
+    if not hasattr(jax, "typeof") or not hasattr(jax, "shard_map"):
+        return
+    count = 2
+    whole = Packed(cut(values, axes, count), statics)
+    one = Packed(cut(values, axes, 1), statics)
+    spec = jax.sharding.PartitionSpec
+    in_specs = [spec() if axis is None else spec(*[None] * axis, axis_name) for axis in whole.axes(axes)]
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:count]), (axis_name,))
+    tables: list[list[dict[str, Any]]] = []
+
+    def run(*leaves: Any) -> list[Any]:
+        recorder.reset()
+        recorder.axis_name = axis_name
+        invoke(fn, signature, one.unpack(leaves))
+        tables.append(recorder.events)
+        return []
+
+    try:
+        mapped = jax.shard_map(run, mesh=mesh, in_specs=tuple(in_specs), out_specs=[], check_vma=True)
+        jax.eval_shape(mapped, *whole.leaves)
+    except MemoryError:
+        raise
+    except Exception:
+        return
+    if [event["point"] for event in tables[-1]] != [event["point"] for event in events]:
+        return
+    for typed, event in zip(tables[-1], events, strict=True):
+        for one_type, leaf in zip(typed["leaves"], event["leaves"], strict=False):
+            leaf["varies"] = one_type.get("varies", False)

@@ -1,6 +1,7 @@
 """Run the emitted code beside the reference and measure how far they are apart."""
 
 import contextlib
+import re
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -154,21 +155,28 @@ class Trial:
 SLACK = 64.0
 
 
-def bounds(trial: Trial, coarse: Trial, coarse_eps: float, eps: float) -> list[list[float]]:
+#: Amplification of rounding that is assumed where it cannot be measured.
+ASSUMED = 16.0
+
+
+def bounds(trial: Trial, coarse: Trial | None, coarse_eps: float, eps: float) -> list[list[float]]:
     """Absolute error allowed per step and leaf, from the reference's own rounding.
 
     `coarse` is the reference on the same data in precision `coarse_eps`. Its distance from
     `trial` shows how much the function amplifies rounding; one unit in the last place of the
     largest element is the least that is assumed. That is scaled to `eps`, the precision
-    `trial` was run in.
+    `trial` was run in. None for `coarse`: the two cannot be compared, since random numbers are
+    drawn, and `ASSUMED` stands in for the measurement.
     """
     out = []
-    for fine, rough in zip(trial.results, coarse.results, strict=False):
+    for fine, rough in zip(trial.results, (coarse or trial).results, strict=True):
         row = []
-        for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(fine), strict=False):
+        for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(fine), strict=True):
             error, scale = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
             exact = host(b).dtype.kind not in "fcV"
             unit = max(error / coarse_eps if np.isfinite(error) else 0.0, scale)
+            if coarse is None:
+                unit = ASSUMED * scale
             row.append(0.0 if exact else SLACK * unit * eps)
         out.append(row)
     return out
@@ -236,20 +244,27 @@ def run_emitted(
     return {"error": worst[0], "tolerance": worst[1]}
 
 
-def coarsest_eps(jaxpr: Any) -> float:
-    """The unit of rounding of the narrowest float any equation of `jaxpr` produces."""
-    eps = float(np.finfo(np.float64).eps)
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr and of the jaxprs inside it."""
     for equation in jaxpr.eqns:
-        for out in equation.outvars:
-            dtype = getattr(out.aval, "dtype", None)
-            if dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact):
-                eps = max(eps, float(jax.numpy.finfo(dtype).eps))
+        yield equation
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    eps = max(eps, coarsest_eps(inner))
-    return eps
+                    yield from equations(inner)
+
+
+def coarsest_eps(jaxpr: Any) -> float:
+    """The unit of rounding of the narrowest float any equation of `jaxpr` produces."""
+    dtypes = {getattr(out.aval, "dtype", None) for equation in equations(jaxpr) for out in equation.outvars}
+    floats = [d for d in dtypes if d is not None and jax.dtypes.issubdtype(d, np.inexact)]
+    return max([float(np.finfo(np.float64).eps), *(float(jax.numpy.finfo(d).eps) for d in floats)])
+
+
+def draws_numbers(jaxpr: Any) -> bool:
+    """Whether `jaxpr` draws random numbers, which come out differently in another precision."""
+    return any(re.search("random|threefry|rng_", equation.primitive.name) for equation in equations(jaxpr))
 
 
 def cut_to(values: Values, axes: LeafAxes, count: int) -> tuple[Values, int]:
