@@ -30,7 +30,10 @@ $(STAMP): pyproject.toml
 env: $(STAMP)  ## make or refresh .venv
 
 demo: $(STAMP)  ## turn examples/train.py::train_step into its proved multi-device version
-	$(BIN)/jax-pmap gen examples/train.py::train_step --axis-name batch
+	@rm -rf build/demo && mkdir -p build/demo
+	$(BIN)/jax-pmap gen examples/train.py::train_step --axis-name batch -o build/demo/train_pmap.py
+	@cat build/demo/train_pmap.py
+	$(BIN)/python examples/compare.py build/demo/train_pmap.py
 
 lint: $(STAMP)  ## ruff and mypy, as CI runs them
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Every example does what it is there to show: roles, collectives and proof, through the real command line."""
+"""Every example does what it is there to show: roles, collectives, proof, through the command line."""
 
 import json
 import os
@@ -163,17 +163,18 @@ def test_examples_are_proved_with_the_expected_plan(case: Case, repository: Path
 
 
 def test_a_rank_over_the_batch_is_refused_with_its_line(repository: Path) -> None:
-    answer = jax_pmap(
-        repository, "gen", "metrics.py::ranks", "--inputs", "metrics.py::inputs_ranks", "--output-format", "json"
-    )
+    words = ("gen", "metrics.py::ranks", "--inputs", "metrics.py::inputs_ranks")
+    answer = jax_pmap(repository, *words, "--output-format", "json")
     assert answer.returncode == 1
     report = json.loads(answer.stdout)
     assert report["status"] == "refused"
     assert report["code"] is None
     assert report["refusal"]["code"] == "JP043"
-    line = (repository / "examples" / "metrics.py").read_text().splitlines()[
-        report["refusal"]["span"]["line"] - 1
-    ]
+    line = (
+        (repository / "examples" / "metrics.py")
+        .read_text()
+        .splitlines()[report["refusal"]["span"]["line"] - 1]
+    )
     assert "jnp.argsort" in line
 
 

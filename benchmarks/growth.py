@@ -1,0 +1,58 @@
+"""How time grows with the size of the target: statements of its body, leaves of its parameters."""
+
+import sources
+from timing import timed
+
+SIZES = (10, 100, 1000)
+#: Time per unit may grow by this much from the middle size to the largest and still count as linear:
+#: XLA's own compile time is not quite linear in the number of operations.
+SLACK = 1.5
+
+
+def statements(folder, generate):
+    """`gen` on bodies of 10, 100 and 1,000 statements, read only and proved."""
+    held = True
+    for name, options in (("read only", ("--no-proof",)), ("proved", ())):
+        held &= grow(
+            f"statements, {name}",
+            "body.py",
+            sources.many_statements,
+            lambda options=options: (*generate, "body.py::f", "--arg", "x=f32[24,4]", *options),
+            folder,
+        )
+    return held
+
+
+def leaves(folder, generate):
+    """`gen` of a training step with 10, 100 and 1,000 parameter arrays, proved."""
+    return grow(
+        "parameter leaves, proved",
+        "wide.py",
+        sources.many_leaves,
+        lambda: (*generate, "wide.py::train_step", "--inputs", "wide.py::inputs"),
+        folder,
+    )
+
+
+def grow(title, file, source, command, folder):
+    """Print time and time per unit for every size; return whether the growth is linear.
+
+    What a run costs whatever the size is taken off first: the time of a target of one unit.
+    """
+    (folder / file).write_text(source(1))
+    timed(command(), folder)
+    base = timed(command(), folder)
+    print(f"{title}: one unit takes {base:.2f} s; beyond that")
+    per_unit = []
+    for size in SIZES:
+        (folder / file).write_text(source(size))
+        more = max(timed(command(), folder) - base, 0.0)
+        per_unit.append(more / size)
+        print(f"  {size:5}  {more:8.2f} s  {1000 * more / size:8.2f} ms each", flush=True)
+    ratio = per_unit[-1] / max(per_unit[-2], 1e-4)
+    held = ratio <= SLACK
+    verdict = "ok" if held else "NOT LINEAR"
+    print(
+        f"  each of {SIZES[-1]} / each of {SIZES[-2]}: {ratio:.2f}   at most {SLACK}   {verdict}", flush=True
+    )
+    return held

@@ -1,0 +1,75 @@
+"""Run again what README.md and docs/ show as output, and put the new output in its place.
+
+    python docs/refresh.py
+
+The blocks are those after a comment `<!-- output of: COMMAND -->`; tests/test_readme.py holds them to it.
+The picture is made by docs/make_picture.py.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+FENCE = re.compile(r"(?:<!-- output of: ([^\n]*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def refreshed(text: str, folder: Path) -> str:
+    """`text` with its output blocks made anew; files and commands before them are followed in `folder`."""
+
+    def replace(match: re.Match[str]) -> str:
+        command, language, body = match.groups()
+        if command:
+            words = shlex.split(command)
+            if words[0] == "cat":
+                output = (folder / words[1]).read_text(encoding="utf-8")
+            else:
+                done = run(words, folder)
+                output = done.stdout if language == "python" else done.stderr
+            return f"<!-- output of: {command} -->\n```{language}\n{output.strip()}\n```"
+        name = re.match(r"# (\w+\.py)\n", body)
+        if language == "python" and name:
+            (folder / name[1]).write_text(body, encoding="utf-8")
+        if language == "console":
+            for line in body.splitlines():
+                if line.startswith("$ jax-pmap") and " -o " in line:
+                    done = run(shlex.split(line[2:], comments=True), folder)
+                    if done.returncode:
+                        sys.exit(f"{line}\n{done.stderr}")
+        return match[0]
+
+    return FENCE.sub(replace, text)
+
+
+def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a `jax-pmap` command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "jax_pmap", *words[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def main() -> None:
+    """Refresh every page that shows output."""
+    for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
+        text = page.read_text(encoding="utf-8")
+        if "<!-- output of:" not in text:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for example in (REPOSITORY / "examples").glob("*.py"):
+                shutil.copy(example, folder)
+            page.write_text(refreshed(text, folder), encoding="utf-8")
+        print(page.relative_to(REPOSITORY))
+
+
+if __name__ == "__main__":
+    main()

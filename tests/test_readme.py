@@ -1,0 +1,149 @@
+"""README.md and docs/: every command line and every Python block is run, and every link leads somewhere.
+
+A console block holds lines `$ command`; `# exit N` after one says what it must end with, if not 0. A Python
+block that starts with `# name.py` is also written to that file, for the commands after it. All of it runs in
+a copy of examples/. Blocks marked `text` are output.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+]
+#: Commands with another test, or that cannot run without a network or a client, as they are written.
+ELSEWHERE = {"pipx install .", "claude plugin validate --strict .", ".venv/bin/pre-commit install"}
+LANGUAGES = {"console", "python", "text"}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    line: int
+    #: What is said of it in a comment before: the command it is the output of.
+    output_of: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        before = text[: match.start()].rstrip().rpartition("\n")[2]
+        marker = re.fullmatch(r"<!-- output of: (.*) -->", before)
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(match[1], match[2], line, marker[1] if marker else ""))
+    return found
+
+
+def environment() -> dict[str, str]:
+    """Eight simulated devices, and the command line found where the tests find it."""
+    path = os.pathsep.join(filter(None, [str(REPOSITORY / "generator"), os.environ.get("PYTHONPATH")]))
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    return {
+        **kept,
+        "PYTHONPATH": path,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    }
+
+
+def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def run_command(line: str, folder: Path) -> None:
+    expected = re.search(r"# exit (\d+)", line)
+    wanted = int(expected[1]) if expected else 0
+    words = shlex.split(line, comments=True)
+    if shlex.join(words) in ELSEWHERE:
+        return
+    if words[0] == "make":
+        makefile = (REPOSITORY / "Makefile").read_text()
+        assert all(re.search(rf"^{word}:", makefile, re.MULTILINE) for word in words[1:]), line
+        return
+    into = None
+    if ">" in words:
+        words, (_, into) = words[:-2], words[-2:]
+    programs = {"jax-pmap": [sys.executable, "-m", "jax_pmap"], "python": [sys.executable]}
+    assert words[0] in programs, f"no way to run `{line}`"
+    done = run([*programs[words[0]], *words[1:]], folder)
+    assert done.returncode == wanted, f"{line}\n{done.stdout}{done.stderr}"
+    if into:
+        (folder / into).write_text(done.stdout)
+
+
+def run_python(block: Block, folder: Path) -> None:
+    name = re.match(r"# (\w+\.py)\n", block.text)
+    file = folder / (name[1] if name else "block.py")
+    file.write_text(block.text, encoding="utf-8")
+    done = run([sys.executable, str(file)], folder)
+    assert done.returncode == 0, f"line {block.line}\n{done.stderr}"
+
+
+def steady(text: str) -> str:
+    """`text` without what differs between machines and versions."""
+    text = re.sub(r"\d(\.\d+)?e[-+]\d+|error 0\b", "#", text)
+    text = re.sub(r"sha256:\w+", "#", text)
+    text = re.sub(r"jax[- ]p?m?a?p? ?\d+\.\d+\.\d+", "#", text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def check_output(block: Block, folder: Path) -> None:
+    words = shlex.split(block.output_of)
+    if words[0] == "cat":
+        got = (folder / words[1]).read_text(encoding="utf-8")
+    else:
+        done = run([sys.executable, "-m", "jax_pmap", *words[1:]], folder)
+        got = done.stdout if block.language == "python" else done.stderr
+    assert steady(block.text) == steady(got), block.output_of
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_the_page_shows_runs(page: Path, tmp_path: Path) -> None:
+    # The sources alone: nothing in the folder above is to make it part of a project.
+    for example in (REPOSITORY / "examples").glob("*.py"):
+        (tmp_path / example.name).write_bytes(example.read_bytes())
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{page.name}:{block.line} has a block of {block.language!r}"
+        if block.output_of:
+            check_output(block, tmp_path)
+        elif block.language == "console":
+            for line in block.text.splitlines():
+                assert line.startswith("$ "), f"{page.name}:{block.line}: {line!r} is no command"
+                run_command(line[2:], tmp_path)
+        elif block.language == "python":
+            run_python(block, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_are_there(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_pages_were_found() -> None:
+    assert len(PAGES) >= 7
+    assert sum(len(blocks(page)) for page in PAGES) >= 20
+
+
+def test_the_readme_names_every_command() -> None:
+    from jax_pmap.cli import main
+
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    for command in main.commands:
+        assert f"`jax-pmap {command} " in text, command
