@@ -1,0 +1,105 @@
+"""A project of one or a few files, and the real command run in it with the real worker."""
+
+import re
+import sys
+import tempfile
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jax_pmap.cli import main
+
+CODE = re.compile(r"error\[(JP\d{3})\]")
+
+
+@dataclass
+class Result:
+    """What one command left."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    files: set[str]
+
+    @property
+    def words(self) -> str:
+        """The message with its line breaks taken out."""
+        return " ".join(self.stderr.split())
+
+
+@dataclass
+class Project:
+    """A folder that is the current one, with a temporary folder of its own to watch."""
+
+    folder: Path
+    spare: Path
+    options: list[str] = field(default_factory=list)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the project."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return path
+
+    def files(self) -> dict[str, bytes]:
+        """Every file of the project and its bytes."""
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        return {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in found}
+
+    def run(self, *words: str) -> Result:
+        """Run a command, and hold it to leaving neither processes nor temporary files."""
+        before = self.files()
+        start = time.monotonic()
+        result = CliRunner().invoke(main, [*words, *self.options], prog_name="jax-pmap")
+        seconds = time.monotonic() - start
+        assert "bug in jax-pmap" not in result.stderr, result.stderr
+        assert list(self.spare.iterdir()) == []
+        assert self.processes() == []
+        after = self.files()
+        changed = {name for name in before if after.get(name) != before[name]}
+        return Result(
+            result.exit_code, result.stdout, result.stderr, seconds, changed | (after.keys() - before)
+        )
+
+    def refused(self, code: str, *words: str, says: tuple[str, ...] = (), exit_code: int = 2) -> Result:
+        """Run a command that has to end with `code`, a message, a hint, and nothing else."""
+        result = self.run(*words)
+        assert CODE.findall(result.stderr) == [code], result.stderr
+        assert result.exit_code == exit_code
+        assert result.stdout == ""
+        assert result.files == set()
+        assert "hint: " in result.stderr
+        for text in says:
+            assert text in result.words, result.stderr
+        return result
+
+    def processes(self) -> list[int]:
+        """Processes that were started below this project's temporary folder; those Linux lists."""
+        marked, found = f"TMPDIR={self.spare}".encode(), []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if marked in path.read_bytes():
+                    found.append(int(path.parent.name))
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """An empty project that is the current folder."""
+    folder, spare = tmp_path / "project", tmp_path / "spare"
+    folder.mkdir()
+    spare.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("VIRTUAL_ENV", "")
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    made = Project(folder, spare, ["--python", sys.executable])
+    made.write("pyproject.toml", '[project]\nname = "example"\n')
+    return made

@@ -1,0 +1,143 @@
+"""Ways to name the target, through the real command; what cannot be named starts no worker."""
+
+import pytest
+
+pytest_plugins = ["project"]
+
+TRAIN = """
+import functools
+
+import jax
+import numpy as np
+
+
+def scale(x):
+    return x * 2
+
+
+def total(x):
+    return x.sum()
+
+
+class Trainer:
+    def step(self, x):
+        return x
+
+
+def outer(x):
+    def inner(y):
+        return y
+
+    return inner(x)
+
+
+fast_scale = jax.jit(scale)
+RATE = 0.1
+
+
+async def later(x):
+    return x
+
+
+def stream(x):
+    yield x
+
+
+def make():
+    return (np.random.default_rng(0).normal(size=(24, 3)),)
+"""
+
+
+@pytest.fixture
+def several(project):
+    project.write("train.py", TRAIN)
+    project.write("package/__init__.py", "")
+    project.write("package/steps.py", "from .rates import RATE\n\n\ndef apply(x):\n    return x * RATE\n")
+    project.write(
+        "package/rates.py",
+        "import numpy as np\n\nRATE = 3.0\n\n\ndef make():\n    return (np.ones((16, 2)),)\n",
+    )
+    project.write("other.py", "def total(y):\n    return y\n")
+    project.write("broken.py", "def f(x):\n    return (x\n")
+    return project
+
+
+# --- what works ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "shown"),
+    [
+        ("scale", "train:make", "train.py::scale"),
+        ("train.py::scale", "train.py::make", "train.py::scale"),
+        ("package.steps:apply", "package.rates:make", "package/steps.py::apply"),
+        ("package/steps.py::apply", "package/rates.py::make", "package/steps.py::apply"),
+    ],
+)
+def test_names_of_a_function(several, target, inputs, shown):
+    result = several.run("plan", target, "--inputs", inputs)
+    assert result.exit_code == 0, result.stderr
+    assert shown in result.words
+    assert result.files == set()
+
+
+def test_a_file_outside_the_project(several, tmp_path):
+    (tmp_path / "elsewhere.py").write_text(TRAIN)
+    result = several.run("plan", "../elsewhere.py::scale", "--inputs", "../elsewhere.py::make")
+    assert result.exit_code == 0, result.stderr
+
+
+# --- what does not ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "says"),
+    [
+        ("trian.py::scale", "JP001", ("trian.py", "train.py")),
+        ("package.stepz:apply", "JP001", ("package.stepz",)),
+        ("package::apply", "JP001", ("package",)),
+        ("::scale", "JP001", ("FILE::FUNC",)),
+        ("train.py::scael", "JP002", ("`scael`", "scale")),
+        ("package.steps:aply", "JP002", ("aply", "apply")),
+        ("scael", "JP002", ("scael", "scale")),
+        ("train.py::", "JP002", ("FUNC",)),
+        ("train.py::not a name", "JP002", ("not a name",)),
+        ("total", "JP003", ("other.py::total", "train.py::total")),
+        ("train.py::Trainer", "JP004", ("`Trainer` is a class", "train.py:15:")),
+        ("train.py::RATE", "JP004", ("`RATE`", "train.py:28:")),
+        ("train.py::fast_scale", "JP004", ("`fast_scale`", "train.py::scale")),
+        ("package/steps.py::RATE", "JP004", ("`RATE`", ".rates")),
+        ("broken.py::f", "JP005", ("broken.py:2:",)),
+        ("broken:f", "JP005", ("broken.py:2:",)),
+    ],
+)
+def test_targets_that_are_not_there(several, target, code, says):
+    several.refused(code, "gen", target, says=says)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "says"),
+    [
+        ("train.py::Trainer.step", "JP050", ("method", "train.py:16:")),
+        ("train.py::outer.inner", "JP050", ("`outer.inner`", "train.py:21:")),
+        ("train.py::later", "JP056", ("`async def`", "train.py:31:")),
+        ("train.py::stream", "JP056", ("generator", "train.py:35:")),
+    ],
+)
+def test_functions_of_another_kind(several, target, code, says):
+    several.refused(code, "gen", target, says=says, exit_code=1)
+
+
+@pytest.mark.parametrize("command", ["gen", "plan"])
+def test_both_commands_refuse_alike(several, command):
+    several.refused("JP002", command, "train.py::scael", says=("`scael`",))
+
+
+def test_a_refusal_in_json(several):
+    import json
+
+    result = several.run("gen", "train.py::scael", "--output-format", "json")
+    assert result.exit_code == 2
+    document = json.loads(result.stdout)
+    assert document["schema_version"]
+    assert "JP002" in result.stdout
