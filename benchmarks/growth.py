@@ -41,12 +41,12 @@ def grow(title, file, source, command, folder):
     """
     (folder / file).write_text(source(1))
     timed(command(), folder)
-    base = timed(command(), folder)
+    base = timed(command(), folder).clock
     print(f"{title}: one unit takes {base:.2f} s; beyond that")
     per_unit = []
     for size in SIZES:
         (folder / file).write_text(source(size))
-        more = max(timed(command(), folder) - base, 0.0)
+        more = max(timed(command(), folder).clock - base, 0.0)
         per_unit.append(more / size)
         print(f"  {size:5}  {more:8.2f} s  {1000 * more / size:8.2f} ms each", flush=True)
     ratio = per_unit[-1] / max(per_unit[-2], 1e-4)

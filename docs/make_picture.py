@@ -4,7 +4,6 @@ python docs/make_picture.py
 """
 
 import io
-import os
 import sys
 from pathlib import Path
 
@@ -13,10 +12,6 @@ PICTURE = REPOSITORY / "docs" / "images" / "report.svg"
 TARGET = "examples/train.py::train_step"
 WIDTH = 84
 
-# rich decides on colour by the environment; the picture is to have it wherever it is made.
-os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-os.environ.pop("NO_COLOR", None)
-
 
 def draw() -> str:
     """The report of one run as SVG.
@@ -24,6 +19,9 @@ def draw() -> str:
     Raises:
         SystemExit: the run was refused; there is nothing to show.
     """
+    from rich.console import Console
+    from rich.text import Text
+
     import jax_pmap
     from jax_pmap.report import text
 
@@ -31,11 +29,15 @@ def draw() -> str:
     result = jax_pmap.generate(request)
     if isinstance(result, jax_pmap.Refusal):
         sys.exit(f"{result.code}: {result.reason}")
-    console = text.make_console(io.StringIO(), plain=False, width=WIDTH)
-    console.record = True
+    stream = io.StringIO()
+    console = text.make_console(stream, plain=False, width=WIDTH)
     text.print_line(f"$ jax-pmap gen {TARGET} --axis-name batch > train_pmap.py", console)
     text.print_generated(result, console)
-    return console.export_svg(title="jax-pmap", unique_id="report")
+    picture = Console(
+        file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, color_system="standard"
+    )
+    picture.print(Text.from_ansi(stream.getvalue().rstrip("\n")), soft_wrap=True)
+    return picture.export_svg(title="jax-pmap", unique_id="report")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def repository() -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--update-goldens`` writes what came out into the case files instead of comparing."""
-    parser.addoption("--update-goldens", action="store_true", help="rewrite tests/cases/*.py below the marker")
+    parser.addoption("--update-goldens", action="store_true", help="rewrite what the case files expect")
 
 
 @pytest.fixture

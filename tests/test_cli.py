@@ -113,6 +113,30 @@ def test_start_is_light(words):
     assert result.returncode == 0, result.stderr
 
 
+def test_a_plain_report_is_light(tmp_path):
+    """The parts of rich that take long to import are for the progress line of a terminal."""
+    (tmp_path / "m.py").write_text("import jax.numpy as jnp\ndef f(x):\n    return jnp.mean(x)\n")
+    code = (
+        "import sys; sys.argv = ['jax-pmap', 'gen', 'm.py::f', '--no-proof']\n"
+        "from jax_pmap.cli import main\n"
+        "try:\n    main()\n"
+        "finally:\n"
+        "    heavy = {'rich.console', 'rich.table', 'rich.text', 'importlib.metadata'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "not proved" in result.stderr
+
+
 @pytest.mark.parametrize("command", [[], ["gen"], ["plan"], ["explain"]])
 @pytest.mark.parametrize("columns", [50, 80])
 def test_help_fits(command, columns):

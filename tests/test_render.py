@@ -9,12 +9,15 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import black
+import jinja2
 import pytest
 
+from jax_pmap.emit import templates
 from jax_pmap.emit.axes import collapse, spec_source, tree_source, type_imports
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.names import names_for
@@ -557,3 +560,57 @@ def test_axes_as_source() -> None:
     assert collapse(node("dict", x=0, y=node("list", None, None))) == node("dict", x=0, y=None)
     with pytest.raises(ValueError, match="unknown container"):
         tree_source(node("set", 0))
+
+
+# --- compiled templates -------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for byte code that is this test's own."""
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    templates.environment.cache_clear()
+    yield tmp_path / "cache"
+    templates.environment.cache_clear()
+
+
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The templates compiled by one rendering in a process that just started."""
+    compiled = []
+    compile_template = jinja2.Environment.compile
+
+    def noted(self: jinja2.Environment, source: str, name: str, *rest: object, **options: object) -> object:
+        compiled.append(name)
+        return compile_template(self, source, name, *rest, **options)
+
+    templates.environment.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(jinja2.Environment, "compile", noted)
+        templates.environment().get_template("pmap.py.jinja")
+    return compiled
+
+
+def test_templates_are_compiled_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compilations(monkeypatch) == ["pmap.py.jinja"]
+    (kept,) = [path for path in own_cache.rglob("*") if path.is_file()]
+    assert kept.suffix == ".jinja"
+    assert compilations(monkeypatch) == []
+    kept.write_bytes(kept.read_bytes()[:40])  # half a file, as a full disk leaves it
+    assert compilations(monkeypatch) == ["pmap.py.jinja"]
+    assert compilations(monkeypatch) == []
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache.touch()  # a file where the folder should be: fails for root, too
+    assert compilations(monkeypatch) == compilations(monkeypatch) == ["pmap.py.jinja"]
+
+
+def test_byte_code_that_is_not_wanted_is_not_written(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert compilations(monkeypatch) == ["pmap.py.jinja"]
+    assert not own_cache.exists()

@@ -10,7 +10,9 @@ import pytest
 import referencing
 from rich.cells import cell_len
 
+from jax_pmap.emit.header import Header
 from jax_pmap.model import (
+    UNKNOWN,
     Argument,
     AxesNode,
     Backend,
@@ -29,6 +31,7 @@ from jax_pmap.model import (
     Sync,
 )
 from jax_pmap.report import as_json, text
+from jax_pmap.report.layout import Column, Console, print_table
 from jax_pmap.report.patch import patch
 
 KIND = ParameterKind.POSITIONAL_OR_KEYWORD
@@ -90,7 +93,7 @@ PLAN = Plan(
     devices=Devices(ids=(0, 2, 4, 6)),
     guards=(Guard(Span("train.py", 20, 4), "if mask is not None"),),
     notes=("`n` is the size of one share.",),
-    assumed_inputs=("--arg 'batch={x: f32[64,784], y: i32[64]<10}'",),
+    assumed_inputs=("batch={x: f32[64,784], y: i32[64]<10}", "rng=key"),
     chain=(("params", "[0]"),),
     source_hash="ab" * 32,
 )
@@ -319,6 +322,7 @@ def test_tables_at_80_columns():
     assert words["pmean"] == ["pmean", "loss", "train.py:12", "4", "B"]
     assert words["psum"] == ["psum", "metrics['n'],", "metrics['hits']", "train.py:15", "407", "kB"]
     assert "  --arg 'batch={x: f32[64,784], y: i32[64]<10}'" in lines
+    assert "  --arg rng=key" in lines
     assert "train.py:20  if mask is not None" in output
     assert "proved on 2, 3, 4, 8 devices · 3 chained steps" in output
     assert "float64 error 1.1e-16 (bound 4e-15)" in output
@@ -347,6 +351,48 @@ def test_what_is_not_proved_does_not_say_proved():
     output = rendered(text.print_generated, drifted)
     assert "NOT EQUAL" in output
     assert "replicas DIFFER" in output
+
+
+def test_the_header_and_the_report_show_the_same_check():
+    checks = (
+        Check(2, "float64", 24, 3, 3e-15, 4e-12),
+        Check(8, "float64", 24, 3, 1.2e-15, 4e-15),  # a smaller error, and yet nearer to its bound
+        Check(8, "as given", 24, 3, 2e-7, 1e-6),
+    )
+    evidence = dataclasses.replace(EVIDENCE, checks=checks)
+    assert evidence.worst() is checks[1]
+    assert evidence.worst("as given") is checks[2]
+    header = Header("0.1.0", "jax-pmap gen f", "f.py::f", "0" * 16, evidence).text()
+    assert "float64 error 1.2e-15 (bound 4.0e-15)" in header
+    report = rendered(text.print_generated, dataclasses.replace(GENERATED, evidence=evidence))
+    assert "float64 error 1.2e-15 (bound 4e-15)" in report
+
+
+def test_jit_lists_no_collectives_that_the_code_does_not_have():
+    output = rendered(text.print_generated, dataclasses.replace(GENERATED, backend=Backend.JIT))
+    assert "needed; the compiler inserts them" in output
+    assert re.search(r"^  mean +loss +train.py:12 +4 B$", output, re.M)
+    assert not {"pmean", "psum", "sync"} & set(output.split())
+
+
+def test_shapes_that_were_not_seen_are_not_made_up():
+    leaf = Leaf("x", Role.BATCH, 0, (), UNKNOWN)
+    plan = dataclasses.replace(MINIMAL, arguments=(Argument("x", KIND, 0, (leaf,)),), observed=False)
+    row = next(line for line in rendered(text.print_plan, plan).splitlines() if line.startswith("  x"))
+    assert row.split() == ["x", "batch", "axis", "0", "unknown", "unknown"]
+    assert as_json.plan_from_dict(as_json.plan_to_dict(plan)) == plan
+
+
+def test_prose_in_a_table_is_wrapped_at_any_width():
+    stream = io.StringIO()
+    word = "名" * 30
+    columns = [Column("name"), Column("why", wraps=True)]
+    rows = [[("x", ""), (f"because of {word} and more", "")]]
+    print_table(columns, rows, Console(stream, 30, styled=False))
+    lines = stream.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= 30
+    shown = "".join(line[8:] for line in lines[1:])
+    assert shown.replace(" ", "") == f"becauseof{word}andmore"
 
 
 def test_ascii_stream():

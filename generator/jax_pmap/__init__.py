@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     )
     from jax_pmap.pipeline import generate, make_plan
 
-    __version__: str
-
 __all__ = [
     "Backend",
     "Check",
@@ -41,34 +39,19 @@ __all__ = [
     "make_plan",
 ]
 
+#: As in pyproject.toml; asking `importlib.metadata` takes longer than writing a file.
+__version__ = "0.1.0"
+
 _PIPELINE = frozenset({"generate", "make_plan"})
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object
-    if name == "__version__":
-        value = _version()
-    else:
-        module = importlib.import_module("jax_pmap.pipeline" if name in _PIPELINE else "jax_pmap.model")
-        value = getattr(module, name)
+    module = importlib.import_module("jax_pmap.pipeline" if name in _PIPELINE else "jax_pmap.model")
+    value = getattr(module, name)
     globals()[name] = value
     return value
-
-
-def _version() -> str:
-    """The installed version, or for a checkout that is not installed the one in its pyproject.toml."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("jax-pmap")
-    except metadata.PackageNotFoundError:
-        import tomllib
-        from pathlib import Path
-
-        pyproject = Path(__file__).resolve().parents[2] / "pyproject.toml"
-        return str(tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["version"])
 
 
 def __dir__() -> list[str]:

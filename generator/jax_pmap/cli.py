@@ -38,6 +38,8 @@ class _Group(click.Group):
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **kwargs)
         words = sys.argv[1:] if args is None else list(args)
+        if args is None:
+            _collect_less()
         try:
             code = super().main(words, standalone_mode=False, **kwargs)
         except click.ClickException as error:
@@ -439,13 +441,25 @@ def _progress(options: dict[str, Any]) -> Iterator[Say]:
     """Yield the function that shows progress: a live line on a terminal, lines under -v, else nothing."""
     if options["verbose"]:
         yield lambda note: click.echo(f"jax-pmap: {note}", err=True)
-    elif options["quiet"] or not _styled(sys.stderr, options):
+    elif options["quiet"] or options["no_proof"] or not _styled(sys.stderr, options):
         yield lambda note: None
     else:
         from jax_pmap.report import text
 
         with text.live_line(text.make_console(sys.stderr, plain=False)) as say:
             yield say
+
+
+def _collect_less() -> None:
+    """Keep the garbage collector from walking through all imported modules again and again.
+
+    What the modules made stays to the end of the process, and the end itself would take a tenth of a second.
+    """
+    import atexit
+    import gc
+
+    gc.set_threshold(50_000)
+    atexit.register(gc.freeze)
 
 
 # --- streams ------------------------------------------------------------------------------

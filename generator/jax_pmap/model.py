@@ -252,7 +252,7 @@ class Plan:
     guards: tuple[Guard, ...] = ()
     #: Assumptions and hints for the reader, one sentence each.
     notes: tuple[str, ...] = ()
-    #: Lines `--arg …` that reproduce the inputs the tool made up; empty if the user gave them.
+    #: ``NAME=SPEC`` texts, as ``--arg`` takes them, of the inputs the tool made up.
     assumed_inputs: tuple[str, ...] = ()
     #: (argument index, path into the result) pairs: outputs that feed the next call's inputs.
     chain: tuple[tuple[str, str], ...] = ()
@@ -292,12 +292,25 @@ class Evidence:
     python_version: str
     #: True when every replicated output was compared bit by bit across devices.
     replicas_identical: bool
+    #: What was not run, and why, one sentence each.
+    notes: tuple[str, ...] = ()
 
     @property
     def proved(self) -> bool:
         """Whether every check stayed within its tolerance."""
         return (
             bool(self.checks) and self.replicas_identical and all(c.error <= c.tolerance for c in self.checks)
+        )
+
+    def worst(self, precision: str = "float64") -> Check:
+        """The check nearest to its bound among those of `precision`, or of all where it has none.
+
+        Raises:
+            ValueError: there are no checks.
+        """
+        checks = [check for check in self.checks if check.precision == precision] or self.checks
+        return max(
+            checks, key=lambda check: check.error / check.tolerance if check.tolerance else check.error
         )
 
 

@@ -77,7 +77,7 @@ def _opaque(problem: WorkerProblem) -> Refusal:
     return Refusal(
         "JP059",
         f"`{problem.message}` is a {problem.data['type']} among the arrays of `{name}`",
-        f"Split `{name}` into its arrays and the rest (for an Equinox module: eqx.partition and eqx.combine), "
+        f"Split `{name}` into its arrays and the rest (an Equinox module: eqx.partition and eqx.combine), "
         f"or make all of it static: --static {name}",
     )
 

@@ -1,33 +1,42 @@
-"""JP053: a callable argument decides the reduction."""
+"""JP053: a callable or object argument can change the reduction."""
 
 from jax_pmap.diagnostics.base import Diagnostic
 
 DIAGNOSTIC = Diagnostic(
     code="JP053",
-    title="a callable argument decides the reduction",
+    title="a callable or object can change the reduction",
     exit_code=1,
     meaning=(
-        "The function reduces over the batch with a function it was given, so which collective is "
-        "right depends on the caller."
+        "The function was given a function or an object (such as a configuration), so which "
+        "collective is right may depend on the caller, and the emitted file cannot tell another "
+        "value from the one that was tried."
     ),
     why=(
         "`jnp.mean` needs `pmean`, `jnp.sum` needs `psum`, `jnp.median` has none. Code proved "
-        "with one would be wrong with another."
+        "with one would be silently wrong with another. Numbers, strings and a parameter's own "
+        "default are compared in the emitted file, which takes no other value."
     ),
-    cure="Call the reduction by name in the body, with one function per reduction.",
+    cure=(
+        "Make the value the parameter's default, call the function by name in the body, or accept "
+        "that the proof holds for this value alone: `--static NAME`."
+    ),
     example="""\
+import jax.numpy as jnp
+
+
+def summarise(x, reduce):
+    return reduce(x**2)
+
+
+def make_inputs():
+    return jnp.arange(120.0).reshape(24, 5), jnp.mean
+""",
+    command="jax-pmap gen ops.py::summarise --inputs ops.py::make_inputs",
+    fixed="""\
 import jax.numpy as jnp
 
 
 def summarise(x, reduce=jnp.mean):
     return reduce(x**2)
-""",
-    command="jax-pmap gen ops.py::summarise",
-    fixed="""\
-import jax.numpy as jnp
-
-
-def summarise(x):
-    return jnp.mean(x**2)
 """,
 )

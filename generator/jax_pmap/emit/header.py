@@ -39,7 +39,7 @@ class Header:
         if self.evidence is None or not self.evidence.proved:
             return f"NOT PROVED: {self.unproved}"
         checks = self.evidence.checks
-        worst = max((c for c in checks if c.precision == "float64"), key=lambda c: c.error, default=checks[0])
+        worst = self.evidence.worst()
         counts = ", ".join(str(count) for count in sorted({c.devices for c in checks}))
         steps = max(c.steps for c in checks)
         return (

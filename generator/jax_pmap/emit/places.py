@@ -26,10 +26,22 @@ TAPPED = (
     cst.Tuple,
     cst.List,
     cst.Dict,
+    cst.ListComp,
+    cst.DictComp,
 )
 SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
 #: Statements with suites that may not be entered.
-BRANCHING = (cst.If, cst.Else, cst.For, cst.While, cst.ExceptHandler, cst.MatchCase)
+BRANCHING = (
+    cst.If,
+    cst.Else,
+    cst.For,
+    cst.While,
+    cst.ExceptHandler,
+    cst.ExceptStarHandler,
+    cst.MatchCase,
+)
+#: Parts of a compound statement that hold suites of their own.
+CLAUSES = (cst.If, cst.Else, cst.ExceptHandler, cst.ExceptStarHandler, cst.Finally, cst.MatchCase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,8 @@ class Expression:
     is_display: bool
     #: True where a mean or sum of its parts is the mean or sum of it: + - * / and displays.
     is_linear: bool
-    #: Source of the test that decides whether this side of a conditional expression is taken.
+    #: Source of the test that decides whether this is evaluated: a side of a conditional
+    #: expression, the right of an ``and`` or ``or``, the element of a comprehension with an ``if``.
     side_of: str | None
     #: True for what decides which way Python goes: the test of an if, a while or an assert.
     in_test: bool
@@ -86,7 +99,10 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A suite of the function's own scope that may not be entered."""
+    """Lines of the function's own scope that may not be run.
+
+    They are a suite, or the rest of one behind a compound statement that may leave it.
+    """
 
     index: int
     span: Span
@@ -117,6 +133,10 @@ class Body:
         self.statement_nodes: dict[cst.CSTNode, Statement] = {}
         self.expression_nodes: dict[cst.CSTNode, Expression] = {}
         self.branch_nodes: dict[cst.CSTNode, Branch] = {}
+        #: Branches that are the rest of a suite, the outermost first, for every line in them.
+        self.rests: dict[cst.CSTNode, list[Branch]] = {}
+        #: Statements that can only end in an error: asserts, and ifs that do nothing but raise.
+        self.checks: set[int] = set()
         self.scope_nodes: dict[cst.CSTNode, Scope] = {}
         self.numbers = itertools.count(1) if numbers is None else numbers
         self.local_names = frozenset(local_names(function))
@@ -151,9 +171,21 @@ class Body:
         """Source of `node` as written."""
         return self.module.code_for_node(node).strip()
 
+    def is_tight(self, node: cst.BaseExpression) -> bool:
+        """Whether a word stands right before `node`, which only its first character parts: ``not(a)``."""
+        where = self._positions[node]
+        assert isinstance(where, CodeRange)
+        lines = self.text.text.split("\n")[: where.start.line]
+        before = "\n".join([*lines[:-1], lines[-1][: where.start.column]])
+        for _ in node.lpar:
+            before = before.rstrip().removesuffix("(")
+        return before[-1:].isidentifier()
+
     def _suite(self, suite: cst.CSTNode, scope: int) -> None:
         lines = suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
         block = id(suite)
+        # Whether a nested function's branches are taken is not followed.
+        own = scope == self.scope.index
         for order, line in enumerate(lines):
             if isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite):
                 for number, small in enumerate(line.body):
@@ -163,6 +195,19 @@ class Body:
                 self._suite(line.body, inner.index)
             elif not isinstance(line, SCOPES):
                 self._compound(line, scope)
+                rest = lines[order + 1 :]
+                if own and rest and leaves(line):
+                    self._rest(line, rest)
+
+    def _rest(self, line: cst.CSTNode, rest: Sequence[cst.CSTNode]) -> None:
+        """The lines behind a compound statement that may leave their suite: an else in all but name."""
+        first, last = self.span(rest[0]), self.span(rest[-1])
+        span = replace(first, end_line=last.end_line, end_column=last.end_column)
+        condition = f"code after `{self._condition(line)}`"
+        branch = Branch(len(self.branches), span, condition, harmless(rest))
+        self.branches.append(branch)
+        for each in rest:
+            self.rests.setdefault(each, []).append(branch)
 
     def _compound(self, node: cst.CSTNode, scope: int) -> None:
         """An if, loop, with, try or match: its own expressions, then its suites."""
@@ -171,31 +216,45 @@ class Body:
                 # Whether a nested function's branches are taken is not followed.
                 if scope == self.scope.index and isinstance(node, BRANCHING):
                     branch = Branch(
-                        len(self.branches), self.span(child), self._condition(node), harmless(child)
+                        len(self.branches), self.span(child), self._condition(node), harmless(lines_of(child))
                     )
                     self.branches.append(branch)
                     self.branch_nodes[child] = branch
                 self._suite(child, scope)
-            elif isinstance(child, cst.If | cst.Else | cst.ExceptHandler | cst.Finally | cst.MatchCase):
+            elif isinstance(child, CLAUSES):
                 self._compound(child, scope)
             elif isinstance(child, cst.BaseExpression) and not (
                 isinstance(node, cst.For) and child is node.target
             ):
-                self._alone(child, "test" if isinstance(node, cst.If | cst.While) else "other", scope)
+                decides = isinstance(node, cst.If | cst.While | cst.Match | cst.MatchCase)
+                only_raises = isinstance(node, cst.If) and node.orelse is None and is_check(node.body)
+                self._alone(child, "test" if decides else "other", scope, only_raises)
             elif isinstance(child, cst.WithItem):
                 self._alone(child.item, "other", scope)
 
     def _condition(self, node: cst.CSTNode) -> str:
+        """The head of a compound statement or of one of its clauses, on one line."""
         if isinstance(node, cst.If | cst.While):
-            word = "if" if isinstance(node, cst.If) else "while"
-            return f"{word} {self.code(node.test)}"
-        if isinstance(node, cst.For):
-            return f"for {self.code(node.target)} in {self.code(node.iter)}"
-        return {cst.Else: "else", cst.ExceptHandler: "except"}.get(type(node), "case")
+            text = f"{'if' if isinstance(node, cst.If) else 'while'} {self.code(node.test)}"
+        elif isinstance(node, cst.For):
+            text = f"for {self.code(node.target)} in {self.code(node.iter)}"
+        elif isinstance(node, cst.MatchCase):
+            guard = f" if {self.code(node.guard)}" if node.guard is not None else ""
+            text = f"case {self.code(node.pattern)}{guard}"
+        elif isinstance(node, cst.Match):
+            text = f"match {self.code(node.subject)}"
+        elif isinstance(node, cst.With):
+            text = f"with {', '.join(self.code(item).rstrip(', ') for item in node.items)}"
+        else:
+            words = {cst.Else: "else", cst.Try: "try", cst.TryStar: "try"}
+            text = words.get(type(node), "except")
+        return " ".join(text.split())
 
-    def _alone(self, node: cst.BaseExpression, kind: str, scope: int) -> Statement:
+    def _alone(self, node: cst.BaseExpression, kind: str, scope: int, only_raises: bool = False) -> Statement:
         """An expression without a statement of its own: the test of an if, the body of a lambda."""
         index = next(self.numbers)
+        if only_raises:
+            self.checks.add(index)
         blank = Statement(index, scope, kind, self.span(node), (), None, names_in(node), id(node), 0)
         self.statements[index] = blank
         value = self._walk(node, index, None, kind == "test")
@@ -217,6 +276,8 @@ class Body:
         elif isinstance(node, cst.Assert):
             kind, value = "test", node.test
         index = next(self.numbers)
+        if isinstance(node, cst.Assert):
+            self.checks.add(index)
         points = tuple((name, self._next_point()) for name in dict.fromkeys(names))
         reads = names_in(value) if value is not None else names_in(node)
         if isinstance(node, cst.AugAssign):
@@ -232,16 +293,20 @@ class Body:
         self, node: cst.CSTNode, statement: int, parent: int | None, test: bool, side_of: str | None = None
     ) -> int | None:
         """Number the expressions at and below `node`; the point of `node` itself, if it has one."""
-        if isinstance(node, cst.Lambda):
+        if isinstance(node, cst.Lambda) and side_of is None:
             self._alone(node.body, "return", self._open(node, "").index)
             return None
-        if isinstance(node, (*SCOPES, cst.FormattedString, cst.Annotation, cst.NamedExpr, cst.CompFor)):
+        if isinstance(
+            node,
+            (cst.FunctionDef, cst.ClassDef, cst.FormattedString, cst.Annotation, cst.NamedExpr, cst.CompFor),
+        ):
             return None
         point = None
-        wanted = isinstance(node, TAPPED)
-        if isinstance(node, cst.Name):
+        # What may not be evaluated is looked at to know whether it was; a constant is what it is.
+        wanted = isinstance(node, TAPPED) or (side_of is not None and not is_constant(node))
+        if isinstance(node, cst.Name) and (side_of is None or is_constant(node)):
             wanted = node.value in self.local_names
-        elif isinstance(node, cst.Attribute):
+        elif isinstance(node, cst.Attribute) and side_of is None:
             wanted = root_name(node) in self.local_names
         if wanted:
             point = self._next_point()
@@ -267,15 +332,24 @@ class Body:
             elif isinstance(node.func, cst.Call):
                 for argument in node.func.args:
                     self._walk(argument.value, statement, inner, test)
-            elif isinstance(node.func, cst.Lambda):
+            elif isinstance(node.func, cst.Lambda | cst.IfExp | cst.BooleanOperation):
                 self._walk(node.func, statement, inner, test)
             for argument in node.args:
                 self._walk(argument.value, statement, inner, test)
+        elif isinstance(node, cst.Lambda):
+            self._alone(node.body, "return", self._open(node, "").index)
         elif isinstance(node, cst.Attribute):
             self._walk(node.value, statement, inner, test)
-        elif isinstance(node, cst.GeneratorExp | cst.ListComp | cst.SetComp):
-            self._walk(node.for_in.iter, statement, inner, test)
-            self._walk(node.elt, statement, inner, test)
+        elif isinstance(node, cst.GeneratorExp | cst.ListComp | cst.SetComp | cst.DictComp):
+            condition = self._comprehension(node.for_in, statement, inner, test)
+            parts = [node.key, node.value] if isinstance(node, cst.DictComp) else [node.elt]
+            for part in parts:
+                self._walk(part, statement, inner, test, condition)
+        elif isinstance(node, cst.BooleanOperation):
+            # A test that can only raise shows at once what it was not seen with.
+            condition = None if statement in self.checks else self.code(node.left)
+            self._walk(node.left, statement, inner, True)
+            self._walk(node.right, statement, inner, test, condition)
         elif isinstance(node, cst.IfExp):
             self._walk(node.test, statement, inner, True)
             self._walk(node.body, statement, inner, test, self.code(node.test))
@@ -284,6 +358,20 @@ class Body:
             for child in node.children:
                 self._walk(child, statement, inner, test)
         return point
+
+    def _comprehension(
+        self, clause: cst.CompFor, statement: int, parent: int | None, test: bool
+    ) -> str | None:
+        """Number the expressions of ``for … in … if …``; the last condition, if there is one."""
+        condition: str | None = None
+        innermost: cst.CompFor | None = clause
+        while innermost is not None:
+            self._walk(innermost.iter, statement, parent, test, condition)
+            for each in innermost.ifs:
+                self._walk(each.test, statement, parent, True, condition)
+                condition = self.code(each.test)
+            innermost = innermost.inner_for_in
+        return condition
 
     # -- source ----------------------------------------------------------------------------
 
@@ -318,14 +406,85 @@ def is_linear(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.Subscript)
 
 
-def harmless(suite: cst.BaseSuite) -> bool:
-    """Whether a suite computes nothing."""
-    lines = suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
+def lines_of(suite: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """The lines of a suite; a one-line suite is its own."""
+    return suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
+
+
+def _only(lines: Sequence[cst.CSTNode], kinds: tuple[type[cst.CSTNode], ...]) -> bool:
     return all(
         isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite)
-        and all(isinstance(small, cst.Raise | cst.Pass | cst.Assert | cst.Continue) for small in line.body)
+        and all(isinstance(small, kinds) for small in line.body)
         for line in lines
     )
+
+
+def harmless(lines: Sequence[cst.CSTNode]) -> bool:
+    """Whether lines compute nothing."""
+    return _only(lines, (cst.Raise, cst.Pass, cst.Assert, cst.Continue))
+
+
+def is_check(suite: cst.BaseSuite) -> bool:
+    """Whether a suite does nothing but raise."""
+    return _only(lines_of(suite), (cst.Raise, cst.Pass, cst.Assert))
+
+
+def is_constant(node: cst.CSTNode) -> bool:
+    """Whether a node is a literal, or a literal with a sign."""
+    if isinstance(node, cst.UnaryOperation):
+        return is_constant(node.expression)
+    if isinstance(node, cst.Name):
+        return node.value in ("None", "True", "False")
+    return isinstance(node, cst.BaseNumber | cst.SimpleString | cst.ConcatenatedString | cst.Ellipsis)
+
+
+class _Leaving(cst.CSTVisitor):
+    """Looks for statements that leave the suite a compound statement stands in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+        self.loops = 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        return False
+
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        return False
+
+    def visit_Return(self, node: cst.Return) -> None:
+        self.found = True
+
+    def visit_Raise(self, node: cst.Raise) -> None:
+        self.found = True
+
+    def visit_Break(self, node: cst.Break) -> None:
+        self.found |= not self.loops
+
+    def visit_Continue(self, node: cst.Continue) -> None:
+        self.found |= not self.loops
+
+    def visit_For_body(self, node: cst.For) -> None:
+        self.loops += 1
+
+    def leave_For_body(self, node: cst.For) -> None:
+        self.loops -= 1
+
+    def visit_While_body(self, node: cst.While) -> None:
+        self.loops += 1
+
+    def leave_While_body(self, node: cst.While) -> None:
+        self.loops -= 1
+
+
+def leaves(line: cst.CSTNode) -> bool:
+    """Whether a compound statement may leave its suite, so that what follows is not run."""
+    visitor = _Leaving()
+    line.visit(visitor)
+    return visitor.found
 
 
 def place(span: Span) -> tuple[int, int, int, int]:

@@ -9,7 +9,7 @@ import functools
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax_pmap.emit.axes import (
     collapse,
@@ -32,13 +32,10 @@ from jax_pmap.emit.source import (
     string,
     wrapped_f_string,
 )
+from jax_pmap.emit.templates import environment
 from jax_pmap.files import seal
 from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan
 from jax_pmap.reading.facts import Parameter
-from jax_pmap.templates_dir import templates_dir
-
-if TYPE_CHECKING:
-    import jinja2
 
 __all__ = ["EmitUnit", "Header", "render", "tidy"]
 
@@ -73,6 +70,8 @@ class EmitUnit:
     definitions: tuple[str, ...] = ()
     #: Every name the user's module binds or the function uses.
     taken_names: frozenset[str] = frozenset()
+    #: Names of modules that the body binds itself, so that it needs ours by other names.
+    shadowed: frozenset[str] = frozenset()
     #: Helpers asked for: ``"place"``, ``"devices"``.
     helpers: tuple[str, ...] = ()
 
@@ -85,7 +84,7 @@ class EmitUnit:
             self.name,
             self.taken_names,
             imports=self.imports,
-            bound=sorted(defined | from_user | {p.name for p in self.parameters}),
+            bound=sorted(defined | from_user | {p.name for p in self.parameters} | self.shadowed),
         )
 
 
@@ -108,7 +107,7 @@ def render(unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> str:
     if not any(used_axes(a.axes) for a in plan.arguments):
         raise ValueError(f"no argument of {unit.name} holds a batch")
     context = _Context(unit, plan, backend, header).values()
-    text = _environment().get_template(f"{backend.value}.py.jinja").render(context)
+    text = environment().get_template(f"{backend.value}.py.jinja").render(context)
     return seal(tidy(text))
 
 
@@ -119,20 +118,6 @@ def tidy(code: str) -> str:
 
     mode = black.Mode(line_length=88, target_versions={TargetVersion.PY310})
     return black.format_str(code, mode=mode)
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates_dir()),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
 
 
 class _Context:

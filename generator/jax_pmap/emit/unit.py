@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax_pmap
@@ -46,10 +47,11 @@ def emit(
         )
     syncs = () if backend is Backend.JIT else plan.syncs
     adapted = _adapted(target, syncs)
+    text = function_text(target.parsed)
     own_names = {other.facts.name for other in adapted}
     defined = carried.names if carried else frozenset()
     definitions = tuple(
-        text for text in (carried.definitions if carried else ()) if defined_name(text) not in own_names
+        each for each in (carried.definitions if carried else ()) if defined_name(each) not in own_names
     )
     every = [facts, *(other.facts for other in adapted)]
     names = tuple(
@@ -72,6 +74,8 @@ def emit(
         user_imports=((source.module, names),) if names else (),
         definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
         taken_names=facts.taken_names,
+        # Collectives are the only thing of ours inside a body.
+        shadowed=frozenset({"jax"}) & _bound([text.text, *(other.body.text.text for other in adapted)]),
         helpers=request.helpers,
     )
     if names and not all(part.isidentifier() for part in source.module.split(".")):
@@ -82,25 +86,26 @@ def emit(
             "Rename the file so that `import NAME` works (letters, digits and underscores)",
             facts.span,
         )
-    body = Body(function_text(target.parsed))
+    body = Body(text)
     result = "result"
     while result in facts.taken_names:
         result += "_"
-    axis = unit.names.axis
+    axis, jax = unit.names.axis, unit.names.jax
     try:
         elsewhere = {sync for other in adapted for sync in other.syncs}
         here = [sync for sync in syncs if sync not in elsewhere]
-        woven = weave(body, here, plan.guards, axis=axis, result=result)
-        copies = [other.body.definition(weave(other.body, other.syncs, axis=axis)) for other in adapted]
+        woven = weave(body, here, plan.guards, axis=axis, result=result, jax=jax)
+        copies = [
+            other.body.definition(weave(other.body, other.syncs, axis=axis, jax=jax)) for other in adapted
+        ]
     except LookupError as error:
         raise refused(
             "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span
         ) from None
     unit = dataclasses.replace(unit, body=body.body_source(woven), definitions=(*definitions, *copies))
-    digest = function_text(target.parsed).digest
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = Header(
-        jax_pmap.__version__, command, f"{source.shown_path}::{source.qualname}", digest, evidence
+        jax_pmap.__version__, command, f"{source.shown_path}::{source.qualname}", text.digest, evidence
     )
     if evidence is None and request.proof:
         header = dataclasses.replace(header, unproved="the proof is still to come")
@@ -133,6 +138,21 @@ def _adapted(target: Target, syncs: tuple[Sync, ...]) -> list[Adapted]:
 def defined_name(text: str) -> str:
     """The name a copied definition binds, or ``""``."""
     return str(getattr(ast.parse(text).body[0], "name", ""))
+
+
+def _bound(definitions: Iterable[str]) -> set[str]:
+    """Every name that functions bind, also inside the functions nested in them."""
+    found: set[str] = set()
+    for node in (node for text in definitions for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(item.asname or item.name).partition(".")[0] for item in node.names}
+    return found
 
 
 def _docstring(target: Target) -> str | None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import libcst as cst
 
-from jax_pmap.emit.places import Body, Statement, inside, place
+from jax_pmap.emit.places import Body, Branch, Statement, inside, place
 from jax_pmap.model import Guard, Sync
 
 RECORDER = "__jax_pmap__"
+#: What a node becomes: another one, several, or nothing.
+Replacement: TypeAlias = "cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel"
 
 
 def weave(
@@ -28,14 +31,16 @@ def weave(
     probes: Sequence[Probe] = (),
     reach: bool = False,
     result: str = "result",
+    jax: str = "jax",
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
     `axis` is the source of the axis name; `taps` are points to record; `probes` are inner
     functions to run for their taps before they are called; with `reach`, entered branches are
-    recorded too; `result` names the result where it must be taken apart.
+    recorded too; `result` names the result where it must be taken apart, `jax` is what jax is
+    imported as.
     """
-    editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, body.scope.index)
+    editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -76,11 +81,12 @@ class Editor(cst.CSTTransformer):
         probes: Sequence[Probe],
         reach: bool,
         result: str,
+        jax: str,
         scope: int,
     ) -> None:
         super().__init__()
         self.body, self.axis, self.taps, self.reach, self.result = body, axis, taps, reach, result
-        self.syncs, self.probes = syncs, probes
+        self.syncs, self.probes, self.jax = syncs, probes, jax
         #: The scope that is tapped; collectives go into all of them.
         self.scope = scope
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
@@ -102,7 +108,7 @@ class Editor(cst.CSTTransformer):
 
     def collective(self, op: str, value: str) -> str:
         """Source of a collective over the axis."""
-        return f"jax.lax.{op}({value}, axis_name={self.axis})"
+        return f"{self.jax}.lax.{op}({value}, axis_name={self.axis})"
 
     def tap(self, point: int, value: cst.BaseExpression) -> cst.BaseExpression:
         """``__jax_pmap__.tap(point, value)``."""
@@ -114,21 +120,34 @@ class Editor(cst.CSTTransformer):
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """Expressions are wrapped and tapped, lines get their followers, suites their guards."""
+        new: Replacement = updated
         if isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite):
-            updated = self.line(original, updated)
+            new = self.line(original, updated)
+        elif isinstance(original, cst.FunctionDef) and original is not self.body.function:
+            new = self.nested(original, updated)
+        elif isinstance(original, cst.BaseExpression) and isinstance(updated, cst.BaseExpression):
+            new = self.expression(original, updated)
         if original in self.body.branch_nodes:
-            return self.branch(original, updated)
-        if isinstance(original, cst.FunctionDef) and original is not self.body.function:
-            return self.nested(original, updated)
+            assert isinstance(new, cst.BaseSuite)
+            new = self.branch(original, new)
+        if original in self.body.rests:
+            new = self.rest(original, new)
+        return new  # type: ignore[return-value]
+
+    def expression(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
+        """An expression with a collective and a tap around it, if it has them."""
         expression = self.body.expression_nodes.get(original)
-        if expression is not None and isinstance(updated, cst.BaseExpression):
+        if expression is not None:
+            plain = updated
             where = place(expression.span)
             sync = self.wrap.get(where)
             if sync is not None and sync.value == expression.text:
                 self.used.add(("wrap", where))
-                updated = wrap_call(f"jax.lax.{sync.op}", updated, self.axis)
+                updated = wrap_call(f"{self.jax}.lax.{sync.op}", updated, self.axis)
             if expression.point in self.taps and self.tapped(expression.statement):
                 updated = self.tap(expression.point, updated)
+            if updated is not plain and self.body.is_tight(original):
+                updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return updated
 
     def tapped(self, statement: int) -> bool:
@@ -137,9 +156,11 @@ class Editor(cst.CSTTransformer):
 
     def inner(self, scope: int) -> Editor:
         """The same editor for an inner function's own statements."""
-        return Editor(self.body, self.syncs, (), self.axis, self.taps, self.probes, False, self.result, scope)
+        return Editor(
+            self.body, self.syncs, (), self.axis, self.taps, self.probes, False, self.result, self.jax, scope
+        )
 
-    def nested(self, original: cst.FunctionDef, updated: cst.CSTNode) -> cst.CSTNode:
+    def nested(self, original: cst.FunctionDef, updated: cst.CSTNode) -> Replacement:
         """A nested function, and behind it the tapped copy that probes call."""
         scope = self.body.scope_nodes.get(original)
         if scope is None or not any(probe.scope == scope.index for probe in self.probes):
@@ -147,7 +168,7 @@ class Editor(cst.CSTTransformer):
         editor = self.inner(scope.index)
         suite = original.body.visit(editor)
         copy = original.with_changes(name=cst.Name(probe_name(scope.index)), body=suite, decorators=())
-        return cst.FlattenSentinel([updated, copy])  # type: ignore[return-value]
+        return cst.FlattenSentinel([updated, copy])
 
     def probe_calls(self, statement: Statement) -> list[cst.BaseStatement]:
         """Calls of inner functions for their taps, with the arguments they are about to get."""
@@ -166,40 +187,63 @@ class Editor(cst.CSTTransformer):
             out.append(cst.SimpleStatementLine([cst.Expr(cst.Call(callee, node.args))]))
         return out
 
-    def line(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
-        """A line of simple statements with collectives and taps behind it."""
+    def line(self, original: cst.CSTNode, updated: cst.CSTNode) -> Replacement:
+        """A line of simple statements with collectives and taps, each behind its own statement."""
         assert isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite)
         assert isinstance(updated, cst.SimpleStatementLine | cst.SimpleStatementSuite)
-        before: list[cst.BaseStatement] = []
-        extra: list[str] = []
-        smalls = list(updated.body)
-        for number, small in enumerate(original.body):
-            statement = self.body.statement_nodes.get(small)
-            if statement is None:
-                continue
-            where = place(statement.span)
-            syncs = self.after.get(where, [])
-            if syncs:
-                self.used.add(("after", where))
-                extra += self.assignments(syncs)
-                if statement.kind == "return":
-                    value = smalls[number]
-                    assert isinstance(value, cst.Return) and value.value is not None
-                    smalls[number] = cst.Assign([cst.AssignTarget(cst.Name(self.result))], value.value)
-                    extra.append(f"return {self.result}")
-            if statement.scope == self.scope:
-                before += self.probe_calls(statement)
-                extra += [
-                    f"{RECORDER}.tap({point}, {name})"
-                    for name, point in statement.names
-                    if point in self.taps
-                ]
-        if not extra and not before:
+        lines: list[cst.BaseStatement] = []
+        own: list[int] = []
+        together: list[cst.BaseSmallStatement] = []
+
+        def end_line() -> None:
+            if together:
+                last = together.pop().with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+                own.append(len(lines))
+                lines.append(cst.SimpleStatementLine([*together, last]))
+                together.clear()
+
+        for before, small, after in map(self.small, original.body, updated.body):
+            if before:
+                end_line()
+                lines += before
+            together.append(small)
+            if after:
+                end_line()
+                lines += [cst.parse_statement(text, self.body.module.config_for_parsing) for text in after]
+        if not lines:
             return updated
-        after = [cst.parse_statement(text, self.body.module.config_for_parsing) for text in extra]
+        end_line()
+        # The comments above and behind the line stay with the user's own statements.
+        lines[own[-1]] = lines[own[-1]].with_changes(trailing_whitespace=updated.trailing_whitespace)
         if isinstance(updated, cst.SimpleStatementSuite):
-            return cst.IndentedBlock([*before, cst.SimpleStatementLine(smalls), *after])
-        return cst.FlattenSentinel([*before, updated.with_changes(body=smalls), *after])  # type: ignore[return-value]
+            return cst.IndentedBlock(lines)
+        lines[own[0]] = lines[own[0]].with_changes(leading_lines=updated.leading_lines)
+        return cst.FlattenSentinel(lines)
+
+    def small(
+        self, original: cst.BaseSmallStatement, updated: cst.BaseSmallStatement
+    ) -> tuple[list[cst.BaseStatement], cst.BaseSmallStatement, list[str]]:
+        """One simple statement, with what comes before it and what comes after it."""
+        statement = self.body.statement_nodes.get(original)
+        if statement is None:
+            return [], updated, []
+        before: list[cst.BaseStatement] = []
+        after: list[str] = []
+        where = place(statement.span)
+        syncs = self.after.get(where, [])
+        if syncs:
+            self.used.add(("after", where))
+            after += self.assignments(syncs)
+            if statement.kind == "return":
+                assert isinstance(updated, cst.Return) and updated.value is not None
+                updated = cst.Assign([cst.AssignTarget(cst.Name(self.result))], updated.value)
+                after.append(f"return {self.result}")
+        if statement.scope == self.scope:
+            before = self.probe_calls(statement)
+            after += [
+                f"{RECORDER}.tap({point}, {name})" for name, point in statement.names if point in self.taps
+            ]
+        return before, updated, after
 
     def assignments(self, syncs: Sequence[Sync]) -> list[str]:
         """``loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)`` and its like."""
@@ -218,7 +262,7 @@ class Editor(cst.CSTTransformer):
             lines.append(f"{value} = {rebuild(value, leaves, self.collective)}")
         return lines
 
-    def branch(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
+    def branch(self, original: cst.CSTNode, updated: cst.BaseSuite) -> cst.BaseSuite:
         """A suite that records being entered, or raises because nothing is known of it."""
         branch = self.body.branch_nodes[original]
         suite = updated
@@ -227,21 +271,43 @@ class Editor(cst.CSTTransformer):
         assert isinstance(suite, cst.IndentedBlock)
         guard = self.guards.get(place(branch.span))
         if guard is not None:
-            # Nothing in here was observed, so nothing in here is emitted.
-            self.used |= {
-                (kind, where)
-                for kind, table in (("after", self.after), ("wrap", self.wrap))
-                for where in table
-                if inside(where, place(branch.span))
-            }
-            text = f"`{guard.condition}` was not reached by the inputs this code was proved with"
-            statement = cst.parse_statement(f"raise NotImplementedError({text!r})")
-            return cst.IndentedBlock([statement])
+            return cst.IndentedBlock([self.guarded(guard)])
         if self.reach:
-            return suite.with_changes(
-                body=[cst.parse_statement(f"{RECORDER}.reach({branch.index})"), *suite.body]
-            )
+            return suite.with_changes(body=[reached(branch), *suite.body])
         return updated
+
+    def rest(self, original: cst.CSTNode, new: Replacement) -> Replacement:
+        """A line behind a statement that may leave the suite: what `branch` does, line by line."""
+        start = place(self.body.span(original))[:2]
+        for branch in self.body.rests[original]:
+            is_first = place(branch.span)[:2] == start
+            guard = self.guards.get(place(branch.span))
+            if guard is not None and not is_first:
+                return cst.RemoveFromParent()
+            if guard is not None:
+                blank = [line for line in getattr(original, "leading_lines", ()) if line.comment is None]
+                return self.guarded(guard).with_changes(leading_lines=blank)
+            if self.reach and is_first:
+                lines = new if isinstance(new, cst.FlattenSentinel) else [new]
+                new = cst.FlattenSentinel([reached(branch), *lines])
+        return new
+
+    def guarded(self, guard: Guard) -> cst.BaseStatement:
+        """The error in place of lines that were not observed: nothing in them is emitted."""
+        self.used |= {
+            (kind, where)
+            for kind, table in (("after", self.after), ("wrap", self.wrap))
+            for where in table
+            if inside(where, place(guard.span))
+        }
+        what = guard.condition if "`" in guard.condition else f"`{guard.condition}`"
+        text = f"{what} was not reached by the inputs this code was proved with"
+        return cst.parse_statement(f"raise NotImplementedError({text!r})")
+
+
+def reached(branch: Branch) -> cst.BaseStatement:
+    """The line that records that a branch was run."""
+    return cst.parse_statement(f"{RECORDER}.reach({branch.index})")
 
 
 def name_node(name: str) -> cst.Name:

@@ -54,7 +54,7 @@ def result_not_whole(statement: Statement, leaves: Sequence[Mapping[str, Any]], 
         paths = ", ".join(leaf["path"] or "result" for leaf in leaves[:4])
         return Refusal(
             "JP054",
-            f"the result's leaves {paths} need different collectives, and its container cannot be taken apart",
+            f"the result's leaves {paths} need different collectives, and their container cannot be rebuilt",
             "Assign the values to names before they are put into the container",
             statement.span,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Mapping, Sequence
 
@@ -17,14 +18,11 @@ def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
     """
     by_place = {place(statement.span): statement for statement in body.statements.values()}
     out = list(syncs)
-    moved = True
-    while moved:
-        moved = False
-        for index, sync in enumerate(out):
-            target = _next_of_kind(body, by_place, out, sync)
-            if target is not None:
-                out[index] = dataclasses.replace(sync, span=target)
-                moved = True
+    # The last first: each then joins one that has already found its place.
+    for index in sorted(range(len(out)), key=lambda i: place(out[i].span), reverse=True):
+        target = _next_of_kind(body, by_place, out, out[index])
+        if target is not None:
+            out[index] = dataclasses.replace(out[index], span=target)
     for display in body.expressions:
         if not display.is_display:
             continue
@@ -33,11 +31,17 @@ def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
             s for s in out if s.where == "wrap" and any(place(s.span) == place(e.span) for e in elements)
         ]
         ops = {sync.op for sync in around}
-        if len(around) == len(elements) > 1 and len(ops) == 1:
+        if len(around) == len(elements) == parts(display.text) > 1 and len(ops) == 1:
             size = sum(sync.bytes for sync in around)
             out = [sync for sync in out if sync not in around]
             out.append(Sync(ops.pop(), display.text, "wrap", display.span, bytes=size))
     return tuple(out)
+
+
+def parts(display: str) -> int:
+    """How many elements a tuple, list or dict display has, constants counted."""
+    node = ast.parse(f"({display}\n)", mode="eval").body
+    return len(node.values if isinstance(node, ast.Dict) else getattr(node, "elts", ()))
 
 
 def _next_of_kind(

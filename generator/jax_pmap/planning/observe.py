@@ -195,15 +195,18 @@ class Observer:
     def _code(self, state: _State, syncs: Sequence[Sync]) -> tuple[str, str]:
         """The tapped target, and the functions of its module that are looked into, tapped and plain."""
         taps, axis = self._taps(state), repr(self.axis_name)
+        # Whatever the function calls its own things, this is not among them.
+        jax = "__jax_pmap_jax__"
         probes = [Probe(call, scope) for call, scope in state.opened.items()]
         target, *others = self.bodies
-        prelude = ["import jax"]
+        prelude = [f"import jax as {jax}"]
         for body in others:
             own = inside_of(body, syncs)
-            prelude.append(body.definition(weave(body, own, axis=axis)))
-            tapped = weave(body, own, axis=axis, taps=taps, probes=probes)
+            prelude.append(body.definition(weave(body, own, axis=axis, jax=jax)))
+            tapped = weave(body, own, axis=axis, taps=taps, probes=probes, jax=jax)
             prelude.append(body.definition(tapped.with_changes(name=name_node(probe_name(body.scope.index)))))
-        woven = weave(target, inside_of(target, syncs), axis=axis, taps=taps, probes=probes, reach=True)
+        own = inside_of(target, syncs)
+        woven = weave(target, own, axis=axis, taps=taps, probes=probes, reach=True, jax=jax)
         return target.definition(woven), "\n".join(prelude)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
@@ -591,10 +594,10 @@ class Observer:
         if any(self._look_inside(state, culprit) for culprit in culprits):
             return True
         value = self.by_point.get(statement.value) if statement.value is not None else None
-        if not culprits and value is not None and value.point in first:
-            # `x -= x.mean()`: the name varies because what is added to it is partial.
-            if self._wrap_all(state, self._origins(value, first), first, numbers=True):
-                return True
+        # `x -= x.mean()`: the name varies because what is added to it is partial.
+        added = [] if culprits or value is None or value.point not in first else self._origins(value, first)
+        if self._wrap_all(state, added, first, numbers=True):
+            return True
         worst = culprits[0] if culprits else None
         below = [first[c.point] for c in self._descendants(worst.point) if c.point in first] if worst else []
         feeds_key = any(leaf["category"] == "key" for event in below for leaf in event.leaves)

@@ -9,6 +9,8 @@ stage confirms a candidate or rejects it.
 from __future__ import annotations
 
 import difflib
+import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,10 @@ Described = dict[str, Any]
 SMALLEST = 8
 #: The most devices of the proof, where the user asks for no number.
 LARGEST_COUNT = 8
+#: How likely a batch is at each axis, the last standing for all behind it.
+AXIS_WEIGHTS = (1.0, 0.45, 0.2, 0.1)
+#: Arguments that are mixed with and without a batch, and mixes that are tried.
+MIXED, MIXES = 6, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,8 @@ class RoleFinder:
         self._keys()
         self.leaves = self._leaves()
         self.trace_error: dict[str, Any] = {}
+        #: Whether any assignment traced.
+        self.found = False
 
     # -- what is settled before any search ---------------------------------------------------
 
@@ -200,7 +208,10 @@ class RoleFinder:
             if name in differentiated:
                 data = 0.0
                 self.why.setdefault(name, "a gradient is taken of it")
-            elif name.lower() in STATE_NAMES:
+            elif name.lower() in STATE_NAMES and not (
+                # A bias has one dimension.
+                name.lower() == "b" and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
+            ):
                 # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
                 data = 0.3 if differentiated and name not in self.facts.returned_names else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
@@ -235,6 +246,7 @@ class RoleFinder:
             sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
             if len(sizes) > 1 or not self._traces(chosen):
                 continue
+            self.found = True
             yield self._roles(chosen)
             loose = self._loose(chosen)
             if loose:
@@ -297,6 +309,33 @@ class RoleFinder:
                 for axis, length in enumerate(leaf.shape):
                     if length == size_:
                         yield {self._at(leaf): axis, **fixed}
+            # What looks like parameters is split only where nothing else can be.
+            for mix in self._mixes(data if self.found else like, size_):
+                yield {**mix, **fixed}
+
+    def _mixes(self, like: Sequence[_Leaf], size: int) -> list[dict[tuple[str, int], int]]:
+        """Arguments with or without a batch axis, each of their axes of this size, the likeliest first."""
+        groups: dict[str, list[_Leaf]] = {}
+        for leaf in like:
+            groups.setdefault(leaf.argument, []).append(leaf)
+        names = sorted(groups, key=lambda name: -groups[name][0].data)[:MIXED]
+        ways: list[list[tuple[float, dict[tuple[str, int], int]]]] = []
+        for name in names:
+            leaves = groups[name]
+            data = min(max(leaves[0].data, 0.05), 0.95)
+            ways.append([(1 - data, {})])
+            for nth in range(max(leaf.shape.count(size) for leaf in leaves)):
+                axes = {}
+                for leaf in leaves:
+                    those = [axis for axis, length in enumerate(leaf.shape) if length == size]
+                    axes[self._at(leaf)] = those[min(nth, len(those) - 1)]
+                ways[-1].append((data * AXIS_WEIGHTS[min(next(iter(axes.values())), 3)], axes))
+        mixes = [
+            (math.prod(weight for weight, _ in mix), {k: v for _, axes in mix for k, v in axes.items()})
+            for mix in itertools.product(*ways)
+        ]
+        mixes.sort(key=lambda mix: -mix[0])
+        return [axes for _, axes in mixes[:MIXES]]
 
     @staticmethod
     def _at(leaf: _Leaf) -> tuple[str, int]:
@@ -311,7 +350,7 @@ class RoleFinder:
         for leaf in leaves:
             for axis, size in enumerate(leaf.shape):
                 if size >= 2:
-                    weight = (leaf.data + 0.01) * (1.0, 0.45, 0.2, 0.1)[min(axis, 3)]
+                    weight = (leaf.data + 0.01) * AXIS_WEIGHTS[min(axis, 3)]
                     score[size] = score.get(size, 0.0) + weight
         score = {size: points / (1 if size >= self.enough else 2) for size, points in score.items()}
         first, *others = sorted(score, key=lambda size: -score[size]) or [0]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax_pmap.emit.beside import definitions_of
-from jax_pmap.emit.places import Body
+from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Sync, refused
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observation, Observer
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.roles import RoleFinder, Roles
+from jax_pmap.planning.structure import check_structure
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
@@ -82,7 +83,7 @@ def find_plan(
             # Of a size that only came up because the likelier one does not trace, nothing is said.
             first = first or (None if finder.trace_error else too_small)
             continue
-        outcome = _observe_variants(session, target, body, roles, loaded, say, saved)
+        outcome = _observe_variants(session, target, body, roles, loaded, request, say, saved)
         if isinstance(outcome, Refusal):
             first = first or outcome
             if request.backend is not Backend.JIT or outcome.code not in COMPILER_CAN:
@@ -91,7 +92,8 @@ def find_plan(
         elif not depends_on_batch(outcome[0], target.facts):
             first = first or Refusal(
                 "JP055",
-                f"no output of `{target.facts.name}` depends on the batch, so there is nothing to run in parallel",
+                f"no output of `{target.facts.name}` depends on the batch, so there is nothing to run in "
+                "parallel",
                 "Name the argument that holds the batch: --shard NAME",
                 target.facts.span,
             )
@@ -100,7 +102,7 @@ def find_plan(
         return _plan(target, loaded, request, body, roles, whole, observation, variants, values, reached)
     if first is not None:
         raise RefusalError(first)
-    raise _no_batch(target, loaded, finder.trace_error)
+    raise _no_batch(session, target, loaded, finder.trace_error)
 
 
 def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
@@ -117,7 +119,6 @@ def _global_view(
     The compiler keeps the meaning; which outputs grow with the batch is asked by tracing with
     half of it. Branches are all taken as reached: nothing is woven into them.
     """
-
     size = batch_of(roles, loaded)
     fewer = session.ask("trace", "tracing the function with fewer rows", **roles.request(), size=size // 2)
     leaves = []
@@ -152,7 +153,8 @@ def _reference_runs(session: Session, target: Target, finder: Any) -> dict[str, 
             raise refused(
                 "JP052",
                 f"`{facts.name}` needs the value of a traced array: {first_line(error['message'])}",
-                "Use jnp.where or lax.cond for branches on data; arguments that choose branches: --static NAME",
+                "Use jnp.where or lax.cond for branches on data; arguments that choose branches: "
+                "--static NAME",
                 error_span(error, session.directory, target.source) or facts.span,
                 error_details(error),
             )
@@ -202,7 +204,8 @@ def _check_mutation(target: Target, loaded: Loaded) -> None:
         elif id(node) in changed:
             raise refused(
                 "JP049",
-                f"`{target.facts.name}` changes its argument `{node.id}` in place; on several devices that changes a copy",
+                f"`{target.facts.name}` changes its argument `{node.id}` in place; on several devices that "
+                "changes a copy",
                 f"Copy it first (`{node.id} = dict({node.id})`) and return what changed",
                 target.parsed.span(node),
             )
@@ -219,16 +222,17 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
             if wanted is not None and size % wanted:
                 return Refusal(
                     "JP041",
-                    f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: its batch of {size} does not divide over "
-                    f"{wanted} devices",
-                    f"Give inputs with a batch of {max(1, round(size / wanted)) * wanted}, or another --devices",
+                    f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: its batch of {size} does not divide "
+                    f"over {wanted} devices",
+                    f"Give inputs with a batch of {max(1, round(size / wanted)) * wanted}, or another "
+                    "--devices",
                     target.facts.span,
                 )
             if size < (wanted or LARGEST):
                 return Refusal(
                     "JP041",
-                    f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: a batch of {size} is smaller than the "
-                    f"{wanted or LARGEST} devices of the proof",
+                    f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: a batch of {size} is smaller than "
+                    f"the {wanted or LARGEST} devices of the proof",
                     f"Give example inputs with a batch of at least {2 * (wanted or LARGEST)}",
                     target.facts.span,
                 )
@@ -241,12 +245,27 @@ def _observe_variants(
     body: Body,
     roles: Roles,
     loaded: Loaded,
+    request: Request,
     say: Callable[[str], None],
     saved: Plan | None,
 ) -> Refusal | tuple[Observation, tuple[dict[str, str], ...], dict[str, tuple[str, ...]], frozenset[int]]:
     """Observe with the given static values, then with each other value the body asks about."""
-
     by_name = {argument["name"]: argument for argument in loaded.described}
+    restricted = {
+        name: constant_source(argument, target.facts)
+        for name, argument in by_name.items()
+        if argument["none"] or name in roles.statics
+    }
+    for name, given in restricted.items():
+        if given is None and name not in (*request.static, *target.facts.static_parameters):
+            return Refusal(
+                "JP053",
+                f"`{name}` is {called(by_name[name])}, on which the reduction may depend, and the emitted "
+                "file could not tell another one from it",
+                f"Make it the parameter's default, or have the proof hold for the {by_name[name]['type']} "
+                f"given here and no other: --static {name}",
+                target.facts.span,
+            )
     observer = Observer(
         session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target)
     )
@@ -257,16 +276,17 @@ def _observe_variants(
     base = observer.observe(roles, {}, count, start)
     if isinstance(base, Refusal):
         return base
+    if request.backend is not Backend.JIT:
+        check_structure(target, roles)
     syncs, reached, seen = base.syncs, base.reached, base.seen
     variants: list[dict[str, str]] = [{}]
     values: dict[str, tuple[str, ...]] = {}
-    for name in by_name:
+    for name, given in restricted.items():
         argument = by_name[name]
-        given = argument["repr"]
-        if argument["none"]:
-            values[name] = ("None",)
+        if given is None:
             continue
-        if name not in roles.statics or argument["type"] not in ("bool", "str", "NoneType"):
+        values[name] = (given,)
+        if name not in roles.statics or not is_literal(given):
             continue
         proved = [given]
         others = [value for asked, value in target.facts.compared if asked == name and value not in proved]
@@ -280,7 +300,7 @@ def _observe_variants(
             variants.append({name: value})
             proved.append(value)
         values[name] = tuple(proved)
-    unseen = unseen_side(body, seen, values)
+    unseen = unseen_side(body, seen, reached, values)
     if unseen is not None:
         return unseen
     final = dataclasses.replace(
@@ -289,12 +309,54 @@ def _observe_variants(
     return final, tuple(variants), values, reached
 
 
-def unseen_side(body: Body, seen: frozenset[int], values: Mapping[str, Any]) -> Refusal | None:
+def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | None:
+    """Source that the emitted file can compare a static argument with, or None.
+
+    That is the value of a literal, or the parameter's default where the value is the default.
+    """
+    if argument["none"]:
+        return "None"
+    given: str = argument["repr"]
+    if is_literal(given):
+        return given
+    parameter = next(p for p in facts.parameters if p.name == argument["name"])
+    if parameter.default is None or not argument["default"]:
+        return None
+    tree = ast.parse(parameter.default.strip(), mode="eval").body
+    reads = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    # Inside the drop-in, a parameter of the same name would hide what the default means.
+    if reads & {p.name for p in facts.parameters}:
+        return None
+    named = isinstance(tree, ast.Name | ast.Attribute)
+    return parameter.default if named or argument["default"] == "==" else None
+
+
+def is_literal(source: str) -> bool:
+    """Whether `source` is a constant that equals itself wherever it is written."""
+    try:
+        value = ast.literal_eval(source)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return bool(value == value)
+
+
+def called(argument: Mapping[str, Any]) -> str:
+    """What an argument is, for a message: a callable or an object."""
+    return f"a {'callable' if argument['callable'] else argument['type']}"
+
+
+def unseen_side(
+    body: Body, seen: frozenset[int], reached: frozenset[int], values: Mapping[str, Any]
+) -> Refusal | None:
     """A side of a conditional expression that no input took and that other inputs might take.
 
     `values` are the arguments whose values the emitted code restricts to those that were tried.
     """
+    # What stands in a branch that was not reached is not emitted, or does nothing but raise.
+    unreached = [place(branch.span) for branch in body.branches if branch.index not in reached]
     for side in body.expressions:
+        if any(inside(place(side.span), branch) for branch in unreached):
+            continue
         own = body.statements[side.statement].scope == body.scope.index
         if side.side_of is None or side.point in seen or not own:
             continue
@@ -377,10 +439,23 @@ def _plan(
             )
     arguments = plan_arguments(facts, loaded.described, roles, values, donated)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
-    guards = tuple(
-        Guard(branch.span, branch.condition)
+    notes = [*loaded.notes, *_notes(arguments, observation.syncs)]
+    if not depends_on_batch(observation, facts):
+        notes.append(
+            "the results are equal, but whether the devices share the work is up to the compiler: no result "
+            "is split over them, and the function cannot be written with explicit collectives"
+        )
+    unreached = [
+        branch
         for branch in body.branches
         if branch.index not in reached and not branch.harmless and branch.condition != "except"
+    ]
+    guards = tuple(
+        Guard(branch.span, branch.condition)
+        for branch in unreached
+        if not any(
+            inside(place(branch.span), place(other.span)) for other in unreached if other is not branch
+        )
     )
     return Observed(
         Plan(
@@ -392,7 +467,7 @@ def _plan(
             outputs=outputs,
             devices=request.devices,
             guards=guards,
-            notes=(*loaded.notes, *_notes(arguments)),
+            notes=tuple(notes),
             assumed_inputs=loaded.assumed,
             chain=chain(loaded.described, roles, observation.tree, outputs, facts.returned_names),
             source_hash=function_text(target.parsed).digest,
@@ -402,7 +477,7 @@ def _plan(
     )
 
 
-def _notes(arguments: tuple[Argument, ...]) -> list[str]:
+def _notes(arguments: tuple[Argument, ...], syncs: Sequence[Sync]) -> list[str]:
     notes = []
     for argument in arguments:
         if len(argument.proved_values) > 1 or (
@@ -417,19 +492,32 @@ def _notes(arguments: tuple[Argument, ...]) -> list[str]:
                 f"`{argument.name}` is static: the proof holds for the value it had; one that reduces "
                 "differently may need other collectives"
             )
+    extremes = dict.fromkeys(sync.op for sync in syncs if sync.op in ("pmax", "pmin"))
+    if extremes:
+        ops = " and ".join(f"jax.lax.{op}" for op in extremes)
+        notes.append(f"{ops} may drop a NaN that jnp.max and jnp.min would return; the proof has none in it")
     return notes
 
 
-def _no_batch(target: Target, loaded: Loaded, error: Mapping[str, Any]) -> RefusalError:
+def _no_batch(session: Session, target: Target, loaded: Loaded, error: dict[str, Any]) -> RefusalError:
     shapes = ", ".join(
         f"{leaf['path']} {tuple(leaf['shape'])}"
         for argument in loaded.described
         for leaf in argument["leaves"]
     )
-    why = f" ({first_line(error['message'])})" if error else ""
+    where = error_span(error, session.directory, target.source) if error else None
+    why = ""
+    if error:
+        said = error["message"].strip()
+        if not said and where is not None and where.file == target.source.shown_path:
+            # What a bare assert asks for stands in the file alone.
+            said = f"`{target.parsed.lines[where.line - 1].strip()}`"
+        why = f" (with fewer rows: {error['type']}{f': {first_line(said)}' if said else ''})"
     return refused(
         "JP040",
-        f"no axis was found along which the inputs of `{target.facts.name}` can be split{why}: {shapes or 'no arrays'}",
-        "Name it: --shard NAME or --shard NAME:AXIS",
-        target.facts.span,
+        f"no axis was found along which the inputs of `{target.facts.name}` can be split{why}: "
+        + (shapes or "no arrays"),
+        ("Take sizes from shapes, or name the batch" if error else "Name it")
+        + ": --shard NAME or --shard NAME:AXIS",
+        where or target.facts.span,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Span
 from jax_pmap.planning.search import Observed
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Answer, Session, error_details
+from jax_pmap.session import Answer, Session, error_details, first_line
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
 COUNTS = (2, 3, 4, 8)
@@ -24,13 +24,15 @@ def prove(
     Code that chooses its own devices is run on just those.
 
     Raises:
-        RefusalError: JP045, with the output, the device count, the error and the likeliest cause.
+        RefusalError: JP045, with the output, the device count, the error and the likeliest cause; JP041
+            where the original takes the batch of too few device counts.
     """
     batch, chosen = batch_size(plan), plan.devices.number
     counts = [count for count in COUNTS if count <= batch] if chosen is None else [chosen]
     steps = STEPS if plan.chain else 2
     name = target.facts.name
     checks: list[Check] = []
+    notes: dict[str, None] = {}
     for variant in observed.variants:
         say(f"proving on {', '.join(map(str, counts))} devices")
         answer = session.ask(
@@ -41,7 +43,6 @@ def prove(
             module=name + "_parallel",
             path=str(target.source.path.with_name(f"{name}_parallel.py")),
             counts=counts,
-            given_at=len(counts) - 1,
             fixed=chosen is not None,
             steps=steps,
             chain=[[argument, steps_into(where)] for argument, where in plan.chain],
@@ -49,6 +50,9 @@ def prove(
             overrides=variant,
             **observed.roles.request(),
         )
+        if not answer["checks"]:
+            raise RefusalError(too_few(answer["skipped"], batch, target))
+        notes |= dict.fromkeys(map(not_tried, answer["skipped"]))
         for check in answer["checks"]:
             if "failure" in check:
                 raise RefusalError(failure(check, target.facts.span))
@@ -67,6 +71,31 @@ def prove(
         jax_version=session.versions["jax"],
         python_version=session.versions["python"],
         replicas_identical=True,
+        notes=tuple(notes),
+    )
+
+
+def not_tried(skipped: Answer) -> str:
+    """Why there is no check for a device count."""
+    error = skipped["error"]
+    return (
+        f"not on {skipped['devices']} devices: with a batch of {skipped['batch']} the original itself fails "
+        f"({error['type']}: {first_line(error['message'])})"
+    )
+
+
+def too_few(skipped: list[Answer], batch: int, target: Target) -> Refusal:
+    """What to say of a function that takes only some sizes of the batch, and too few to compare."""
+    error = skipped[0]["error"]
+    sizes = ", ".join(str(size) for size in sorted({each["batch"] for each in skipped}))
+    return Refusal(
+        "JP041",
+        f"`{target.facts.name}` takes a batch of {batch}, but fails on {sizes}, cut for "
+        f"{' and '.join(str(each['devices']) for each in skipped)} devices: "
+        f"{error['type']}: {first_line(error['message'])}",
+        "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8",
+        target.facts.span,
+        error_details(error),
     )
 
 
@@ -94,7 +123,10 @@ def failure(check: Answer, span: Span) -> Refusal:
     output = f"output `{found['path']}`" if found.get("path") else "the output"
     step = f", call {found['step'] + 1}" if found.get("step") else ""
     where = f"on {devices} devices{step}"
-    hint = "Name the roles yourself (--shard / --replicate), or try --backend jit; please report it with the function"
+    hint = (
+        "Name the roles yourself (--shard / --replicate), or try --backend jit; please report it with the "
+        "function"
+    )
     details: tuple[str, ...] = ()
     if found["what"] == "exception":
         error = found["error"]
@@ -104,7 +136,10 @@ def failure(check: Answer, span: Span) -> Refusal:
     elif found["what"] == "replicas":
         reason = f"{output} is planned as replicated, but {where} {found['why']}"
     elif found["what"] == "value":
-        reason = f"{output} differs {where}: error {found['error']:.1e} of its size, bound {found['tolerance']:.1e}"
+        reason = (
+            f"{output} differs {where}: error {found['error']:.1e} of its size, "
+            f"bound {found['tolerance']:.1e}"
+        )
         cause = likeliest_cause(found, devices)
         if cause:
             reason += f". Likeliest cause: {cause}"

@@ -46,7 +46,7 @@ def read_target(source: Source, request: Request) -> Target:
         names = ", ".join(f"`{name}`" for name in facts.global_names)
         raise refused(
             "JP049",
-            f"`{facts.name}` assigns {names} outside itself; on several devices that happens once, while tracing",
+            f"`{facts.name}` assigns {names} outside itself; on devices that happens once, while tracing",
             "Return the new value instead of assigning it",
             where,
         )
@@ -54,8 +54,8 @@ def read_target(source: Source, request: Request) -> Target:
         if not decorator.set_aside:
             raise refused(
                 "JP042",
-                f"`{facts.name}` is decorated with `@{decorator.text}`, and what that does to it is not known",
-                f"Name a function that calls it (def step(…): return {facts.name}(…)), or take the decorator off",
+                f"`{facts.name}` is decorated with `@{decorator.text}`, and what that does is not known",
+                f"Name a function that calls it (def step(…): return {facts.name}(…)), or take it off",
                 decorator.span,
             )
     return Target(source, parsed, facts, axis_name_of(facts, request))
@@ -70,7 +70,7 @@ def axis_name_of(facts: FunctionFacts, request: Request) -> str:
         if collective.axis_name not in (None, request.axis_name):
             raise refused(
                 "JP048",
-                f"`{collective.op}` in the body names the axis {collective.axis_name!r}, not {request.axis_name!r}",
+                f"`{collective.op}` names the axis {collective.axis_name!r}, not {request.axis_name!r}",
                 f"Pass --axis-name {collective.axis_name}",
                 collective.span,
             )

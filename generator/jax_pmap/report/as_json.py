@@ -278,7 +278,9 @@ def _check(decoded: Any, path: str) -> None:
     elif isinstance(decoded, Leaf):
         if (decoded.role is Role.BATCH) != (decoded.axis is not None):
             _refuse(f"`{path}` has role `{decoded.role}` and axis `{json.dumps(decoded.axis)}`.")
-        if decoded.axis is not None and not 0 <= decoded.axis < len(decoded.shape):
+        # A plan from reading alone knows axes and no shapes.
+        axes = len(decoded.shape) if decoded.shape_known else math.inf
+        if decoded.axis is not None and not 0 <= decoded.axis < axes:
             _refuse(f"`{path}.axis` is `{decoded.axis}`; the leaf has {len(decoded.shape)} axes.")
     elif isinstance(decoded, Plan) and not decoded.axis_name.isidentifier():
         _refuse(f"`{path}.axis_name` is {_shown(decoded.axis_name)}; it has to be an identifier.")

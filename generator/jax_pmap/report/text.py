@@ -1,7 +1,6 @@
 """The report for people: tables of a plan, the evidence, and refusals with their source line.
 
-Everything is laid out for the width of the console and carries no escape codes when it is plain. User text
-(names, source, tracebacks) only ever travels in `rich.text.Text`, so that brackets in it are no markup.
+Everything is laid out for the width of the console and carries no escape codes when it is plain.
 """
 
 from __future__ import annotations
@@ -9,19 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
-from jax_pmap.model import Argument, Evidence, Generated, Leaf, Plan, Refusal, Role, Span
+from jax_pmap.model import Argument, Backend, Evidence, Generated, Leaf, Plan, Refusal, Role, Span
+from jax_pmap.report.layout import Cell, Column, Console, clip, natural_width, print_table
 
 #: Leaf rows of one argument; the rest is counted.
 MAX_LEAF_ROWS = 8
@@ -29,10 +26,11 @@ MAX_LEAF_ROWS = 8
 MAX_DETAIL_LINES = 40
 
 _SHORT_DTYPES = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
+#: What the compiler has to do where the code holds no collective of that name.
+_KINDS = {"psum": "sum", "pmean": "mean", "pmax": "max", "pmin": "min", "all_gather": "gather"}
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
-_ASCII = str.maketrans({"→": "->", "·": "-", "…": "...", "×": "x"})
 
 
 # --- console ------------------------------------------------------------------------------
@@ -46,39 +44,34 @@ def make_console(stream: IO[str], *, plain: bool, width: int | None = None) -> C
         plain: True for no colour, no bold, no cursor movement.
         width: Columns; None takes the terminal's, or ``$COLUMNS``, or 80.
     """
-    if width is None and not stream.isatty():
+    if width is None:
         columns = os.environ.get("COLUMNS", "")
-        width = int(columns) if columns.isascii() and columns.isdigit() and int(columns) >= 20 else 80
-    return Console(
-        file=stream,
-        width=width,
-        height=25 if width else None,  # with both given, rich does not look at the environment
-        force_terminal=not plain,
-        color_system=None if plain else "auto",
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-    )
+        asked = int(columns) if columns.isascii() and columns.isdigit() else 0
+        width = asked if asked >= 20 else _terminal_width(stream)
+    return Console(stream, width, styled=not plain)
+
+
+def _terminal_width(stream: IO[str]) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):  # no terminal, or no file at all
+        return 80
 
 
 @contextlib.contextmanager
 def live_line(console: Console) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows one note at a time on the last line of a terminal, gone at the end."""
-    with console.status("starting", spinner="dots") as status:
+    from rich.console import Console as LiveConsole
+    from rich.text import Text
+
+    live = LiveConsole(file=console.stream, force_terminal=True, legacy_windows=False)
+    with live.status("starting", spinner="dots") as status:
         yield lambda note: status.update(Text(_clean(note)))
 
 
 def print_line(text: str, console: Console) -> None:
     """Print one line as it is: never wrapped, so that paths can be copied."""
-    _print(console, Text(_clean(text)))
-
-
-def _print(console: Console, text: Text) -> None:
-    """Print the lines of `text` as long as they are."""
-    if not _unicode(console):
-        text = Text(text.plain.translate(_ASCII))
-    console.print(text, soft_wrap=True)
+    console.print((_clean(text), ""))
 
 
 def _print_prose(console: Console, prose: str, *, indent: str = "", prefix: str = "", **styles: str) -> None:
@@ -105,14 +98,10 @@ def _print_prose(console: Console, prose: str, *, indent: str = "", prefix: str 
             )
         )
     for i, line in enumerate(lines):
-        text = Text(indent + line, style=styles.get("style", ""))
-        if i == 0:
-            text.stylize(styles.get("prefix_style", ""), 0, len(prefix))
-        _print(console, text)
-
-
-def _unicode(console: Console) -> bool:
-    return console.encoding.lower().startswith("utf")
+        head = len(prefix) if i == 0 else 0
+        console.print(
+            (indent + line[:head], styles.get("prefix_style", "")), (line[head:], styles.get("style", ""))
+        )
 
 
 def _clean(text: str) -> str:
@@ -125,21 +114,22 @@ def _clean(text: str) -> str:
 
 def print_plan(plan: Plan, console: Console) -> None:
     """Print the tables of `plan`: arguments with roles and shapes, syncs, outputs, assumptions."""
-    _print_plan(plan, console, _usual_devices(plan), ())
+    _print_plan(plan, console, _usual_devices(plan), None)
 
 
 def print_generated(generated: Generated, console: Console) -> None:
     """Print the plan behind `generated` and the evidence for it."""
     evidence = generated.evidence
     devices = max((check.devices for check in evidence.checks), default=0) if evidence else 0
-    parts = (str(generated.backend),)
-    _print_plan(generated.plan, console, generated.plan.devices.number or devices or 8, parts)
+    _print_plan(generated.plan, console, generated.plan.devices.number or devices or 8, generated.backend)
     console.print()
     if evidence is None:
-        _print(console, Text("not proved: nothing was run (--no-proof)", style="yellow"))
+        console.print(("not proved: nothing was run (--no-proof)", "yellow"))
         return
     for line in _joined(evidence_parts(evidence), console.width):
-        _print(console, Text(line, style="green" if evidence.proved else "red"))
+        console.print((line, "green" if evidence.proved else "red"))
+    for note in evidence.notes:
+        console.print((f"  {_clean(note)}", "yellow"))
 
 
 def _joined(parts: Sequence[str], width: int) -> list[str]:
@@ -162,11 +152,7 @@ def evidence_parts(evidence: Evidence) -> list[str]:
     if steps > 1:
         parts.append(f"{steps} chained steps")
     for precision in sorted({check.precision for check in evidence.checks}, key=lambda p: p != "float64"):
-        # The check nearest to its bound says most about the margin.
-        checks = [check for check in evidence.checks if check.precision == precision]
-        worst = max(
-            checks, key=lambda check: check.error / check.tolerance if check.tolerance else check.error
-        )
+        worst = evidence.worst(precision)
         name = "own dtypes" if precision == "as given" else precision
         parts.append(f"{name} error {worst.error:.2g} (bound {worst.tolerance:.2g})")
     parts.append("replicas bit-identical" if evidence.replicas_identical else "replicas DIFFER")
@@ -178,27 +164,31 @@ def _usual_devices(plan: Plan) -> int:
     """The device count to show shares for: the plan's own, or the most of 8, 4, 3, 2 that fits."""
     if plan.devices.number:
         return plan.devices.number
-    sizes = [leaf.shape[leaf.axis] for arg in plan.arguments for leaf in arg.leaves if leaf.axis is not None]
+    seen = [leaf for argument in plan.arguments for leaf in argument.leaves if leaf.shape_known]
+    sizes = [leaf.shape[leaf.axis] for leaf in seen if leaf.axis is not None]
     return next((n for n in (8, 4, 3, 2) if all(size % n == 0 for size in sizes)), 2)
 
 
-def _print_plan(plan: Plan, console: Console, devices: int, parts: tuple[str, ...]) -> None:
+def _print_plan(plan: Plan, console: Console, devices: int, backend: Backend | None) -> None:
+    """Print a plan; `backend` is the form of the code that was made from it, None where there is none."""
     target = _clean(plan.target)
+    parts = [str(backend)] if backend else []
     for i, line in enumerate(
         _joined([target, *parts, f'axis "{plan.axis_name}"', _devices_text(plan)], console.width)
     ):
-        title = Text(line, style="dim")
-        if i == 0:
-            title.stylize("not dim bold", 0, len(target))
-        _print(console, title)
+        name = target if i == 0 else ""
+        console.print((name, "bold"), (line.removeprefix(name), "dim"))
     console.print()
     _print_arguments(plan, console, devices)
     if plan.syncs:
         console.print()
-        _print_syncs(plan, console)
+        _print_syncs(plan, console, backend)
     # A leading blank keeps a line whole: these are copied or read as code.
     for heading, lines in (
-        ("assumed inputs (these options change them)", [f" {line}" for line in plan.assumed_inputs]),
+        (
+            "assumed inputs (these options change them)",
+            [f" --arg {shlex.quote(spec)}" for spec in plan.assumed_inputs],
+        ),
         ("notes", plan.notes),
         (
             "not reached by the example inputs: the code raises there",
@@ -207,7 +197,7 @@ def _print_plan(plan: Plan, console: Console, devices: int, parts: tuple[str, ..
     ):
         if lines:
             console.print()
-            _print(console, Text(f"  {heading}", style="dim"))
+            console.print((f"  {heading}", "dim"))
             for line in lines:
                 _print_prose(console, line, indent=" " if line.startswith(" ") else "  ")
 
@@ -227,18 +217,16 @@ def _print_arguments(plan: Plan, console: Console, devices: int) -> None:
     rows += _output_rows(plan, devices, room)
     reasons = [(argument.name, argument.why) for argument in plan.arguments if argument.why]
     medium = _argument_table(rows, devices, why=False, stacked=False)
-    spare = console.width - _natural_width(medium, console)
+    spare = console.width - 2 - natural_width(*medium)
     if reasons and spare >= 2 + min(36, max(cell_len(why) for _, why in reasons)):
-        _print_table(_argument_table(rows, devices, why=True, stacked=False), console)
+        print_table(*_argument_table(rows, devices, why=True, stacked=False), console)
         return
     narrow = _argument_table(rows, devices, why=False, stacked=True)
-    _print_table(medium if spare >= 0 else narrow, console)
+    print_table(*(medium if spare >= 0 else narrow), console)
     if reasons:
         console.print()
-        table = _table(("why", {}), ("", {}))
-        for name, why in reasons:
-            table.add_row(Text(name), Text(_clean(why), style="dim"))
-        _print_table(table, console)
+        cells = [[(name, ""), (_clean(why), "dim")] for name, why in reasons]
+        print_table([Column("why"), Column("", wraps=True)], cells, console)
 
 
 #: name, role, shape on the whole batch, shape of one share, why
@@ -250,7 +238,7 @@ def _argument_rows(argument: Argument, devices: int, room: int) -> Iterator[_Row
     name = argument.name + (" (donated)" if argument.donated else "")
     if argument.static:
         values = ", ".join(argument.proved_values)
-        yield name, "static", _clip(_clean(values), 24), "", argument.why
+        yield name, "static", clip(_clean(values), 24), "", argument.why
         return
     axes = {leaf.axis for leaf in leaves}
     role = argument.role
@@ -307,26 +295,24 @@ def _output_rows(plan: Plan, devices: int, room: int) -> Iterator[_Row]:
         yield from _leaf_rows(root, leaves, devices, room)
 
 
-def _argument_table(rows: Sequence[_Row], devices: int, *, why: bool, stacked: bool) -> Table:
-    one_line: dict[str, object] = {"no_wrap": True}
-    columns: list[tuple[str, dict[str, object]]] = [("argument", one_line), ("role", one_line)]
-    if stacked:
-        columns.append((f"whole batch\n→ each of {devices}", one_line))
-    else:
-        columns += [("whole batch", one_line), (f"on each of {devices}", one_line)]
+def _argument_table(
+    rows: Sequence[_Row], devices: int, *, why: bool, stacked: bool
+) -> tuple[list[Column], list[list[Cell]]]:
+    shapes = [f"whole batch\n→ each of {devices}"] if stacked else ["whole batch", f"on each of {devices}"]
+    columns = [Column(heading) for heading in ("argument", "role", *shapes)]
     if why:
-        columns.append(("why", {}))
-    table = _table(*columns)
+        columns.append(Column("why", wraps=True))
+    table: list[list[Cell]] = []
     for name, role, shape, share, reason in rows:
-        cells = [Text(name), Text(role, style=_role_style(role))]
+        cells = [(name, ""), (role, _role_style(role))]
         if stacked:
-            cells.append(Text(f"{shape}\n→ {share}" if share and share != shape else shape))
+            cells.append((f"{shape}\n→ {share}" if share and share != shape else shape, ""))
         else:
-            cells += [Text(shape), Text(share)]
+            cells += [(shape, ""), (share, "")]
         if why:
-            cells.append(Text(_clean(reason), style="dim"))
-        table.add_row(*cells)
-    return table
+            cells.append((_clean(reason), "dim"))
+        table.append(cells)
+    return columns, table
 
 
 def _role_style(role: str) -> str:
@@ -334,21 +320,26 @@ def _role_style(role: str) -> str:
     return {"batch": "cyan", "static": "magenta", "key": "yellow", "mixed": "dim"}.get(word, "")
 
 
-def _print_syncs(plan: Plan, console: Console) -> None:
-    table = _table(
-        ("sync", {"no_wrap": True}),
-        ("value", {}),
-        ("where", {"no_wrap": True}),
-        ("bytes", {"no_wrap": True, "justify": "right"}),
-    )
+def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
+    written = backend is not Backend.JIT
+    if not written:
+        console.print(("  needed; the compiler inserts them", "dim"))
+    columns = [
+        Column("sync" if written else "kind"),
+        Column("value", wraps=True),
+        Column("where"),
+        Column("bytes", right=True),
+    ]
+    rows: list[list[Cell]] = []
     for sync in plan.syncs:
         paths = [path for path in sync.paths if path]
         value = ", ".join(sync.value + path for path in paths[:3]) if paths else sync.value
         if len(paths) > 3:
             value += f", … {len(paths) - 3} more"
+        op = sync.op if written else _KINDS[sync.op]
         size = human_bytes(sync.bytes) if sync.bytes else ""
-        table.add_row(Text(sync.op, style="green"), Text(_clean(value)), Text(_place(sync.span)), Text(size))
-    _print_table(table, console)
+        rows.append([(op, "green"), (_clean(value), ""), (_place(sync.span), ""), (size, "")])
+    print_table(columns, rows, console)
 
 
 def _place(span: Span) -> str:
@@ -372,6 +363,8 @@ def short_dtype(dtype: str) -> str:
 
 
 def _shape(leaf: Leaf, shape: tuple[int, ...] | None = None) -> str:
+    if not leaf.shape_known:
+        return "unknown"
     sizes = ",".join(map(str, leaf.shape if shape is None else shape))
     return f"{short_dtype(leaf.dtype)}[{sizes}]"
 
@@ -391,38 +384,6 @@ def _middle(text: str, width: int) -> str:
         return text
     head = width // 3  # the end of a path tells leaves apart
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
-
-
-def _clip(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
-
-
-# --- tables -------------------------------------------------------------------------------
-
-
-def _table(*columns: tuple[str, dict[str, object]]) -> Table:
-    """A table without lines: two spaces between columns, dim headings."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for heading, options in columns:
-        table.add_column(Text(heading), **options)  # type: ignore[arg-type]
-    return table
-
-
-def _natural_width(table: Table, console: Console) -> int:
-    """Columns `table` takes when nothing in it is wrapped, with its indent of two."""
-    unlimited = console.options.update(max_width=10_000)
-    return Measurement.get(console, unlimited, table).maximum + 2
-
-
-def _print_table(table: Table, console: Console) -> None:
-    """Print `table` indented by two, without the trailing blanks rich pads its rows with."""
-    with console.capture() as capture:
-        console.print(table, width=max(console.width - 2, 20))
-    for line in capture.get().splitlines():
-        text = Text.from_ansi(line) if console.is_terminal else Text(line)
-        text.rstrip()
-        indented = Text("  ") + text if text.plain else text
-        _print(console, indented)
 
 
 # --- refusals -----------------------------------------------------------------------------
@@ -446,9 +407,9 @@ def print_refusal(refusal: Refusal, console: Console) -> None:
     for detail in sorted(refusal.details, key=lambda text: text.lstrip().startswith("Traceback")):
         console.print()
         for line in _tail(_clean(detail).expandtabs().rstrip().split("\n")):
-            _print(console, Text(f"  {line}".rstrip(), style="dim"))
+            console.print((f"  {line}".rstrip(), "dim"))
     console.print()
-    _print(console, Text(f"For more: jax-pmap explain {refusal.code}", style="dim"))
+    console.print((f"For more: jax-pmap explain {refusal.code}", "dim"))
 
 
 def _tail(lines: list[str]) -> list[str]:
@@ -461,7 +422,7 @@ def _tail(lines: list[str]) -> list[str]:
 def _print_source(span: Span, console: Console) -> None:
     """``--> file:line:column`` and, where the file can be read, its line with carets under the span."""
     margin = " " * len(str(span.line))
-    _print(console, Text(f"{margin}--> {_clean(str(span))}", style="cyan"))
+    console.print((f"{margin}--> {_clean(str(span))}", "cyan"))
     source = _source_line(span)
     if source is None:
         return
@@ -476,14 +437,11 @@ def _print_source(span: Span, console: Console) -> None:
         before = before[indent - 4 :]
     if cell_len(before) > room // 2 and cell_len(before) + cell_len(marked) > room:
         before = "…" + before[-(room // 3) :]
-    marked = _clip(marked, max(room - cell_len(before), 8))
-    line = _clip(before + marked + after, room)
+    marked = clip(marked, max(room - cell_len(before), 8))
+    line = clip(before + marked + after, room)
     carets = " " * cell_len(before) + "^" * max(cell_len(marked.rstrip()), 1)
     for number, text, style in ((margin, "", ""), (str(span.line), line, ""), (margin, carets, "red")):
-        row = Text(f"{number} | ", style="cyan")
-        row.append(text, style=style or "default")
-        row.rstrip()
-        _print(console, row)
+        console.print((f"{number} | ", "cyan"), (text, style))
 
 
 def _visible(text: str, column: int = 0) -> str:

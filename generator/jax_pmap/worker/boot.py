@@ -17,7 +17,7 @@ def main():  # type: () -> None
     read_fd, write_fd, place_fd = (int(number) for number in sys.argv[1:4])
     # A blank before the first answer is no part of it, and says that this is a Python.
     os.write(write_fd, b" ")
-    if sys.version_info < (3, 10):  # noqa: UP036 (the rest of the worker does not even compile there)
+    if sys.version_info < (3, 10):  # The rest of the worker does not compile there.
         message = "Python " + sys.version.split()[0] + " is older than 3.10"
         answer = json.dumps({"problem": "interpreter", "message": message}) + "\n"
         os.write(write_fd, answer.encode())

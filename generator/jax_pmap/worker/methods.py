@@ -49,7 +49,11 @@ class Target:
         """Run `body` with the axes of its own collectives bound to one device."""
         if not self.axis_names:
             return body()
-        fn: Callable[..., Any] = lambda _: body()
+
+        def run(_: Any) -> Any:
+            return body()
+
+        fn: Callable[..., Any] = run
         for name in self.axis_names:
             fn = jax.vmap(fn, axis_name=name, axis_size=1, in_axes=None)
         out = fn(0)
@@ -151,7 +155,7 @@ def is_default(value: Any, default: Any) -> str:
     if type(value) is not type(default) or isinstance(value, (jax.Array, np.ndarray)):
         return ""
     try:
-        if type(value).__eq__ is not object.__eq__ and bool(value == default):
+        if "__eq__" in vars(type(value)) and bool(value == default):
             return "=="
     except Exception:
         return ""

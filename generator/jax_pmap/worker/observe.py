@@ -61,7 +61,7 @@ class Recorder:
 
 
 def varying_axes(leaf: Any) -> frozenset[str]:
-    """The mesh axes that the type of `leaf` says it may differ along (``.vma`` until jax 0.9, then ``.mat``)."""
+    """Mesh axes that the type of `leaf` says it may differ along (``.vma``, since jax 0.10 ``.mat``)."""
     kind = jax.typeof(leaf)
     holder, name = (kind.mat, "varying") if hasattr(kind, "mat") else (kind, "vma")
     axes: frozenset[str] = getattr(holder, name, frozenset())

@@ -113,7 +113,7 @@ def same_form(got: Any, want: Any) -> dict[str, Any] | None:
 
 
 def feed(values: Values, result: Any, chain: Sequence[tuple[str, list[Any]]]) -> Values:
-    """`values` with the outputs named by `chain` put in: ``[("params", [0]), …]``, paths of indices and keys."""
+    """`values` with the outputs named by `chain` put in: ``[("params", [0]), …]``."""
     out = dict(values)
     for name, path in chain:
         part = result

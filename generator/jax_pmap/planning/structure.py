@@ -1,0 +1,189 @@
+"""Code whose course depends on which parts an argument has, where the emitted file cannot notice.
+
+In the target's own statements a branch that no input took raises. Inside nested functions, functions
+beside the target, and calls such as ``batch.get(key, default)``, nothing does: those are refused when
+they ask an argument that is split, since what they would do with other parts was never compared.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.model import refused
+from jax_pmap.planning.roles import Roles
+from jax_pmap.reading.target import Target
+
+Function = ast.FunctionDef | ast.Lambda
+#: Attributes every array has.
+OF_ARRAYS = ("dtype", "ndim", "shape", "size")
+
+
+def check_structure(target: Target, roles: Roles) -> None:
+    """Refuse what asks for the parts of a split argument unseen.
+
+    Raises:
+        RefusalError: JP058, at the first such place.
+    """
+    definition = target.parsed.definition
+    if isinstance(definition, ast.AsyncFunctionDef):
+        return
+    beside = {node.name: node for node in target.parsed.tree.body if isinstance(node, ast.FunctionDef)}
+    nested = {node.name: node for node in ast.walk(definition) if isinstance(node, ast.FunctionDef)}
+    known: dict[str, ast.FunctionDef] = {**beside, **nested}
+    # Names that hold (parts of) split arguments, for each function that such a value was seen to enter.
+    held: dict[Function, set[str]] = {definition: set(roles.axes)}
+    waiting: list[Function] = [definition]
+    while waiting:
+        function = waiting.pop()
+        names = held[function]
+        spread(function, names)
+        for inner in inner_functions(function):
+            # A nested function sees the names around it, less those it binds as parameters.
+            enter(held, waiting, inner, names - set(parameters(inner)))
+        for call in own_nodes(function):
+            if isinstance(call, ast.Call):
+                for callee, entered in passed(call, known, names):
+                    enter(held, waiting, callee, entered)
+    for function, names in sorted(held.items(), key=lambda item: item[0].lineno):
+        for node, name in asking(function, names, own=function is definition):
+            raise refused(
+                "JP058",
+                f"`{target.parsed.segment(node)}` may turn out otherwise for another `{name}`, and what the "
+                "function does then was never compared",
+                "Index it (`batch['mask']`), or decide it with an if statement among the function's own "
+                "statements, whose unseen branch then raises",
+                target.parsed.span(node),
+            )
+
+
+def enter(
+    held: dict[Function, set[str]], waiting: list[Function], function: Function, names: set[str]
+) -> None:
+    """Note that `names` of a function hold split values; look at it again if that is news."""
+    before = held.setdefault(function, set())
+    if names - before:
+        before |= names
+        waiting.append(function)
+
+
+def parameters(function: Function) -> list[str]:
+    """Names of a function's parameters, by position first."""
+    each = function.args
+    extra = [one.arg for one in (each.vararg, each.kwarg) if one is not None]
+    return [one.arg for one in (*each.posonlyargs, *each.args, *each.kwonlyargs)] + extra
+
+
+def own_nodes(function: Function) -> Iterator[ast.expr | ast.stmt]:
+    """Expressions and statements of a function, those of nested functions left out."""
+    waiting: list[ast.AST] = list(function.body) if isinstance(function, ast.FunctionDef) else [function.body]
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, ast.expr | ast.stmt):
+            yield node
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def inner_functions(function: Function) -> list[Function]:
+    """Functions and lambdas directly inside a function."""
+    return [node for node in own_nodes(function) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+
+
+def root_name(node: ast.expr) -> str | None:
+    """``"batch"`` of ``batch["x"].y``; None of anything else."""
+    while isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def spread(function: Function, names: set[str]) -> None:
+    """Add the names that parts of `names` are bound to: ``x, y = batch``, ``mask = batch.get("mask")``."""
+    size = -1
+    while len(names) != size:
+        size = len(names)
+        for node in own_nodes(function):
+            if isinstance(node, ast.Assign) and (asked(node.value) or root_name(node.value)) in names:
+                names |= {
+                    each.id
+                    for to in node.targets
+                    for each in ast.walk(to)
+                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+                }
+
+
+def passed(
+    call: ast.Call, known: dict[str, ast.FunctionDef], names: set[str]
+) -> Iterator[tuple[Function, set[str]]]:
+    """Functions that a call hands split values to, and the parameters that get them."""
+
+    def holds(node: ast.expr) -> bool:
+        return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node))
+
+    # `loss(params, batch)`, `jax.grad(loss)(params, batch)`: arguments keep their places.
+    inside = [call.func, *call.func.args] if isinstance(call.func, ast.Call) else [call.func]
+    for node in inside:
+        callee: Function | None = node if isinstance(node, ast.Lambda) else None
+        if isinstance(node, ast.Name):
+            callee = known.get(node.id)
+        if callee is None:
+            continue
+        order = parameters(callee)
+        starred = any(isinstance(argument, ast.Starred) for argument in call.args)
+        taken = {
+            name
+            for name, value in zip(order, call.args, strict=False)
+            if not starred and root_name(value) in names
+        }
+        taken |= {k.arg for k in call.keywords if k.arg in order and root_name(k.value) in names}
+        if starred and any(holds(argument) for argument in call.args):
+            taken = set(order)
+        yield callee, taken
+    # `jax.lax.scan(step, carry, batch)`: anything may end up anywhere.
+    if any(holds(argument) for argument in call.args):
+        for node in call.args:
+            handed = known.get(node.id) if isinstance(node, ast.Name) else None
+            if handed is not None:
+                yield handed, set(parameters(handed))
+
+
+def asking(function: Function, names: set[str], own: bool) -> Iterator[tuple[ast.expr, str]]:
+    """Expressions that ask `names` for their parts, and the name asked.
+
+    In the target's own statements (`own`) tests are left out: what they decide is guarded.
+    """
+    for node in own_nodes(function):
+        name: str | None = None
+        if isinstance(node, ast.Call) and not (own and tested(function, node)):
+            name = asked(node)
+        elif isinstance(node, ast.Compare) and not own and len(node.ops) == 1:
+            if isinstance(node.ops[0], ast.In | ast.NotIn):
+                name = root_name(node.comparators[0])
+            elif isinstance(node.ops[0], ast.Is | ast.IsNot):
+                name = root_name(node.left)
+        if name in names and isinstance(node, ast.expr) and name is not None:
+            yield node, name
+
+
+def asked(node: ast.expr) -> str | None:
+    """The name whose parts a call looks for: of ``x.get(key)``, ``getattr(x, name, default)``."""
+    if not isinstance(node, ast.Call):
+        return None
+    function = node.func
+    if isinstance(function, ast.Attribute) and (
+        function.attr == "get" or (function.attr == "pop" and len(node.args) == 2)
+    ):
+        return root_name(function.value)
+    if isinstance(function, ast.Name) and (
+        (function.id == "getattr" and len(node.args) == 3)
+        or (function.id == "hasattr" and len(node.args) == 2)
+    ):
+        attribute = node.args[1]
+        of_array = isinstance(attribute, ast.Constant) and attribute.value in OF_ARRAYS
+        return None if of_array else root_name(node.args[0])
+    return None
+
+
+def tested(function: Function, call: ast.Call) -> bool:
+    """Whether a call stands in the test of an if statement."""
+    return any(isinstance(node, ast.If) and call in list(ast.walk(node.test)) for node in own_nodes(function))

@@ -1,0 +1,78 @@
+# flags: gen fit --inputs this::inputs
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def fit(w, x, y):
+    history = []
+    for step in range(3):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+        history.append(loss)
+        w -= 0.1 * grad / (1 + step)
+    return w, jnp.stack(history)
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(24, 5)).astype("float32")
+    return rng.normal(size=5).astype("float32"), x, rng.normal(size=24).astype("float32")
+# output
+"""Data-parallel `fit`: same call and same results as loops.py::fit, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
+def p_fit(w, x, y):
+    """`fit` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
+    history = []
+    for step in range(3):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+        loss, grad = jax.lax.pmean((loss, grad), axis_name=AXIS)
+        history.append(loss)
+        w -= 0.1 * grad / (1 + step)
+    return w, jnp.stack(history)
+
+
+def shard(x, y):
+    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    devices = jax.local_devices()
+    count = len(devices)
+    arrays = {"x": x, "y": y}
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        name = path[0].key + jax.tree_util.keystr(path[1:])
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"fit: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices; "
+                f"pass a multiple of {count}"
+            )
+        sizes[name] = size
+
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"fit: the batch has more than one size: {sizes}")
+
+    arrays = jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]),
+        arrays,
+    )
+    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
+    arrays = jax.device_put(arrays, sharding)
+    return arrays["x"], arrays["y"]
+
+
+def fit(w, x, y):
+    x, y = shard(x, y)
+    return p_fit(w, x, y)

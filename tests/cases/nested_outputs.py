@@ -1,0 +1,85 @@
+# flags: gen summarize --inputs this::inputs
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def summarize(x):
+    total, (mean, doubled) = jnp.sum(x), (jnp.mean(x), x * 2)
+    return {"total": (total, {"mean": mean}), "rest": [doubled, x.shape[0], None]}
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(24, 5)).astype("float32"),)
+# output
+"""Data-parallel `summarize`: same call and same results as nested_outputs.py::summarize, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.partial(
+    jax.pmap,
+    axis_name=AXIS,
+    in_axes=(0,),
+    out_axes={"rest": [0, None, None], "total": None},
+)
+def p_summarize(x):
+    """`summarize` on one device's share; `x` leaves are (devices, per_device, ...)."""
+    total, (mean, doubled) = jax.lax.psum(jnp.sum(x), axis_name=AXIS), (
+        jax.lax.pmean(jnp.mean(x), axis_name=AXIS),
+        x * 2,
+    )
+    return {
+        "total": (total, {"mean": mean}),
+        "rest": [doubled, jax.lax.psum(x.shape[0], axis_name=AXIS), None],
+    }
+
+
+def shard(x):
+    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    devices = jax.local_devices()
+    count = len(devices)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        name = f"x{jax.tree_util.keystr(path)}"
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"summarize: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices; "
+                f"pass a multiple of {count}"
+            )
+
+    x = jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), x
+    )
+    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
+    return jax.device_put(x, sharding)
+
+
+def unshard(tree):
+    """Merge (devices, per_device) at `axes`."""
+    axes = {"rest": [0, None, None], "total": None}
+
+    def merge(axis, tree):
+        if axis is None:
+            return tree
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]),
+            tree,
+        )
+
+    return jax.tree.map(merge, axes, tree, is_leaf=lambda axis: axis is None)
+
+
+def summarize(x):
+    return unshard(p_summarize(shard(x)))

@@ -1,0 +1,16 @@
+# flags: gen f --inputs this::inputs
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def f(x):
+    y = x * 2
+    z = jnp.cumsum(y, axis=0)
+    return z + 1
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(24, 5)).astype("float32"),)
+# refused JP043 line 9: `jnp.cumsum(y, axis=0)` couples the examples of the batch: on shards it is neither a share of the whole value nor a mean, sum, maximum or minimum of it

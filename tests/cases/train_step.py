@@ -1,0 +1,81 @@
+# flags: gen train_step --inputs this::inputs --axis-name batch
+"""Linear regression."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+LEARNING_RATE = 0.1
+
+
+def loss_fn(params, batch):
+    predicted = batch["x"] @ params["w"] + params["b"]
+    return jnp.mean((predicted - batch["y"]) ** 2)
+
+
+def train_step(params, batch):
+    """One step of gradient descent."""
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+    params = jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, grads)
+    return params, loss
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    params = {"w": rng.normal(size=4).astype("float32"), "b": np.float32(0.5)}
+    x = rng.normal(size=(24, 4)).astype("float32")
+    return params, {"x": x, "y": x @ np.arange(4, dtype="float32")}
+# output
+"""Data-parallel `train_step`: same call and same results as train_step.py::train_step, on N devices."""
+
+import functools
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from train_step import LEARNING_RATE, loss_fn
+
+AXIS = "batch"
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=None)
+def p_train_step(params, batch):
+    """`train_step` on one device's share; `batch` leaves are (devices, per_device, ...)."""
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+    loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)
+    params = jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, grads)
+    return params, loss
+
+
+def shard(batch):
+    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    devices = jax.local_devices()
+    count = len(devices)
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        name = f"batch{jax.tree_util.keystr(path)}"
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"train_step: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices; "
+                f"pass a multiple of {count}"
+            )
+        sizes[name] = size
+
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"train_step: the batch has more than one size: {sizes}")
+
+    batch = jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), batch
+    )
+    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
+    return jax.device_put(batch, sharding)
+
+
+def train_step(params, batch):
+    """One step of gradient descent."""
+    return p_train_step(params, shard(batch))

@@ -1,0 +1,84 @@
+"""What the search for a plan settles without observing: static values, structure, sizes left out."""
+
+import textwrap
+
+import pytest
+from project import Project, project  # noqa: F401 (a fixture)
+
+from jax_pmap.planning.search import is_literal
+
+USUAL = """
+    import dataclasses
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        reduction: str = "mean"
+
+
+    def rows(count):
+        return np.random.default_rng(0).normal(size=(count, 5)).astype("float32")
+
+
+    def inputs(): return (rows(24),)
+    def with_config(): return rows(24), Config("sum")
+    def sixty_four(): return (rows(64),)
+    def dicts(): return {"w": np.ones(5, "float32")}, {"x": rows(24)}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "literal"),
+    [("3", True), ("-0.5", True), ("(1, 'a')", True), ("nan", False), ("<function f>", False)],
+)
+def test_constants_that_can_be_compared(source: str, literal: bool) -> None:
+    assert is_literal(source) is literal
+
+
+def write(project: Project, code: str) -> None:  # noqa: F811
+    project.write("f.py", textwrap.dedent(USUAL) + "\n\n" + textwrap.dedent(code))
+
+
+def test_object_that_is_no_default_is_refused_unless_accepted(project: Project) -> None:  # noqa: F811
+    write(project, "def f(x, cfg):\n    return getattr(jnp, cfg.reduction)(x)\n")
+    words = ("gen", "f.py::f", "--inputs", "f.py::with_config")
+    project.refused("JP053", *words, says=("`cfg` is a Config", "--static cfg"), exit_code=1)
+    assert "the proof holds for the value it had" in project.run(*words, "--static", "cfg").words
+
+
+def test_object_that_is_the_default_is_compared(project: Project) -> None:  # noqa: F811
+    write(project, "def f(x, cfg=Config()):\n    return getattr(jnp, cfg.reduction)(x)\n")
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::inputs")
+    assert "if cfg != Config():" in made.stdout, made.stderr
+
+
+def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:  # noqa: F811
+    write(project, "def f(x):\n    return x.reshape(4, -1, 5).mean()\n")
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::sixty_four")
+    assert made.exit_code == 0
+    assert "not on 3 devices: with a batch of 63 the original itself fails" in made.words
+    assert "# Proved: 2, 4, 8 devices" in made.stdout
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(p, b):\n    return jnp.sum(b['x'] @ p['w']) + jnp.sum(b.get('y', 0.0))\n",
+        "def g(p, b):\n    return jnp.mean(b['x'] @ p['w']) if 'm' not in b else jnp.sum(b['m'])\n\n\n"
+        "def f(params, batch):\n    return jax.grad(g)(params, batch)\n",
+    ],
+    ids=("get", "beside"),
+)
+def test_structure_asked_unseen_is_refused(project: Project, code: str) -> None:  # noqa: F811
+    write(project, code)
+    says = ("may turn out otherwise for another `b`",)
+    project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+
+
+def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:  # noqa: F811
+    code = "def f(p, batch):\n    return jnp.mean(batch['x'] @ p['w']) + p.get('b', 0.0)\n"
+    write(project, code)
+    assert project.run("gen", "f.py::f", "--inputs", "f.py::dicts").exit_code == 0
