@@ -16,4 +16,4 @@ def f(x):
 def inputs(seed):
     rng = np.random.default_rng(seed)
     return (rng.normal(size=(24, 5)).astype("float32"),)
-# refused JP049 line 10: `f` assigns `CALLS` outside itself; on several devices that happens once, while tracing
+# refused JP049 line 10: `f` assigns `CALLS` outside itself; on devices that happens once, while tracing

@@ -11,4 +11,4 @@ def f(x):
 def inputs(seed):
     rng = np.random.default_rng(seed)
     return (rng.normal(size=(24, 5)).astype("float32"),)
-# refused JP048 line 8: `pmean` in the body names the axis 'devices', not 'batch'
+# refused JP048 line 8: `pmean` names the axis 'devices', not 'batch'
