@@ -346,11 +346,16 @@ class RoleFinder:
 
         One too small for the proof stays only as the likeliest of all, to be refused as such.
         """
+        differentiated = {name for call in self.facts.gradient_calls for name in call.of}
+        leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
         score: dict[int, float] = {}
         for leaf in leaves:
             for axis, size in enumerate(leaf.shape):
                 if size >= 2:
                     weight = (leaf.data + 0.01) * AXIS_WEIGHTS[min(axis, 3)]
+                    if axis and leading.get(size, leaf.argument) not in (leaf.argument, *differentiated):
+                        # [T, B, D] beside a carried state of [B, H]: the batch leads there.
+                        weight *= 2
                     score[size] = score.get(size, 0.0) + weight
         score = {size: points / (1 if size >= self.enough else 2) for size, points in score.items()}
         first, *others = sorted(score, key=lambda size: -score[size]) or [0]
