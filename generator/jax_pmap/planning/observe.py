@@ -413,10 +413,7 @@ class Observer:
 
     def _mend_assignment(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial names of an assignment whole, where they are made."""
-        first: dict[int, Event] = {}
-        for event in events:
-            if self.owner[event.point] is statement:
-                first.setdefault(event.point, event)
+        first = self._first(statement, events)
         if not {name for name, _ in statement.names} & self.read_names:
             return False
         display = (
@@ -451,10 +448,7 @@ class Observer:
         call = self.by_point[statement.value] if statement.value is not None else None
         if call is None or not KEEPS.match(call.text):
             return False
-        first: dict[int, Event] = {}
-        for event in events:
-            if self.owner[event.point] is statement:
-                first.setdefault(event.point, event)
+        first = self._first(statement, events)
         kept = [child for child in self.children.get(call.point, []) if child.point in first]
         if any(first[child.point].varying for child in kept):
             return self._look_closer(state, statement, events)
@@ -462,6 +456,14 @@ class Observer:
         return self._wrap_all(
             state, [o for c in partial for o in self._origins(c, first)], first, numbers=False
         )
+
+    def _first(self, statement: Statement, events: Sequence[Event]) -> dict[int, Event]:
+        """What each point of a statement showed the first time it was passed."""
+        first: dict[int, Event] = {}
+        for event in events:
+            if self.owner[event.point] is statement:
+                first.setdefault(event.point, event)
+        return first
 
     def _gradients_in(self, statement: Statement) -> list[Expression]:
         """Gradient calls inside a statement, where they are not all of it."""
@@ -534,10 +536,7 @@ class Observer:
     def _mend_return(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial parts of the result whole where they are returned."""
         assert statement.value is not None
-        first: dict[int, Event] = {}
-        for event in events:
-            if self.owner[event.point] is statement:
-                first.setdefault(event.point, event)
+        first = self._first(statement, events)
         value = self.by_point[statement.value]
         whole = first[statement.value]
         inner = self._gradients_in(statement)

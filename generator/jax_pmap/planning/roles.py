@@ -22,8 +22,6 @@ from jax_pmap.reading.names import DATA_NAMES, STATE_NAMES
 from jax_pmap.session import Session
 
 Described = dict[str, Any]
-#: Batches below this come last: they cannot be spread over the devices of the proof.
-SMALLEST = 8
 #: The most devices of the proof, where the user asks for no number.
 LARGEST_COUNT = 8
 #: How likely a batch is at each axis, the last standing for all behind it.

@@ -1,4 +1,4 @@
-"""Names people give to data, to parameters and to keys: a hint where structure says nothing."""
+"""Names people give to data and to parameters: a hint where structure says nothing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,4 @@ STATE_NAMES = frozenset(
         "prior",
         "graphdef",
     ]
-)
-KEY_NAMES = frozenset(
-    ["key", "keys_", "rng", "rngs", "rng_key", "prng", "prng_key", "prngkey", "seed_key", "dropout_key"]
 )
