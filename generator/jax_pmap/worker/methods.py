@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, load, observe, prove
+from . import arguments, load, observe, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .server import Answer, Problem, describe_exception, summary, text_of
 
@@ -453,121 +453,23 @@ def observe_code(request: Answer) -> Answer:
 
 
 def prove_code(request: Answer) -> Answer:
-    """Run the emitted file on several device counts beside the reference.
-
-    One answer a check, in order, stopping at the first failure: ``{"devices", "precision",
-    "batch", "steps", "error", "tolerance"}`` or ``{…, "failure": {…}}``. Under ``"skipped"``, the
-    device counts that the reference itself leaves out, as it fails on the batch cut to fit them.
-    """
-    axes, statics = leaf_axes(request), request["statics"]
-    chain = [(name, path) for name, path in request["chain"]]
-    steps: int = request["steps"]
-    wide = "float64" in TARGET.eps
-    given_eps = TARGET.eps["given"]
-    run_reference = TARGET.compiled(statics)
-    trials: dict[tuple[Any, ...], tuple[prove.Trial, list[list[float]]]] = {}
-
-    def trial(kind: str, index: int, size: int) -> tuple[prove.Trial, list[list[float]]]:
-        if (kind, index, size) not in trials:
-            given = len(TARGET.data)
-            values = TARGET.values(request.get("overrides", {}), index if index < given else 0)
-            if index >= given:
-                values = arguments.perturb(values, axes, statics, SEED + index, wild=index > given)
-            values = arguments.cut(values, axes, size)
-            if kind == "float64":
-                with prove.x64(True):
-                    fine = prove.Trial(run_reference, arguments.to_float64(values), chain, steps)
-                with prove.x64(TARGET.x64):
-                    coarse = prove.Trial(run_reference, values, chain, steps)
-                measure = None if TARGET.draws else coarse
-                allowed = prove.bounds(fine, measure, given_eps, TARGET.eps["float64"])
-                trials[kind, index, size] = fine, allowed
-            elif wide:
-                # The same run is the measure of rounding for both precisions.
-                fine, _ = trial("float64", index, size)
-                with prove.x64(TARGET.x64):
-                    coarse = prove.Trial(run_reference, values, chain, steps)
-                allowed = prove.bounds(coarse, None if TARGET.draws else fine, given_eps, given_eps)
-                trials[kind, index, size] = coarse, allowed
-            else:
-                with prove.x64(TARGET.x64):
-                    coarse = prove.Trial(run_reference, values, chain, steps)
-                trials[kind, index, size] = coarse, prove.bounds(coarse, coarse, given_eps, given_eps)
-        return trials[kind, index, size]
-
-    def invoke(fn: Callable[..., Any], values: Values) -> Any:
-        return arguments.invoke(fn, TARGET.signature, values)
-
-    checks: list[Answer] = []
-    skipped: list[Answer] = []
-    base = arguments.batch_size(TARGET.data[0], axes)
-    sizes = {count: base // count * count for count in request["counts"]}
-    for count, size in list(sizes.items()):
-        try:
-            trial("float64" if wide else "given", 0, size)
-        except (MemoryError, Problem):
-            raise
-        except BaseException as error:
-            found = describe_exception(error)
-            if size == base:
-                raise Problem("reference", summary(error), error=found) from error
-            # Such as a reshape that needs a multiple of four rows.
-            skipped.append({"devices": count, "batch": size, "error": found})
-            del sizes[count]
-    if len(sizes) < min(2, len(request["counts"])):
-        return {"checks": [], "skipped": skipped}
-    for count, size in sizes.items():
-        module = types.ModuleType(request["module"])
-        module.__file__ = request["path"]
-        with prove.only_devices(count) if not request["fixed"] else prove.only_devices(len(jax.devices())):
-            with prove.x64(TARGET.x64):
-                try:
-                    load.define(request["code"], request["path"], request["name"], vars(module))
-                except BaseException as error:
-                    return {
-                        "checks": [
-                            {
-                                "devices": count,
-                                "failure": {
-                                    "what": "exception",
-                                    "step": 0,
-                                    "error": describe_exception(error),
-                                },
-                            }
-                        ],
-                        "skipped": skipped,
-                    }
-            plans = [("float64", index) for index in range(len(TARGET.data) + 2)] if wide else []
-            if count == max(sizes) or not wide:
-                plans += [("given", index) for index in range(len(TARGET.data))]
-            for kind, index in plans:
-                expected, allowed = trial(kind, index, size)
-                if index >= len(TARGET.data) and not expected.finite() and trial(kind, 0, size)[0].finite():
-                    continue  # Perturbed data left the function's domain.
-                with prove.x64(True if kind == "float64" else TARGET.x64):
-                    found = prove.run_emitted(
-                        module,
-                        request["name"],
-                        invoke,
-                        expected,
-                        chain,
-                        allowed,
-                        request["replicated"],
-                        count,
-                        on_devices=kind == "given",
-                    )
-                check = {
-                    "devices": count,
-                    "precision": kind,
-                    "batch": size,
-                    "steps": steps,
-                    "inputs": index,
-                    **found,
-                }
-                checks.append(check)
-                if "failure" in found:
-                    return {"checks": checks, "skipped": skipped}
-    return {"checks": checks, "skipped": skipped}
+    """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
+    question = proving.Question(
+        reference=TARGET.compiled(request["statics"]),
+        invoke=lambda fn, values: arguments.invoke(fn, TARGET.signature, values),
+        data=tuple(TARGET.values(request.get("overrides", {}), i) for i in range(len(TARGET.data))),
+        axes=leaf_axes(request),
+        statics=tuple(request["statics"]),
+        chain=tuple((name, path) for name, path in request["chain"]),
+        steps=request["steps"],
+        eps=TARGET.eps,
+        x64=TARGET.x64,
+        draws=TARGET.draws,
+    )
+    emitted = proving.Emitted(
+        request["code"], request["path"], request["module"], request["name"], tuple(request["replicated"])
+    )
+    return proving.prove_emitted(question, emitted, request["counts"], fixed=request["fixed"])
 
 
 def search_inputs(request: Answer) -> Answer:

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -182,22 +181,23 @@ def bounds(trial: Trial, coarse: Trial | None, coarse_eps: float, eps: float) ->
     return out
 
 
-def run_emitted(
-    module: types.ModuleType,
-    name: str,
-    invoke: Callable[[Callable[..., Any], Values], Any],
+Leaves = Sequence[tuple[str, Any]]
+
+
+def run_parallel(
+    call: Reference,
     trial: Trial,
     chain: Sequence[tuple[str, list[Any]]],
     allowed: Sequence[Sequence[float]],
-    replicated: Sequence[int],
-    count: int,
+    replicas: Callable[[Leaves], dict[str, Any] | None],
     *,
     on_devices: bool,
 ) -> dict[str, Any]:
-    """Call the emitted function for every step of `trial` and compare.
+    """Call the parallel function for every step of `trial` and compare.
 
-    With `on_devices` the outputs go into the next call as they are, as in a training loop; else
-    through the host, which saves a compilation, since jax compiles anew for placed arguments.
+    `replicas` finds what differs between devices that should not. With `on_devices` the outputs
+    go into the next call as they are, as in a training loop; else through the host, which saves a
+    compilation, since jax compiles anew for placed arguments.
 
     Returns ``{"error", "tolerance"}`` of the leaf that came closest to its bound, both
     relative to its largest element, or in ``"failure"`` the first difference found.
@@ -206,7 +206,7 @@ def run_emitted(
     values = trial.values[0]
     for step, want in enumerate(trial.results):
         try:
-            got = invoke(getattr(module, name), values)
+            got = call(values)
             jax.block_until_ready(got)
         except MemoryError:
             raise
@@ -236,10 +236,9 @@ def run_emitted(
                 }
             if bound and error / bound > closest:
                 closest, worst = error / bound, (error / scale, bound / scale)
-        for index in replicated:
-            why = replicas_differ(leaves[index][1], count)
-            if why:
-                return {"failure": {"what": "replicas", "path": leaves[index][0], "step": step, "why": why}}
+        differ = replicas(leaves)
+        if differ:
+            return {"failure": {**differ, "step": step}}
         values = feed(values, got if on_devices else to_host(got), chain)
     return {"error": worst[0], "tolerance": worst[1]}
 

@@ -1,0 +1,236 @@
+"""Which runs make up a proof: on which inputs, in which precision, on which device counts."""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from . import arguments, load, prove
+from .arguments import LeafAxes, Values
+from .prove import Trial
+from .server import Answer, Problem, describe_exception, summary
+
+#: Seed of the perturbed inputs.
+SEED = 20260
+Bounds = list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The reference and the inputs that another function is held to."""
+
+    #: The reference on one device, compiled.
+    reference: Callable[[Values], Any]
+    #: Calls a function with values bound as the reference's signature binds them.
+    invoke: Callable[[Callable[..., Any], Values], Any]
+    #: Sets of example inputs.
+    data: tuple[Values, ...]
+    axes: LeafAxes
+    statics: tuple[str, ...]
+    #: Argument and path into the result of what feeds the next call.
+    chain: tuple[tuple[str, list[Any]], ...]
+    steps: int
+    #: Coarsest rounding by precision: ``"given"``, and ``"float64"`` where the reference runs in it.
+    eps: Mapping[str, float]
+    #: The user's own 64-bit mode.
+    x64: bool
+    #: Whether the reference draws random numbers.
+    draws: bool
+
+    @property
+    def wide(self) -> bool:
+        """Whether the verdict is in float64."""
+        return "float64" in self.eps
+
+    def plans(self, with_given: bool) -> list[tuple[str, int]]:
+        """(precision, index of the inputs) of the runs on one device count.
+
+        Indices past `data` are perturbed inputs, which say most in float64.
+        """
+        plans = [("float64", index) for index in range(len(self.data) + 2)] if self.wide else []
+        if with_given or not self.wide:
+            plans += [("given", index) for index in range(len(self.data))]
+        return plans
+
+    def precision(self, kind: str) -> bool:
+        """The 64-bit mode of a precision."""
+        return True if kind == "float64" else self.x64
+
+
+class Trials:
+    """Runs of the reference, each made once however many device counts ask for it."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._made: dict[tuple[str, int, int], tuple[Trial, Bounds]] = {}
+
+    def at(self, kind: str, index: int, size: int) -> tuple[Trial, Bounds]:
+        """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds."""
+        if (kind, index, size) not in self._made:
+            self._made[kind, index, size] = self._make(kind, index, size)
+        return self._made[kind, index, size]
+
+    def _run(self, kind: str, values: Values) -> Trial:
+        question = self.question
+        if kind == "float64":
+            values = arguments.to_float64(values)
+        with prove.x64(question.precision(kind)):
+            return Trial(question.reference, values, question.chain, question.steps)
+
+    def _make(self, kind: str, index: int, size: int) -> tuple[Trial, Bounds]:
+        question, given = self.question, self.question.eps["given"]
+        values = arguments.cut(self.values(index), question.axes, size)
+        if kind == "float64":
+            fine, coarse = self._run("float64", values), self._run("given", values)
+            measure = None if question.draws else coarse
+            return fine, prove.bounds(fine, measure, given, question.eps["float64"])
+        coarse = self._run("given", values)
+        if not question.wide:
+            return coarse, prove.bounds(coarse, coarse, given, given)
+        # The same run is the measure of rounding for both precisions.
+        measure = None if question.draws else self.at("float64", index, size)[0]
+        return coarse, prove.bounds(coarse, measure, given, given)
+
+    def values(self, index: int) -> Values:
+        """Inputs `index`: as given, or past those in generic position."""
+        question, given = self.question, len(self.question.data)
+        if index < given:
+            return question.data[index]
+        return arguments.perturb(
+            question.data[0], question.axes, question.statics, SEED + index, wild=index > given
+        )
+
+    def left_domain(self, index: int, size: int) -> bool:
+        """Whether perturbing made the reference return what is no number, where it did not before."""
+        if index < len(self.question.data):
+            return False
+        kind = "float64" if self.question.wide else "given"
+        return not self.at(kind, index, size)[0].finite() and self.at(kind, 0, size)[0].finite()
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A file that was emitted, and what its plan says of the outputs."""
+
+    code: str
+    path: str
+    module: str
+    name: str
+    #: Indices of the output leaves that are the same on every device.
+    replicated: tuple[int, ...]
+
+    def define(self, count: int, x64: bool) -> Callable[..., Any]:
+        """The function, made in a new module."""
+        module = types.ModuleType(self.module)
+        module.__file__ = self.path
+        with prove.x64(x64):
+            load.define(self.code, self.path, self.name, vars(module))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return getattr(module, self.name)(*args, **kwargs)
+
+        return call
+
+    def replicas(self, leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any] | None:
+        """The first output that should be the same on all devices and is not."""
+        for index in self.replicated:
+            why = prove.replicas_differ(leaves[index][1], count)
+            if why:
+                return {"what": "replicas", "path": leaves[index][0], "why": why}
+        return None
+
+
+def usable_sizes(
+    trials: Trials, counts: Sequence[int], base: int
+) -> tuple[dict[int, int], list[dict[str, Any]]]:
+    """The batch for each device count, and the counts for which the reference refuses the cut batch.
+
+    Raises:
+        Problem: the reference fails on the whole batch too.
+    """
+    kind = "float64" if trials.question.wide else "given"
+    sizes, skipped = {}, []
+    for count in counts:
+        size = base // count * count
+        try:
+            trials.at(kind, 0, size)
+        except (MemoryError, Problem):
+            raise
+        except BaseException as error:
+            found = describe_exception(error)
+            if size == base:
+                raise Problem("reference", summary(error), error=found) from error
+            # Such as a reshape that needs a multiple of four rows.
+            skipped.append({"devices": count, "batch": size, "error": found})
+        else:
+            sizes[count] = size
+    return sizes, skipped
+
+
+def check_count(
+    trials: Trials,
+    function: Callable[..., Any],
+    replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
+    count: int,
+    size: int,
+    *,
+    with_given: bool,
+) -> list[dict[str, Any]]:
+    """The runs on one device count, in order, up to the first that fails."""
+    question, checks = trials.question, []
+    for kind, index in question.plans(with_given):
+        expected, allowed = trials.at(kind, index, size)
+        if trials.left_domain(index, size):
+            continue
+        with prove.x64(question.precision(kind)):
+            found = prove.run_parallel(
+                lambda values: question.invoke(function, values),
+                expected,
+                question.chain,
+                allowed,
+                lambda leaves: replicas(leaves, count),
+                on_devices=kind == "given",
+            )
+        checks.append(
+            {
+                "devices": count,
+                "precision": kind,
+                "batch": size,
+                "steps": question.steps,
+                "inputs": index,
+                **found,
+            }
+        )
+        if "failure" in found:
+            break
+    return checks
+
+
+def prove_emitted(question: Question, emitted: Emitted, counts: Sequence[int], *, fixed: bool) -> Answer:
+    """Run emitted code on several device counts beside the reference.
+
+    One answer a check, in order, stopping at the first failure: ``{"devices", "precision",
+    "batch", "steps", "error", "tolerance"}`` or ``{…, "failure": {…}}``. Under ``"skipped"``, the
+    device counts that the reference itself leaves out, as it fails on the batch cut to fit them.
+    With `fixed`, the code chooses its devices itself.
+    """
+    trials = Trials(question)
+    sizes, skipped = usable_sizes(trials, counts, arguments.batch_size(question.data[0], question.axes))
+    if len(sizes) < min(2, len(counts)):
+        return {"checks": [], "skipped": skipped}
+    checks: list[Answer] = []
+    for count, size in sizes.items():
+        with prove.only_devices(len(jax.devices()) if fixed else count):
+            try:
+                function = emitted.define(count, question.x64)
+            except BaseException as error:
+                failure = {"what": "exception", "step": 0, "error": describe_exception(error)}
+                return {"checks": [{"devices": count, "failure": failure}], "skipped": skipped}
+            checks += check_count(
+                trials, function, emitted.replicas, count, size, with_given=count == max(sizes)
+            )
+        if "failure" in checks[-1]:
+            break
+    return {"checks": checks, "skipped": skipped}
