@@ -136,6 +136,8 @@ class Leaf:
     #: Shape on the whole batch.
     shape: tuple[int, ...]
     dtype: str
+    #: Of a constant in a dict, list or tuple: its Python source. The emitted code rejects any other.
+    value: str = ""
 
     @property
     def shape_known(self) -> bool:
@@ -173,6 +175,9 @@ class Argument:
     static: bool = False
     #: True when its buffers are given up to the call.
     donated: bool = False
+    #: How leaves that are no arrays (roles `STATIC`) come apart from the others before the call:
+    #: ``"equinox"`` by `eqx.partition`, ``"leaves"`` by a helper; ``""`` when there are none.
+    partition: str = ""
     #: For a static argument, and for one that was None: the values (Python source) the plan
     #: was observed with. The emitted code rejects any other. Empty: not restricted.
     proved_values: tuple[str, ...] = ()
@@ -184,7 +189,7 @@ class Argument:
         """One word for the whole argument: a role, or ``"mixed"``."""
         if self.static:
             return Role.STATIC
-        roles = {leaf.role for leaf in self.leaves}
+        roles = {leaf.role for leaf in self.leaves if leaf.role is not Role.STATIC}
         return str(roles.pop()) if len(roles) == 1 else "mixed" if roles else Role.REPLICATED
 
 
@@ -254,6 +259,9 @@ class Plan:
     notes: tuple[str, ...] = ()
     #: ``NAME=SPEC`` texts, as ``--arg`` takes them, of the inputs the tool made up.
     assumed_inputs: tuple[str, ...] = ()
+    #: (path into the result, argument name) pairs: parts of the result that hold the constants of an
+    #: argument that is partitioned, as a returned module holds its activation function.
+    kept: tuple[tuple[str, str], ...] = ()
     #: (argument index, path into the result) pairs: outputs that feed the next call's inputs.
     chain: tuple[tuple[str, str], ...] = ()
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.

@@ -58,7 +58,7 @@ def answered(work: Callable[[], T]) -> T | Refusal:
 
 
 def _opaque(problem: WorkerProblem) -> Refusal:
-    """A function that was traced and fails when it runs, or a leaf that no transformation takes.
+    """A function that was traced and fails when it runs, or a leaf that can neither be traced nor hashed.
 
     Any other problem is a bug of ours.
     """
@@ -76,9 +76,9 @@ def _opaque(problem: WorkerProblem) -> Refusal:
     name = problem.data["argument"]
     return Refusal(
         "JP059",
-        f"`{problem.message}` is a {problem.data['type']} among the arrays of `{name}`",
-        f"Split `{name}` into its arrays and the rest (an Equinox module: eqx.partition and eqx.combine), "
-        f"or make all of it static: --static {name}",
+        f"`{problem.message}` is a {problem.data['type']} among the arrays of `{name}`: no array, and no "
+        "constant either, since it cannot be hashed",
+        f"Leave it out of `{name}`, or make it hashable (a tuple, a frozen dataclass)",
     )
 
 

@@ -1,39 +1,40 @@
-"""JP059: an argument mixes arrays with other things."""
+"""JP059: an argument holds something that is neither an array nor a constant."""
 
 from jax_pmap.diagnostics.base import Diagnostic
 
 DIAGNOSTIC = Diagnostic(
     code="JP059",
-    title="an argument mixes arrays with other things",
+    title="an argument holds what is neither an array nor a constant",
     exit_code=1,
     meaning=(
-        "One argument holds arrays and, beside them as leaves, functions, strings or other objects. "
-        "`pmap`, `shard_map` and `jit` take arrays and numbers only."
+        "One argument holds, beside its arrays, something that is no array and cannot be hashed: an "
+        "array of strings, a set, an object of a class with an equality and no hash."
     ),
     why=(
-        "Such a leaf can neither be put on a device nor made static while the arrays around it are "
-        "traced. Equinox modules are the common case: their activation functions are leaves, which "
-        "is why Equinox has filtered transformations of its own."
+        "Functions, flags and strings beside arrays (the activation functions of an Equinox module) "
+        "are passed on as compile-time constants. jax looks such a constant up in its cache of "
+        "compiled functions, so it has to be hashable."
     ),
     cure=(
-        "Split the argument: pass the arrays, and keep the rest at module level or in an argument of "
-        "its own (it becomes static). For an Equinox module, `eqx.partition(model, eqx.is_array)` "
-        "gives both halves and `eqx.combine` joins them inside the function."
+        "Leave it out of the argument, or make it hashable: a tuple in place of an array of strings, "
+        "a frozenset, a frozen dataclass. What differs from batch to batch, such as the examples' "
+        "names, should not go into the function at all: every new value would be compiled anew."
     ),
     example="""\
 import jax.numpy as jnp
+import numpy as np
 
 
-def apply(layer, x):
-    return layer["act"](x @ layer["w"])
+def mean(batch):
+    return jnp.mean(batch["x"])
 
 
 def make_inputs():
-    return {"w": jnp.ones((5, 3)), "act": jnp.tanh}, jnp.arange(120.0).reshape(24, 5)
+    return ({"x": np.arange(24.0), "names": np.array(["cat", "dog"] * 12)},)
 """,
-    command="jax-pmap gen model.py::apply --inputs model.py::make_inputs",
+    command="jax-pmap gen model.py::mean --inputs model.py::make_inputs",
     fixed="""\
-def apply(w, x):
-    return jnp.tanh(x @ w)
+def mean(x):
+    return jnp.mean(x)
 """,
 )

@@ -15,6 +15,7 @@ ALIASES = {
     "Mesh": ("jax.sharding", "Mesh"),
     "NamedSharding": ("jax.sharding", "NamedSharding"),
     "P": ("jax.sharding", "PartitionSpec"),
+    "eqx": ("equinox", None),
 }
 
 
@@ -42,6 +43,10 @@ class Names:
     Mesh: str
     NamedSharding: str
     P: str
+    eqx: str
+    #: Helpers that take an argument apart into arrays and constants, and put it together.
+    partition: str
+    combine: str
 
 
 def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
@@ -87,6 +92,9 @@ def names_for(
 
     def imported(alias: str) -> str:
         wanted = alias
+        if alias == "eqx":
+            # What the user's own import calls it.
+            wanted = next((name for name, what in foreign.items() if what == ALIASES[alias]), alias)
         while foreign.get(wanted, ALIASES[alias]) != ALIASES[alias]:
             wanted += "_"
         return wanted
@@ -100,5 +108,7 @@ def names_for(
         devices_in_use=own("devices_in_use"),
         mesh=own("mesh"),
         compiled=own("compiled"),
+        partition=own("partition"),
+        combine=own("combine"),
         **{alias: imported(alias) for alias in ALIASES},
     )

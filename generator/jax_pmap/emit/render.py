@@ -23,6 +23,7 @@ from jax_pmap.emit.axes import (
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
 from jax_pmap.emit.names import ALIASES, Names, names_for
+from jax_pmap.emit.partition import Partition
 from jax_pmap.emit.source import (
     assigned_names,
     escaped,
@@ -34,7 +35,7 @@ from jax_pmap.emit.source import (
 )
 from jax_pmap.emit.templates import environment
 from jax_pmap.files import seal
-from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan
+from jax_pmap.model import Axes, AxesNode, Backend, ParameterKind, Plan
 from jax_pmap.reading.facts import Parameter
 
 __all__ = ["EmitUnit", "Header", "render", "tidy"]
@@ -136,12 +137,14 @@ class _Context:
         #: pmap with chosen ids and the mesh backends are made at the first call.
         self.lazy = not self.pmap or bool(plan.devices.ids)
         self.output_axes = _outer_tuple_kept(plan.output_axes)
+        self.partition = Partition(plan, unit.taken_names, self.n)
 
     def values(self) -> Mapping[str, Any]:
         unit, plan, n = self.unit, self.plan, self.n
         mapped_parameters = [self._mapped_parameter(p) for p in unit.parameters]
         arrow = f" -> {unit.returns}" if unit.returns else ""
-        body = indented(unit.body, 8 if self.backend is Backend.SHARD_MAP else 4)
+        mapped_parameters += self.partition.statics
+        body = indented(self.partition.body(unit.body), 8 if self.backend is Backend.SHARD_MAP else 4)
         context: dict[str, Any] = {
             "n": n,
             "function": unit.name,
@@ -152,13 +155,23 @@ class _Context:
             "definitions": [d.strip("\n") for d in unit.definitions],
             "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
             "user_docstring": unit.docstring,
-            "guards": [g for a in self.arguments if (g := self._guard(a)) is not None],
+            "guards": [
+                guard
+                for argument in self.arguments
+                for name, values in (
+                    (argument.name, argument.proved_values),
+                    *((leaf.path, (leaf.value,)) for leaf in argument.leaves if leaf.value),
+                )
+                if (guard := self._guard(name, values)) is not None
+            ],
             "mapped_signature": f"def {n.mapped}({', '.join(mapped_parameters)}){arrow}:",
             "mapped_docstring": self._mapped_docstring(),
             "body": body,
             "devices": self._devices(),
             "shard": self._shard(),
-            "call": self._call(),
+            "partition": any(not part.equinox for part in self.partition.parts),
+            "before": self.partition.before(),
+            "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
         context |= self._pmap_values() if self.pmap else self._mesh_values()
@@ -168,9 +181,16 @@ class _Context:
             unit.user_imports,
             sorted({pair for tree in trees for pair in type_imports(tree)}),
             n,
-            ALIASES.keys() - ({"collections"} if context["place"] is None else set()),
+            self._needed(),
         )
         return context
+
+    def _needed(self) -> set[str]:
+        """What the file imports for itself."""
+        unused = set() if "place" in self.unit.helpers else {"collections"}
+        if not any(part.equinox for part in self.partition.parts):
+            unused.add("eqx")
+        return ALIASES.keys() - unused
 
     # --- the mapped function --------------------------------------------------------------
 
@@ -217,14 +237,16 @@ class _Context:
 
     def _options(self, static_option: str) -> list[str]:
         options = []
-        if (static := self._positions(a.static for a in self.arguments)) is not None:
+        constants = [*(a.static for a in self.arguments), *(True for _ in self.partition.parts)]
+        if (static := self._positions(constants)) is not None:
             options.append(f"{static_option}={static}")
         if (donated := self._positions(a.donated for a in self.arguments)) is not None:
             options.append(f"donate_argnums={donated}")
         return options
 
     def _pmap_values(self) -> dict[str, Any]:
-        in_axes = tuple_source([tree_source(self.axes[a.name]) for a in self.arguments])
+        axes = [tree_source(self.axes[a.name]) for a in self.arguments]
+        in_axes = tuple_source([*axes, *("None" for _ in self.partition.parts)])
         return {
             "pmap_options": [
                 f"axis_name={self.n.axis}",
@@ -362,10 +384,23 @@ class _Context:
         function = f"{self.n.compiled}()" if self.lazy else self.n.mapped
         only = self.split[0].name if len(self.split) == 1 else None
         values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
-        return f"{function}({', '.join(values)})"
+        return f"{function}({', '.join([*values, *self.partition.statics])})"
 
-    def _guard(self, argument: Argument) -> dict[str, str] | None:
-        values, name = argument.proved_values, argument.name
+    def _result(self) -> list[str]:
+        """The last lines of the drop-in: the call, and what makes its result that of the original."""
+        call, names, values = self._call(), [], []
+        unshard = self._unshard() if self.pmap else None
+        if unshard is not None and unshard["returned"]:
+            names, values = unshard["returned"], unshard["merged"]
+        elif unshard is not None:
+            call = f"{self.n.unshard}({call})"
+        if self.partition.kept:
+            return self.partition.result(self.unit.body, call, names, values)
+        if names:
+            return [f"{', '.join(names)} = {call}", f"return {', '.join(values)}"]
+        return [f"return {call}"]
+
+    def _guard(self, name: str, values: tuple[str, ...]) -> dict[str, str] | None:
         if not values:
             return None
         if len(values) > 1:

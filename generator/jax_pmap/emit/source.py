@@ -44,7 +44,7 @@ def indented(body: str, width: int) -> str:
     )
 
 
-def _own_nodes(body: str) -> Iterable[ast.AST]:
+def own_nodes(body: str) -> Iterable[ast.AST]:
     """Walk a body without going into functions and classes defined in it."""
     pending: list[ast.AST] = list(ast.parse(body).body)
     while pending:
@@ -57,7 +57,7 @@ def _own_nodes(body: str) -> Iterable[ast.AST]:
 def assigned_names(source: str) -> set[str]:
     """Names that statements bind in their own scope, by assignment or definition."""
     found: set[str] = set()
-    for node in _own_nodes(source):
+    for node in own_nodes(source):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             found.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -68,7 +68,7 @@ def assigned_names(source: str) -> set[str]:
 def returned_names(body: str, count: int) -> list[str]:
     """Names of the elements when every return is the same tuple of `count` distinct names."""
     found: set[tuple[str, ...]] = set()
-    for node in _own_nodes(body):
+    for node in own_nodes(body):
         if isinstance(node, ast.Return):
             if not isinstance(node.value, ast.Tuple):
                 return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
 
 
-def axes_tree(tree: Any, axes: Mapping[int, int], what: str, span: Span) -> Axes:
+def axes_tree(
+    tree: Any, axes: Mapping[int, int], what: str, span: Span, constants: frozenset[int] = frozenset()
+) -> Axes:
     """Batch axes as a pytree prefix, collapsed wherever a whole container agrees.
 
     Args:
@@ -19,13 +22,18 @@ def axes_tree(tree: Any, axes: Mapping[int, int], what: str, span: Span) -> Axes
         axes: batch axis of each leaf that has one.
         what: the value's name, for the refusal.
         span: where to point.
+        constants: leaves that are no arrays and taken out before the call.
 
     Raises:
         RefusalError: JP054, for a container that cannot be written down as a prefix.
     """
     if isinstance(tree, int):
         return axes.get(tree)
-    children = [axes_tree(child, axes, what, span) for child in tree.get("children", ()) if leaves_of(child)]
+    children = [
+        axes_tree(child, axes, what, span, constants)
+        for child in tree.get("children", ())
+        if set(leaves_of(child)) - constants
+    ]
     if not children or all(child == children[0] and not isinstance(child, AxesNode) for child in children):
         return children[0] if children else None
     if tree["kind"] == "node":
@@ -42,9 +50,36 @@ def axes_tree(tree: Any, axes: Mapping[int, int], what: str, span: Span) -> Axes
     return AxesNode(
         kind=tree["kind"],
         keys=tuple(tree["keys"]),
-        children=tuple(axes_tree(child, axes, what, span) for child in tree["children"]),
+        children=tuple(axes_tree(child, axes, what, span, constants) for child in tree["children"]),
         type_name=tree.get("type", ""),
     )
+
+
+def is_literal(source: str) -> bool:
+    """Whether `source` is a constant that equals itself wherever it is written."""
+    try:
+        value = ast.literal_eval(source)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return bool(value == value)
+
+
+def plain_constants(argument: Described) -> set[int]:
+    """Constants that stand in dicts, lists and tuples alone: settings, not part of a class's code."""
+
+    def walk(tree: Any) -> set[int]:
+        if isinstance(tree, int):
+            return {tree}
+        if tree["kind"] not in ("dict", "list", "tuple", "namedtuple"):
+            return set()
+        return {leaf for child in tree["children"] for leaf in walk(child)}
+
+    return walk(argument["tree"]) & constant_leaves(argument["leaves"])
+
+
+def constant_leaves(leaves: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """Indices of the leaves that are compile-time constants."""
+    return frozenset(index for index, leaf in enumerate(leaves) if leaf["constant"])
 
 
 def leaves_of(tree: Any) -> list[int]:
@@ -67,22 +102,27 @@ def plan_arguments(
         name = parameter.name
         axes = roles.axes.get(name, {})
         static = name in roles.statics
+        compared = set() if static or name in roles.accepted else plain_constants(argument)
         leaves = []
         for index, leaf in enumerate(argument["leaves"]):
             axis = axes.get(index)
             role = Role.BATCH if axis is not None else Role.REPLICATED
-            if static:
+            if static or leaf["constant"]:
                 role = Role.STATIC
             elif (name, index) in roles.keys:
                 role = Role.KEY
-            leaves.append(Leaf(leaf["path"], role, axis, tuple(leaf["shape"]), leaf["dtype"]))
+            value = leaf["repr"] if index in compared and is_literal(leaf["repr"]) else ""
+            leaves.append(Leaf(leaf["path"], role, axis, tuple(leaf["shape"]), leaf["dtype"], value))
         out.append(
             Argument(
                 name=name,
                 kind=parameter.kind,
-                axes=None if static else axes_tree(argument["tree"], axes, name, facts.span),
+                axes=None
+                if static
+                else axes_tree(argument["tree"], axes, name, facts.span, constant_leaves(argument["leaves"])),
                 leaves=tuple(leaves),
                 static=static,
+                partition="" if static else argument["partition"],
                 donated=name in donated,
                 proved_values=proved_values.get(name, ()),
                 why=roles.why.get(name, ""),
@@ -103,8 +143,11 @@ def plan_outputs(
         if axis is not None:
             axes[index] = axis
         role = Role.REPLICATED if axis is None else Role.BATCH
+        if shape["constant"]:
+            role = Role.STATIC
         leaves.append(Leaf("result" + leaf["path"], role, axis, tuple(shape["shape"]), shape["dtype"]))
-    return axes_tree(observation.tree, axes, "the result", facts.span), tuple(leaves)
+    constants = constant_leaves(given)
+    return axes_tree(observation.tree, axes, "the result", facts.span, constants), tuple(leaves)
 
 
 def chain(
@@ -171,7 +214,7 @@ def same_value(argument: Described, roles: Roles, child: Any, outputs: Sequence[
 
 def same_dtype(leaf: Mapping[str, Any], dtype: str) -> bool:
     """Whether an output's dtype is an argument leaf's; a Python number comes back as an array."""
-    if leaf["category"] in ("int", "float", "complex"):
+    if leaf["category"] in ("int", "float", "complex") and not leaf["constant"]:
         return dtype.startswith(leaf["category"])
     return bool(dtype == leaf["dtype"])
 

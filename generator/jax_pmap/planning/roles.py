@@ -41,6 +41,8 @@ class Roles:
     keys: frozenset[tuple[str, int]]
     #: Why, by argument.
     why: dict[str, str]
+    #: Arguments beside whose arrays any constants are accepted (``--static NAME``).
+    accepted: tuple[str, ...] = ()
 
     def request(self) -> dict[str, Any]:
         """The part of a worker request that says which leaves are batch and which arguments static."""
@@ -89,7 +91,10 @@ class RoleFinder:
     # -- what is settled before any search ---------------------------------------------------
 
     def _statics(self) -> tuple[str, ...]:
-        names = [self._argument("static", name) for name in self.request.static]
+        named = [self._argument("static", re.split(r"[\[.]", text)[0]) for text in self.request.static]
+        #: Arguments whose constants may be anything: the user takes the proof for the ones given.
+        self.accepted = [name for name in named if self.described[name]["partition"]]
+        names = [name for name in named if name not in self.accepted]
         for name in names:
             self.why[name] = "by --static"
         for name in self.facts.static_parameters:
@@ -104,7 +109,8 @@ class RoleFinder:
             kinds = {leaf["category"] for leaf in argument["leaves"]}
             if name in names or name in asked or not kinds:
                 continue
-            if kinds == {"opaque"} or (kinds == {"bool"} and len(argument["leaves"]) == 1):
+            no_array = "opaque" in kinds and not kinds & {"array", "key"}
+            if no_array or (kinds == {"bool"} and len(argument["leaves"]) == 1):
                 names.append(name)
                 self.why[name] = f"a {argument['type']}, not an array"
         for name in names:
@@ -396,7 +402,7 @@ class RoleFinder:
             why.setdefault(name, f"axis {axis} is the batch of {size}")
         for name in self.described:
             why.setdefault(name, "no batch axis")
-        return Roles(axes, self.statics, frozenset(self.keys), why)
+        return Roles(axes, self.statics, frozenset(self.keys), why, tuple(self.accepted))
 
 
 def split_axis(text: str) -> tuple[str, int]:

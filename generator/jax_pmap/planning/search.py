@@ -12,10 +12,10 @@ from typing import Any
 from jax_pmap.emit.beside import definitions_of
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.inputs.load import Loaded
-from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Sync, refused
+from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observation, Observer
-from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
+from jax_pmap.planning.plan import chain, is_literal, plain_constants, plan_arguments, plan_outputs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.structure import check_structure
 from jax_pmap.reading.facts import FunctionFacts
@@ -266,6 +266,19 @@ def _observe_variants(
                 f"given here and no other: --static {name}",
                 target.facts.span,
             )
+    for argument in loaded.described:
+        if argument["name"] not in roles.accepted:
+            for index in sorted(plain_constants(argument)):
+                leaf = argument["leaves"][index]
+                if not is_literal(leaf["repr"]):
+                    return Refusal(
+                        "JP053",
+                        f"`{leaf['path']}` is a {leaf['dtype']}, on which the reduction may depend, and the "
+                        "emitted file could not tell another one from it",
+                        f"Keep it outside the argument, or have the proof hold for the {leaf['dtype']} given "
+                        f"here and no other: --static {argument['name']}",
+                        target.facts.span,
+                    )
     observer = Observer(
         session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target)
     )
@@ -329,15 +342,6 @@ def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | 
         return None
     named = isinstance(tree, ast.Name | ast.Attribute)
     return parameter.default if named or argument["default"] == "==" else None
-
-
-def is_literal(source: str) -> bool:
-    """Whether `source` is a constant that equals itself wherever it is written."""
-    try:
-        value = ast.literal_eval(source)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return bool(value == value)
 
 
 def called(argument: Mapping[str, Any]) -> str:
@@ -469,6 +473,7 @@ def _plan(
             guards=guards,
             notes=tuple(notes),
             assumed_inputs=loaded.assumed,
+            kept=tuple((path, name) for path, name in whole["kept"]),
             chain=chain(loaded.described, roles, observation.tree, outputs, facts.returned_names),
             source_hash=function_text(target.parsed).digest,
         ),
@@ -486,6 +491,15 @@ def _notes(arguments: tuple[Argument, ...], syncs: Sequence[Sync]) -> list[str]:
             allowed = " and ".join(argument.proved_values)
             notes.append(
                 f"`{argument.name}` was tried with {allowed}; the emitted function takes no other value"
+            )
+        elif argument.partition:
+            constants = [x.path for x in argument.leaves if x.role is Role.STATIC and not x.value]
+            if not constants:
+                continue
+            some = ", ".join(f"`{path}`" for path in constants[:3]) + (", …" if len(constants) > 3 else "")
+            notes.append(
+                f"{some} {'is' if len(constants) == 1 else 'are'} no array and static: the proof holds for "
+                "the value given; one that reduces differently may need other collectives"
             )
         elif argument.static:
             notes.append(

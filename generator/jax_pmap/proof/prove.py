@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Span
+from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Span
 from jax_pmap.planning.search import Observed
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Answer, Session, error_details, first_line
@@ -46,7 +46,7 @@ def prove(
             fixed=chosen is not None,
             steps=steps,
             chain=[[argument, steps_into(where)] for argument, where in plan.chain],
-            replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.axis is None],
+            replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED],
             overrides=variant,
             **observed.roles.request(),
         )

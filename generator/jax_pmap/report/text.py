@@ -240,7 +240,7 @@ def _argument_rows(argument: Argument, devices: int, room: int) -> Iterator[_Row
         values = ", ".join(argument.proved_values)
         yield name, "static", clip(_clean(values), 24), "", argument.why
         return
-    axes = {leaf.axis for leaf in leaves}
+    axes = {leaf.axis for leaf in leaves if leaf.role is not Role.STATIC}
     role = argument.role
     if role == Role.BATCH:
         role = f"batch axis {axes.pop()}" if len(axes) == 1 else "mixed"
@@ -282,13 +282,13 @@ def _output_rows(plan: Plan, devices: int, room: int) -> Iterator[_Row]:
     leaves = plan.outputs
     if not leaves:
         return
-    roles = {(leaf.role, leaf.axis) for leaf in leaves}
+    roles = {(leaf.role, leaf.axis) for leaf in leaves if leaf.role is not Role.STATIC}
     if len(leaves) == 1:
         leaf = leaves[0]
         role = f"batch axis {leaf.axis}" if leaf.role is Role.BATCH else str(leaf.role)
         yield "→ result", role, _shape(leaf), _share(leaf, devices), ""
-    elif len(roles) == 1 and leaves[0].role is not Role.BATCH:
-        yield "→ result", str(leaves[0].role), f"{len(leaves)} leaves", "", ""
+    elif len(roles) == 1 and all(role is not Role.BATCH for role, _ in roles):
+        yield "→ result", str(next(iter(roles))[0]), f"{len(leaves)} leaves", "", ""
     else:
         root = leaves[0].path.partition("[")[0].partition(".")[0]
         yield "→ result", "mixed" if len(roles) > 1 else f"batch axis {leaves[0].axis}", "", "", ""

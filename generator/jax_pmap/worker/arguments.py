@@ -1,6 +1,7 @@
 """Example arguments as leaves: described, cut along the batch, perturbed, cast, packed for a call."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,106 @@ def category(leaf: Any) -> str:
         if isinstance(leaf, kind):
             return kind.__name__
     return "opaque"
+
+
+def constants(value: Any) -> dict[int, Any]:
+    """Leaves of an argument that are compile-time constants, by index: what no array can stand for.
+
+    Beside such a leaf, and in an Equinox module, Python numbers are constants too: what
+    ``eqx.partition(value, eqx.is_array)`` leaves behind. All of a value without arrays is left to
+    its role.
+    """
+    leaves = jax.tree.leaves(value)
+    kinds = [category(leaf) for leaf in leaves]
+    if "opaque" not in kinds and not is_module(value):
+        return {}
+    if not {"array", "key"} & set(kinds):
+        return {}
+    return {i: leaf for i, leaf in enumerate(leaves) if kinds[i] not in ("array", "key")}
+
+
+def is_module(value: Any) -> bool:
+    """Whether `value` is an Equinox module."""
+    equinox = sys.modules.get("equinox")
+    return equinox is not None and isinstance(value, equinox.Module)
+
+
+def partition_of(value: Any) -> str:
+    """How the arrays of an argument come apart from its constants.
+
+    ``"equinox"`` where `eqx.partition` gives a constant that can be hashed (a module with no list in
+    it), ``"leaves"`` by a helper of the emitted file, ``""`` for an argument without constants.
+    """
+    if not constants(value):
+        return ""
+    if is_module(value):
+        equinox = sys.modules["equinox"]
+        try:
+            hash(equinox.partition(value, equinox.is_array)[1])
+        except Exception:
+            return "leaves"
+        return "equinox"
+    return "leaves"
+
+
+def held_apart(value: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+    """The arrays of a result, and a function that makes the result again around others."""
+    leaves, tree = jax.tree.flatten(value)
+    rest = {i: leaf for i, leaf in enumerate(leaves) if category(leaf) not in ("array", "key")}
+
+    def again(arrays: Sequence[Any]) -> Any:
+        given = iter(arrays)
+        return tree.unflatten([rest[i] if i in rest else next(given) for i in range(len(leaves))])
+
+    return [leaf for i, leaf in enumerate(leaves) if i not in rest], again
+
+
+def kept_parts(result: Any, given: Values) -> list[tuple[str, str]]:
+    """Parts of a result that hold the constants of an argument: path in the result, argument's name.
+
+    A part is the whole result, or an element of its tuple, list or dict. It has the containers of
+    the argument, and the very constants in the same places.
+    """
+
+    def like(part: Any) -> str | None:
+        leaves, tree = jax.tree.flatten(part)
+        for name, value in given.items():
+            if jax.tree.structure(value) != tree:
+                continue
+            fixed = constants(value)
+            others = {i: leaf for i, leaf in enumerate(leaves) if category(leaf) not in ("array", "key")}
+            if fixed.keys() == others.keys() and all(same_constant(others[i], fixed[i]) for i in fixed):
+                return name
+        return None
+
+    kind = type(result)
+    parts: list[tuple[str, Any]] = [("", result)]
+    if kind in (tuple, list):
+        parts += [(f"[{index}]", part) for index, part in enumerate(result)]
+    elif kind is dict:
+        parts += [(f"[{key!r}]", part) for key, part in result.items()]
+    found = [(path, like(part)) for path, part in parts]
+    return [(path, name) for path, name in found if name is not None]
+
+
+def same_constant(left: Any, right: Any) -> bool:
+    """Whether two leaves that are no arrays are the same thing."""
+    if left is right:
+        return True
+    try:
+        return type(left) is type(right) and bool(left == right)
+    except Exception:
+        return False
+
+
+def constant_leaves(result: Any, parts: Sequence[str]) -> set[int]:
+    """Leaves in these parts of a result that are no arrays, by index."""
+    table = zip(leaf_paths(result), jax.tree.leaves(result), strict=True)
+    return {
+        index
+        for index, (path, leaf) in enumerate(table)
+        if category(leaf) not in ("array", "key") and any(path.startswith(part) for part in parts)
+    }
 
 
 def shape_of(leaf: Any) -> tuple[int, ...]:
@@ -146,7 +247,11 @@ def invoke(fn: Callable[..., Any], signature: inspect.Signature, values: Values)
 
 
 class Packed:
-    """Values split into traced leaves and constants, and put together again inside a trace."""
+    """Values split into traced leaves and constants, and put together again inside a trace.
+
+    Raises:
+        Problem: ``"opaque"``, a leaf is no array and cannot be hashed, so it is no constant either.
+    """
 
     def __init__(self, values: Values, statics: Sequence[str]) -> None:
         self.constants = {name: value for name, value in values.items() if name in statics}
@@ -155,23 +260,38 @@ class Packed:
         self.leaves: list[Any] = []
         self.trees: dict[str, Any] = {}
         self.order = list(values)
+        self.fixed: dict[tuple[str, int], Any] = {}
         for name, value in dynamic.items():
             leaves, tree = jax.tree.flatten(value)
+            fixed = constants(value)
             for index, leaf in enumerate(leaves):
-                if category(leaf) == "opaque":
-                    path = leaf_paths(value)[index]
-                    raise Problem("opaque", f"{name}{path}", argument=name, type=type(leaf).__name__)
-                self.owners.append((name, index))
-            self.leaves.extend(leaves)
+                if index in fixed:
+                    try:
+                        hash(leaf)
+                    except Exception as error:
+                        path = leaf_paths(value)[index]
+                        kind = type(leaf).__name__
+                        raise Problem("opaque", f"{name}{path}", argument=name, type=kind) from error
+                    self.fixed[name, index] = leaf
+                elif category(leaf) == "opaque":
+                    raise Problem("opaque", name, argument=name, type=type(leaf).__name__)
+                else:
+                    self.owners.append((name, index))
+                    self.leaves.append(leaf)
             self.trees[name] = tree
+
+    @property
+    def key(self) -> Any:
+        """What a compiled function depends on beside shapes and dtypes."""
+        return tuple(self.trees.items()), tuple(self.fixed.items())
 
     def unpack(self, leaves: Sequence[Any]) -> Values:
         """The values again, with `leaves` in the places of the originals."""
         out: Values = dict(self.constants)
-        start = 0
+        given = iter(leaves)
         for name, tree in self.trees.items():
-            out[name] = jax.tree.unflatten(tree, list(leaves[start : start + tree.num_leaves]))
-            start += tree.num_leaves
+            own = [(name, index) for index in range(tree.num_leaves)]
+            out[name] = tree.unflatten([self.fixed[at] if at in self.fixed else next(given) for at in own])
         return {name: out[name] for name in self.order}
 
     def axes(self, axes: LeafAxes) -> list[int | None]:

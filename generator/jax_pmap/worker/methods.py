@@ -50,8 +50,12 @@ class Target:
         if not self.axis_names:
             return body()
 
-        def run(_: Any) -> Any:
-            return body()
+        made: list[Callable[[Sequence[Any]], Any]] = []
+
+        def run(_: Any) -> list[Any]:
+            arrays, again = arguments.held_apart(body())
+            made.append(again)
+            return arrays
 
         fn: Callable[..., Any] = run
         for name in self.axis_names:
@@ -59,7 +63,7 @@ class Target:
         out = fn(0)
         for _ in self.axis_names:
             out = jax.tree.map(lambda x: x[0], out)
-        return out
+        return made[-1](out)
 
     def reference(self, values: Values) -> Any:
         """The target on the whole batch, on one device, uncompiled."""
@@ -71,10 +75,20 @@ class Target:
 
         def run(values: Values) -> Any:
             packed = Packed(values, statics)
-            key = tuple(packed.trees.items())
+            shapes = tuple((arguments.shape_of(x), arguments.dtype_of(x)) for x in packed.leaves)
+            key = packed.key, shapes, bool(jax.config.jax_enable_x64)
             if key not in cache:
-                cache[key] = jax.jit(lambda leaves: self.reference(packed.unpack(leaves)))
-            return cache[key](packed.leaves)
+                made: list[Callable[[Sequence[Any]], Any]] = []
+
+                def body(leaves: Sequence[Any]) -> list[Any]:
+                    arrays, again = arguments.held_apart(self.reference(packed.unpack(leaves)))
+                    made.append(again)
+                    return arrays
+
+                cache[key] = jax.jit(body), made
+            compiled, made = cache[key]
+            arrays = compiled(packed.leaves)
+            return made[-1](arrays)
 
         return run
 
@@ -122,6 +136,7 @@ def describe(values: Values) -> list[Answer]:
     for name, value in values.items():
         paths = arguments.leaf_paths(value)
         leaves = jax.tree.leaves(value)
+        constants = arguments.constants(value)
         table.append(
             {
                 "name": name,
@@ -132,14 +147,17 @@ def describe(values: Values) -> list[Answer]:
                 "default": is_default(value, TARGET.signature.parameters[name].default),
                 "type": type(value).__name__,
                 "tree": arguments.skeleton(value),
+                "partition": arguments.partition_of(value),
                 "leaves": [
                     {
                         "path": name + path,
                         "shape": list(arguments.shape_of(leaf)),
                         "dtype": given_dtype(leaf),
                         "category": arguments.category(leaf),
+                        "constant": index in constants,
+                        "repr": repr(leaf)[:80] if index in constants else "",
                     }
-                    for path, leaf in zip(paths, leaves, strict=False)
+                    for index, (path, leaf) in enumerate(zip(paths, leaves, strict=False))
                 ],
             }
         )
@@ -300,32 +318,42 @@ def trace(request: Answer) -> Answer:
 
 
 def traced(packed: Packed) -> tuple[list[Answer], Answer]:
-    """Shapes of the result's leaves, its containers, and its leaves that are no arrays."""
-    opaque: list[Answer] = []
-    trees: list[Any] = []
+    """Shapes of the result's leaves, its containers, and its leaves that are no arrays.
+
+    ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
+    module holds its activation function: path in the result, name of the argument. ``"opaque"``
+    are the leaves that are no arrays and in no such part.
+    """
+    extra: Answer = {}
+    table: list[Answer] = []
 
     def run(leaves: Sequence[Any]) -> list[Any]:
-        out = TARGET.reference(packed.unpack(leaves))
-        trees.append(arguments.skeleton(out))
-        paths = arguments.leaf_paths(out)
+        given = packed.unpack(leaves)
+        out = TARGET.reference(given)
+        kept = arguments.kept_parts(out, {name: given[name] for name, _ in packed.fixed})
         flat = jax.tree.leaves(out)
-        opaque[:] = [
-            {"path": path, "type": type(leaf).__name__}
-            for path, leaf in zip(paths, flat, strict=False)
-            if arguments.category(leaf) == "opaque"
+        constant = arguments.constant_leaves(out, [path for path, _ in kept])
+        table[:] = [
+            {"path": path, "category": arguments.category(leaf), "constant": index in constant}
+            for index, (path, leaf) in enumerate(zip(arguments.leaf_paths(out), flat, strict=True))
         ]
-        table[:] = paths
-        return [leaf for leaf in flat if arguments.category(leaf) != "opaque"]
+        opaque = [
+            {"path": row["path"], "type": type(leaf).__name__}
+            for row, leaf in zip(table, flat, strict=True)
+            if row["category"] == "opaque" and not row["constant"]
+        ]
+        extra.update(tree=arguments.skeleton(out), kept=kept, opaque=opaque)
+        for row, leaf in zip(table, flat, strict=True):
+            row["dtype"] = type(leaf).__name__
+        constant |= {i for i, row in enumerate(table) if row["category"] == "opaque"}
+        return [leaf for index, leaf in enumerate(flat) if index not in constant]
 
-    table: list[str] = []
-    shapes = jax.eval_shape(run, packed.leaves)
-    if opaque:
-        return [], {"opaque": opaque, "tree": trees[-1]}
-    out = [
-        {"path": p, "shape": list(s.shape), "dtype": str(s.dtype)}
-        for p, s in zip(table, shapes, strict=False)
-    ]
-    return out, {"opaque": [], "tree": trees[-1]}
+    shapes = iter(jax.eval_shape(run, packed.leaves))
+    for row in table:
+        shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
+        row["shape"] = [] if shape is None else list(shape.shape)
+        row["dtype"] = row["dtype"] if shape is None else str(shape.dtype)
+    return table, extra
 
 
 def precision(request: Answer) -> Answer:
@@ -336,9 +364,9 @@ def precision(request: Answer) -> Answer:
         packed = Packed(arguments.to_float64(values) if cast else values, statics)
         with prove.x64(enabled):
             try:
-                jaxpr = jax.make_jaxpr(lambda leaves, p=packed: TARGET.reference(p.unpack(leaves)))(
-                    packed.leaves
-                )
+                jaxpr = jax.make_jaxpr(
+                    lambda leaves, p=packed: arguments.held_apart(TARGET.reference(p.unpack(leaves)))[0]
+                )(packed.leaves)
             except MemoryError:
                 raise
             except BaseException as error:

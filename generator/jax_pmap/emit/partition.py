@@ -1,0 +1,178 @@
+"""Arguments that hold things that are no arrays: taken apart before the call, put together inside it.
+
+Activation functions, flags and names are leaves of an Equinox module, or of a dataclass with a
+function in it. No transformation of jax takes them as arrays, so they go beside the arrays as
+compile-time constants, and the results that hold them get them back after the call.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from jax_pmap.emit.names import Names
+from jax_pmap.emit.source import own_nodes
+from jax_pmap.model import Argument, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One argument that is partitioned."""
+
+    name: str
+    #: Name of the parameter that gets its constants.
+    static: str
+    #: Whether Equinox's own functions do it.
+    equinox: bool
+
+
+def parts_of(arguments: Sequence[Argument], taken: frozenset[str]) -> tuple[Part, ...]:
+    """The arguments to partition, in order, with names for their constants."""
+    out = []
+    for argument in arguments:
+        if argument.partition:
+            static = f"{argument.name}_static"
+            while static in taken or static in {a.name for a in arguments}:
+                static += "_"
+            out.append(Part(argument.name, static, argument.partition == "equinox"))
+    return tuple(out)
+
+
+class Partition:
+    """What the templates show of the arguments that are partitioned, for one plan."""
+
+    def __init__(self, plan: Plan, taken: frozenset[str], names: Names) -> None:
+        self.parts = parts_of(plan.arguments, taken)
+        self.by_name = {part.name: part for part in self.parts}
+        self.kept = {path: self.by_name[name] for path, name in plan.kept}
+        self.n = names
+
+    @property
+    def statics(self) -> list[str]:
+        """Parameters behind the function's own: the constants of each argument."""
+        return [part.static for part in self.parts]
+
+    def before(self) -> list[str]:
+        """Lines of the drop-in that take the arguments apart."""
+        return [f"{part.name}, {part.static} = {self._apart(part, part.name)}" for part in self.parts]
+
+    def inside(self) -> list[str]:
+        """Lines of the mapped function that put them together again."""
+        return [f"{part.name} = {self.together(part, part.name)}" for part in self.parts]
+
+    def _apart(self, part: Part, value: str) -> str:
+        n = self.n
+        return f"{n.eqx}.partition({value}, {n.eqx}.is_array)" if part.equinox else f"{n.partition}({value})"
+
+    def together(self, part: Part, value: str) -> str:
+        """Source of `value` with the constants of `part` in it."""
+        combine = f"{self.n.eqx}.combine" if part.equinox else self.n.combine
+        return f"{combine}({value}, {part.static})"
+
+    def arrays(self, part: Part, value: str) -> str:
+        """Source of the arrays alone of `value`."""
+        n = self.n
+        return f"{n.eqx}.filter({value}, {n.eqx}.is_array)" if part.equinox else f"{n.partition}({value})[0]"
+
+    def body(self, body: str) -> str:
+        """The body with the arguments put together and only arrays returned."""
+        if not self.parts:
+            return body
+        module = cst.parse_module(body)
+        if self.kept:
+            module = module.visit(_Returns(self))
+        return "\n".join([*self.inside(), module.code])
+
+    def result(self, body: str, call: str, names: list[str], values: list[str]) -> list[str]:
+        """Lines of the drop-in that make the call and put the constants into its result.
+
+        Args:
+            body: the body as the user wrote it.
+            call: source of the call.
+            names: what the elements of the result are called, where they are merged one by one.
+            values: source of each, merged.
+        """
+        if "" in self.kept:
+            return [f"return {self.together(self.kept[''], call)}"]
+        holders = {int(path[1:-1]): part.name for path, part in self.kept.items() if path[1:-1].isdigit()}
+        names = names or _element_names(body, holders)
+        if names and all(path[1:-1].isdigit() for path in self.kept):
+            values = values or list(names)
+            for path, part in self.kept.items():
+                values[int(path[1:-1])] = self.together(part, values[int(path[1:-1])])
+            return [f"{', '.join(names)} = {call}", f"return {', '.join(values)}"]
+        # Made by jax, so a dict or list here is nobody else's; a tuple is opened.
+        lines = [f"result = {call}"]
+        if as_list := all(path[1:-1].isdigit() for path in self.kept):
+            lines.append("values = list(result)")
+        value = "values" if as_list else "result"
+        lines += [f"{value}{p} = {self.together(part, value + p)}" for p, part in self.kept.items()]
+        return [*lines, "return type(result)(values)" if as_list else "return result"]
+
+
+def _element_names(body: str, known: Mapping[int, str]) -> list[str]:
+    """Names for the elements of the tuple that every return shows, or nothing."""
+    found: list[list[str]] = []
+    for node in own_nodes(body):
+        if isinstance(node, ast.Return):
+            if not isinstance(node.value, ast.Tuple):
+                return []
+            elements = node.value.elts
+            if any(isinstance(each, ast.Starred) for each in elements):
+                return []
+            found.append(
+                [
+                    e.id if isinstance(e, ast.Name) else known.get(i, f"result_{i}")
+                    for i, e in enumerate(elements)
+                ]
+            )
+    names = found[0] if found and all(each == found[0] for each in found) else []
+    return names if len(set(names)) == len(names) else []
+
+
+class _Returns(cst.CSTTransformer):
+    """Makes every return of a body hand out the arrays of what holds constants."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__()
+        self.partition = partition
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """What nested functions return is not the result."""
+        return not isinstance(node, cst.FunctionDef | cst.Lambda)
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        """Wrap the returned elements that are kept, or all of what cannot be taken apart here."""
+        if not isinstance(updated, cst.Return):
+            return updated
+        value = updated.value
+        if value is None:
+            return updated
+        kept = self.partition.kept
+        if isinstance(value, cst.Tuple | cst.List) and "" not in kept:
+            elements = [
+                each.with_changes(value=self._filtered(kept[f"[{i}]"], each.value))
+                if f"[{i}]" in kept and isinstance(each, cst.Element)
+                else each
+                for i, each in enumerate(value.elements)
+            ]
+            return updated.with_changes(value=value.with_changes(elements=elements))
+        if isinstance(value, cst.Dict) and "" not in kept:
+            members = []
+            for each in value.elements:
+                path = ""
+                if isinstance(each, cst.DictElement) and isinstance(each.key, cst.SimpleString):
+                    path = f"[{each.key.evaluated_value!r}]"
+                part = kept.get(path)
+                members.append(
+                    each if part is None else each.with_changes(value=self._filtered(part, each.value))
+                )
+            return updated.with_changes(value=value.with_changes(elements=members))
+        return updated.with_changes(value=self._filtered(next(iter(kept.values())), value))
+
+    def _filtered(self, part: Part, value: cst.BaseExpression) -> cst.BaseExpression:
+        text = self.partition.arrays(part, cst.Module([]).code_for_node(value))
+        return cst.parse_expression(text)

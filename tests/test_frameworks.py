@@ -1,0 +1,126 @@
+"""Steps of the libraries people write training code with, through the real command."""
+
+import textwrap
+
+import pytest
+
+pytest_plugins = ["project"]
+
+
+def proved(project, code, name, *options, inputs="inputs"):
+    """The file that is written for a function that has to be proved."""
+    project.write("steps.py", textwrap.dedent(code))
+    result = project.run("gen", f"steps.py::{name}", "--inputs", f"steps.py::{inputs}", *options)
+    assert result.exit_code == 0, result.stderr
+    assert "# Proved: 2, 3, 4, 8 devices" in result.stdout
+    return result.stdout
+
+
+# --- leaves that are no arrays ------------------------------------------------------------
+
+EQUINOX = """
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+
+    optim = optax.adam(1e-2)
+
+
+    class State(eqx.Module):
+        model: eqx.Module
+        opt_state: optax.OptState
+        step: jax.Array
+        name: str
+
+
+    def loss(params, static, x, y):
+        return jnp.mean((jax.vmap(eqx.combine(params, static))(x) - y) ** 2)
+
+
+    @eqx.filter_jit(donate="all-except-first")
+    def step(batch, state):
+        x, y = batch
+        params, static = eqx.partition(state.model, eqx.is_inexact_array)
+        value, grads = jax.value_and_grad(loss)(params, static, x, y)
+        updates, opt_state = optim.update(grads, state.opt_state, params)
+        model = eqx.combine(eqx.apply_updates(params, updates), static)
+        return State(model, opt_state, state.step + 1, state.name), {"loss": value}
+
+
+    def inputs(seed=0):
+        keys = jax.random.split(jax.random.key(seed))
+        layers = [eqx.nn.Linear(4, 8, key=keys[0]), eqx.nn.Lambda(jnp.tanh), eqx.nn.Linear(8, 2, key=keys[1])]
+        model = eqx.nn.Sequential(layers)
+        rng = np.random.default_rng(seed)
+        batch = rng.normal(size=(24, 4)).astype("f"), rng.normal(size=(24, 2)).astype("f")
+        opt_state = optim.init(eqx.filter(model, eqx.is_inexact_array))
+        return batch, State(model, opt_state, jnp.array(0), "run")
+"""
+
+
+def test_equinox_module_is_partitioned_as_equinox_does(project):
+    pytest.importorskip("equinox")
+    code = proved(project, EQUINOX, "step", "--backend", "shard_map")
+    assert "state, state_static = eqx.partition(state, eqx.is_array)" in code
+    assert "return eqx.combine(state, state_static), result_1" in code
+    # Inside, the constants come from the function around: shard_map takes arrays alone.
+    assert "def per_device(batch, state):" in code
+    assert "def partition" not in code
+
+
+SETTINGS = """
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def apply(settings, x):
+        out = x @ settings["w"]
+        if settings["mode"] == "mean":
+            return jnp.mean(out), settings
+        return jnp.sum(out), settings
+
+
+    def call(settings, x):
+        return jnp.mean(settings["function"](x @ settings["w"]))
+
+
+    def keep(batch):
+        return jnp.mean(batch["x"])
+
+
+    def inputs(seed=0, **more):
+        rng = np.random.default_rng(seed)
+        return {"w": rng.normal(size=(4, 2)), "mode": "mean", **more}, rng.normal(size=(24, 4))
+
+
+    def with_function():
+        return inputs(function=jnp.tanh)
+
+
+    def with_names():
+        return ({"x": np.arange(24.0), "names": np.array(["cat", "dog"] * 12)},)
+"""
+
+
+def test_a_string_beside_arrays_is_compared_in_the_emitted_file(project):
+    code = proved(project, SETTINGS, "apply")
+    assert """if settings["mode"] != "mean":""" in code
+    assert "settings, settings_static = partition(settings)" in code
+
+
+def test_a_function_in_a_dict_is_refused_unless_accepted(project):
+    project.write("steps.py", textwrap.dedent(SETTINGS))
+    words = ("gen", "steps.py::call", "--inputs", "steps.py::with_function")
+    says = ("`settings['function']` is a PjitFunction", "--static settings")
+    project.refused("JP053", *words, says=says, exit_code=1)
+    result = project.run(*words, "--static", "settings")
+    assert result.exit_code == 0, result.stderr
+    assert "`settings['function']`, `settings['mode']` are no array and static" in result.words
+
+
+def test_an_array_of_strings_is_refused(project):
+    project.write("steps.py", textwrap.dedent(SETTINGS))
+    words = ("gen", "steps.py::keep", "--inputs", "steps.py::with_names")
+    project.refused("JP059", *words, says=("`batch['names']` is a ndarray",), exit_code=1)
