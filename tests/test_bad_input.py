@@ -42,27 +42,32 @@ def module(body):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("raise RuntimeError('no data here')", "RuntimeError: no data here"),
-        ("sys.exit(3)", "SystemExit: 3"),
-        ("input()", "EOFError"),
+        ("import no_such_module as factor", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("factor = np.load('no_data.npy')['x']", "FileNotFoundError"),
+        ("factor = sys.exit(3)", "SystemExit: 3"),
+        ("factor = input()", "EOFError"),
     ],
 )
 def test_a_module_that_fails_to_import(project, body, says):
-    project.write("train.py", module(body))
+    project.write("train.py", module(body).replace("x * 2", "x * factor"))
     result = project.refused("JP008", "gen", *TARGET, says=(f"`train.py` cannot be imported: {says}",))
     assert f"train.py:{LINE}:" in result.stderr
     assert f"{LINE} | {body}" in result.stderr
+    assert f"`double` needs it: double → factor (line {LINE})" in result.words
     # Their traceback, with their frames alone.
     assert "Traceback (most recent call last):" in result.stderr
-    assert re.findall(r'File "(.+)", line (\d+)', result.stderr) == [
-        (str(project.folder / "train.py"), str(LINE))
-    ]
+    frames = re.findall(r'File "(.+)", line (\d+)', result.stderr)
+    assert (str(project.folder / "train.py"), str(LINE)) == frames[0]
+    assert all("site-packages" in file for file, _ in frames[1:])
 
 
 def test_an_exception_that_cannot_be_shown(project):
     project.write(
-        "train.py", module("class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd")
+        "train.py",
+        module(
+            "class Odd(Exception):\n    def __str__(self): raise ValueError\n"
+            "def factor(x=(_ for _ in ()).throw(Odd)): return x"
+        ).replace("x * 2", "factor(x)"),
     )
     project.refused("JP008", "gen", *TARGET, says=("Odd: (its message cannot be shown)", "train.py:5:"))
 

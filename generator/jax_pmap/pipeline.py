@@ -176,5 +176,19 @@ def _proved(
             facts.span,
             error_details(problem.error),
         ) from None
+    except RefusalError as error:
+        classes = loaded.carried.classes if loaded.carried else ()
+        if error.refusal.code == "JP045" and classes and "another structure" in error.refusal.reason:
+            # The likeliest reason by far, and the only one the user can mend.
+            raise refused(
+                "JP008",
+                f"`{facts.name}` makes values of a class of `{target.source.shown_path}` "
+                f"({', '.join(f'`{name}`' for name in classes)}); the emitted file cannot import that, and a "
+                "copy of the class would be another one",
+                "Move the class to a module of its own, or edit the file itself with --in-place",
+                facts.span,
+                error.refusal.details,
+            ) from None
+        raise
     code = emit(target, plan, request, evidence, loaded.carried)
     return Generated(code, plan, request.backend, evidence)

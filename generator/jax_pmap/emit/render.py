@@ -6,6 +6,7 @@ Decisions are made here, syntax is in the Jinja templates, layout is black's.
 from __future__ import annotations
 
 import functools
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class EmitUnit:
     shadowed: frozenset[str] = frozenset()
     #: Helpers asked for: ``"place"``, ``"devices"``.
     helpers: tuple[str, ...] = ()
+    #: Modules that `definitions` were copied from: nothing is imported from them.
+    copied_from: frozenset[str] = frozenset()
 
     @property
     def names(self) -> Names:
@@ -179,7 +182,9 @@ class _Context:
         context["imports"] = import_block(
             unit.imports,
             unit.user_imports,
-            sorted({pair for tree in trees for pair in type_imports(tree)}),
+            sorted(
+                {pair for tree in trees for pair in type_imports(tree) if pair[0] not in unit.copied_from}
+            ),
             n,
             self._needed(),
         )
@@ -245,7 +250,7 @@ class _Context:
         return options
 
     def _pmap_values(self) -> dict[str, Any]:
-        axes = [tree_source(self.axes[a.name]) for a in self.arguments]
+        axes = [tree_source(axes) for axes in self._in_axes()]
         in_axes = tuple_source([*axes, *("None" for _ in self.partition.parts)])
         return {
             "pmap_options": [
@@ -257,6 +262,25 @@ class _Context:
             "chosen_ids": bool(self.plan.devices.ids),
             "unshard": self._unshard(),
         }
+
+    def _in_axes(self) -> list[Axes]:
+        """`in_axes`, its first batch container spelled out where pmap would misread the short form.
+
+        jax takes a flat tuple to name leaves, not arguments, when there are as many of the one as of the
+        other: an argument without leaves (the state of plain SGD) makes up for a dict with two.
+        """
+        dynamic = [a for a in self.arguments if not a.static]
+        counts = [sum(leaf.role is not Role.STATIC for leaf in a.leaves) for a in dynamic]
+        misread = sum(counts) == len(counts) and 0 in counts
+        trees = dict(self.axes)
+        for argument in self.split if misread else ():
+            axes = trees[argument.name]
+            if isinstance(axes, AxesNode):
+                break
+            if isinstance(axes, int) and (spelled := _spelled_out(argument, axes)) is not None:
+                trees[argument.name] = spelled
+                break
+        return [trees[a.name] for a in self.arguments]
 
     def _mesh_values(self) -> dict[str, Any]:
         n, unit = self.n, self.unit
@@ -450,6 +474,17 @@ class _Context:
             "new_shape": after if axis == "0" else f"{_before(axis)}, {after}",
             "docstring": docstring,
         }
+
+
+def _spelled_out(argument: Argument, axis: int) -> AxesNode | None:
+    """``{"x": 0, "y": 0}`` for a dict or tuple whose leaves all have their batch on one axis."""
+    steps = [re.match(r"\[(\d+|'[^']*')\]", leaf.path[len(argument.name) :]) for leaf in argument.leaves]
+    keys = tuple(dict.fromkeys(step[1] for step in steps if step))
+    if not keys or not all(steps):
+        return None
+    kind = "tuple" if keys[0].isdigit() else "dict"
+    names = () if kind == "tuple" else tuple(f'"{key[1:-1]}"' for key in keys)
+    return AxesNode(kind, names, (axis,) * len(keys))
 
 
 def _outer_tuple_kept(axes: Axes) -> Axes:

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax_pmap
+from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.render import EmitUnit, Header, render
 from jax_pmap.emit.weave import inside_of, weave
-from jax_pmap.model import Backend, Evidence, Plan, Request, Sync, refused
+from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Sync, refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import parse, read
 from jax_pmap.reading.slice import Slice
@@ -45,6 +46,8 @@ def emit(
             "Use --backend pmap or --backend shard_map",
             own.span,
         )
+    if carried:
+        _check_copies(target, plan, carried)
     syncs = () if backend is Backend.JIT else plan.syncs
     adapted = _adapted(target, syncs)
     text = function_text(target.parsed)
@@ -59,7 +62,7 @@ def emit(
     )
     imports = [row.statement for each in every for row in each.imported if not row.typing_only]
     if carried:
-        imports += _imports_of(target, defined)
+        imports += carried.imports
     if facts.future_annotations:
         imports.append("from __future__ import annotations")
     unit = EmitUnit(
@@ -77,6 +80,7 @@ def emit(
         # Collectives are the only thing of ours inside a body.
         shadowed=frozenset({"jax"}) & _bound([text.text, *(other.body.text.text for other in adapted)]),
         helpers=request.helpers,
+        copied_from=_module_names(source) if carried else frozenset(),
     )
     if names and not all(part.isidentifier() for part in source.module.split(".")):
         raise refused(
@@ -162,12 +166,42 @@ def _docstring(target: Target) -> str | None:
     return target.parsed.segment(first.value)
 
 
-def _imports_of(target: Target, names: frozenset[str]) -> list[str]:
-    """Import statements of the file that bind any of `names`."""
-    found = []
-    for statement in target.parsed.tree.body:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            bound = {(item.asname or item.name).partition(".")[0] for item in statement.names}
-            if bound & names:
-                found.append(target.parsed.segment(statement))
-    return found
+def _module_names(source: Source) -> frozenset[str]:
+    """Names the target's module has in the worker: its own, or another where that means another module."""
+    return frozenset({source.module, f"{source.module}_"})
+
+
+def _check_copies(target: Target, plan: Plan, carried: Slice) -> None:
+    """Refuse what a copy in the emitted file would not do as the original does.
+
+    Raises:
+        RefusalError: JP008, for classes of the caller's values and for what reads the command line.
+    """
+    source = target.source
+    trees = [plan.output_axes, *(argument.axes for argument in plan.arguments)]
+    own = [
+        name
+        for tree in trees
+        for module, name in type_imports(collapse(tree))
+        if module in _module_names(source)
+    ]
+    if own:
+        raise refused(
+            "JP008",
+            f"`{source.shown_path}` defines `{own[0]}`, which the emitted file must name. A copy of it would "
+            "be another class than that of the caller's values, and the file is not there to import it from",
+            f"Move `{own[0]}` to a module of its own, or edit the file itself with --in-place",
+            target.facts.span,
+        )
+    for text in carried.definitions:
+        for node in ast.walk(ast.parse(text)):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr.startswith(("DEFINE", "parse_")):
+                raise refused(
+                    "JP008",
+                    f"`{target.facts.name}` needs what `{ast.unparse(called)}(…)` reads from the command "
+                    f"line. A second file cannot do that again, and `{source.shown_path}` cannot be imported",
+                    "Edit the file itself, with --in-place; or pass the values as arguments of "
+                    f"`{target.facts.name}`",
+                    target.facts.span,
+                )

@@ -89,9 +89,9 @@ def free_names(node: ast.AST) -> set[str]:
         body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
         inside = {parameter.arg for parameter in parameters(node.args)} | bound_names(body)
         inside |= {parameter.name for parameter in getattr(node, "type_params", [])}
-        return _used(body) - inside
+        return used_names(body) - inside
     if isinstance(node, ast.ClassDef):
-        return _used(node.body) - bound_names(node.body)
+        return used_names(node.body) - bound_names(node.body)
     if isinstance(node, _COMPREHENSIONS):
         parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.comprehension)]
         for number, clause in enumerate(node.generators):
@@ -102,11 +102,12 @@ def free_names(node: ast.AST) -> set[str]:
             for inner in ast.walk(clause.target)
             if isinstance(inner, ast.Name)
         }
-        return _used(parts) - targets
-    return _used([node])
+        return used_names(parts) - targets
+    return used_names([node])
 
 
-def _used(nodes: Iterable[ast.AST]) -> set[str]:
+def used_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names that the nodes of one scope, and the scopes inside it, take from outside."""
     used: set[str] = set()
     for node in own_nodes(nodes):
         if isinstance(node, ast.Name):
@@ -127,7 +128,7 @@ def quoted_names(annotation: ast.expr) -> set[str]:
     for node in ast.walk(annotation):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
-                names |= _used([ast.parse(node.value, mode="eval").body])
+                names |= used_names([ast.parse(node.value, mode="eval").body])
             except SyntaxError:
                 continue  # a jaxtyping shape such as "batch features"
     return names

@@ -1,12 +1,37 @@
-"""The part of a file that one function needs: what to load when the whole file cannot be imported."""
+"""The part of a file that one function needs: what to load when the whole file cannot, or should not, run.
+
+Needed are the statements that bind a name the function reaches, and those that change what such a name
+stands for (``table["x"] = f``, ``registry.register(f)``, ``jax.config.update(…)``), transitively. Where it
+is not certain that a statement changes something, it is left out and said so.
+"""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import copy
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.scopes import bound_names, free_names
+from jax_pmap.reading.resolve import import_rows
+from jax_pmap.reading.scopes import bound_names, free_names, own_nodes, parameters, used_names
+
+_Import: TypeAlias = ast.Import | ast.ImportFrom
+_Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
+#: Last part of a call on an imported module that sets something up rather than doing work.
+_SETS_UP = re.compile(
+    r"(set|update|regist|define|enable|disable|use|mark|add|append|insert|seed|filter|alias|extend|remove|pop)",
+    re.IGNORECASE,
+)
+#: What starts a program it is given.
+_STARTS = frozenset({"run", "Fire", "main", "launch"})
+#: Settings of the process that decide how the imports below them go.
+_PROCESS = frozenset({("sys", "path"), ("os", "environ")})
+_CHANGERS = frozenset({"setattr", "delattr"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,61 +40,460 @@ class Slice:
 
     #: The file with every other line blank, so that line numbers stay.
     text: str
-    #: Source of the definitions and assignments among them (not the imports), in order.
+    #: Source of the definitions and assignments among them (not the imports), dedented, in order.
     definitions: tuple[str, ...]
+    #: Import statements among them, one for each name, relative modules made absolute.
+    imports: tuple[str, ...]
     #: Names those statements bind.
     names: frozenset[str]
-    #: Lines of the statements that were left out.
-    left_out: tuple[int, ...]
+    #: (first line, last line) of what was left out.
+    left_out: tuple[tuple[int, int], ...]
+    #: (first line, last line, names bound, names) of each statement: by which names the function needs it.
+    chains: tuple[tuple[int, int, frozenset[str], tuple[str, ...]], ...]
+    #: (line, name) of calls that were left out and may change what a needed name stands for.
+    doubtful: tuple[tuple[int, str], ...]
+    #: Names of classes among them.
+    classes: tuple[str, ...]
+
+    def chain(self, line: int) -> tuple[str, ...]:
+        """The names by which the function needs the statement at `line`, or ``()``."""
+        return next((names for first, last, _, names in self.chains if first <= line <= last), ())
+
+    def chain_of(self, name: str) -> tuple[str, ...]:
+        """The names by which the function needs `name`, itself the last."""
+        return next((names for _, _, bound, names in self.chains if name in bound), (name,))
 
 
-def slice_for(parsed: ParsedSource, names: frozenset[str]) -> Slice:
-    """Keep the top-level statements that bind `names`, and what those need in turn."""
-    top = [s for s in parsed.tree.body if s is not parsed.definition]
-    bound = {id(s): bound_names([s]) | defined(s) for s in top}
-    wanted, kept = set(names), set()
-    grown = True
-    while grown:
-        grown = False
-        for statement in top:
-            if id(statement) not in kept and bound[id(statement)] & wanted:
-                kept.add(id(statement))
-                wanted |= needs(statement)
-                grown = True
-    # `from __future__` changes how the rest is read.
-    kept |= {id(s) for s in top if isinstance(s, ast.ImportFrom) and s.module == "__future__"}
-    lines = [""] * len(parsed.lines)
-    definitions = []
-    for statement in top:
-        if id(statement) not in kept:
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """One statement of the module, with what it does to names."""
+
+    node: ast.stmt
+    binds: frozenset[str]
+    changes: frozenset[str]
+    needs: frozenset[str]
+    #: Whether it stands under ``if __name__ == "__main__":``.
+    guarded: bool
+
+    @property
+    def first(self) -> int:
+        """Its first line, decorators included."""
+        decorators: list[ast.expr] = getattr(self.node, "decorator_list", [])
+        return min([self.node.lineno, *(decorator.lineno for decorator in decorators)])
+
+    @property
+    def last(self) -> int:
+        """Its last line."""
+        return self.node.end_lineno or self.node.lineno
+
+
+class Module:
+    """The statements of the target's file, and which of them reach the target."""
+
+    def __init__(self, parsed: ParsedSource) -> None:
+        self.parsed = parsed
+        tree = parsed.tree
+        self.future = any(
+            isinstance(s, ast.ImportFrom)
+            and s.module == "__future__"
+            and any(alias.name == "annotations" for alias in s.names)
+            for s in tree.body
+        )
+        nodes = list(_flattened(tree.body))
+        self.imported = {
+            name for node, _ in nodes if isinstance(node, _Import) for name in bound_names([node])
+        }
+        self.functions = {node.name: node for node, _ in nodes if isinstance(node, ast.FunctionDef)}
+        self.classes = {node.name for node, _ in nodes if isinstance(node, ast.ClassDef)}
+        self.units = [self._unit(node, guarded) for node, guarded in nodes]
+        #: Names through which the target can be called: functions that call it, aliases, objects.
+        self.reaching = {parsed.definition.name}
+        while (
+            more := {name for unit in self.units if self._hands_on(unit) for name in unit.binds}
+            - self.reaching
+        ):
+            self.reaching |= more
+
+    def _unit(self, node: ast.stmt, guarded: bool) -> _Unit:
+        return _Unit(
+            node,
+            frozenset(bound_names([node])),
+            frozenset(self._changes(node)),
+            frozenset(needs(node, self.future)),
+            guarded,
+        )
+
+    def _changes(self, statement: ast.stmt) -> Iterator[str]:
+        """Names whose value a statement changes in place, as far as reading can tell."""
+        if isinstance(statement, _Definition):
+            for decorator in statement.decorator_list:
+                called = decorator.func if isinstance(decorator, ast.Call) else decorator
+                root = _root(called) if isinstance(called, ast.Attribute) else None
+                registers = root != "jax" and "regist" in getattr(called, "attr", "").lower()
+                if root and (root not in self.imported or registers):
+                    yield root
+            return
+        for node in own_nodes([statement]):
+            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                if root := _root(node):
+                    yield root
+            elif isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Name):
+                    yield from self._changed_by_call(node, node.func.id)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called = node.value.func
+                root = _root(called)
+                if isinstance(called, ast.Attribute) and root:
+                    if root not in self.imported or _SETS_UP.match(called.attr):
+                        yield root
+                elif isinstance(called, ast.Name) and called.id not in self.functions:
+                    yield called.id  # `FLAGS(sys.argv)`
+
+    def _changed_by_call(self, call: ast.Call, name: str) -> Iterator[str]:
+        """Arguments that a function of the file changes, and the globals it assigns."""
+        if name in _CHANGERS and call.args and (root := _root(call.args[0])):
+            yield root
+        function = self.functions.get(name)
+        if function is None:
+            return
+        yield from (n for node in ast.walk(function) if isinstance(node, ast.Global) for n in node.names)
+        changed = _changed_inside(function)
+        names = [parameter.arg for parameter in parameters(function.args)]
+        for parameter, value in [
+            *zip(names, call.args, strict=False),
+            *((keyword.arg or "", keyword.value) for keyword in call.keywords),
+        ]:
+            if parameter in changed and (root := _root(value)):
+                yield root
+
+    def _hands_on(self, unit: _Unit) -> bool:
+        """Whether what a statement binds leads to the target, rather than holding what it returned."""
+        return bool(unit.needs & self.reaching) and (
+            isinstance(unit.node, _Definition) or not self.runs_target(unit)
+        )
+
+    def runs_target(self, unit: _Unit) -> bool:
+        """Whether a statement calls the target, or something that reaches it, while the module loads."""
+        return any(self._calls_reaching(node) for node in _run_nodes(unit.node))
+
+    def _calls_reaching(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        root = _root(node.func)
+        if root in self.reaching and root not in self.classes:
+            return True
+        last = node.func.attr if isinstance(node.func, ast.Attribute) else root
+        return last in _STARTS and any(
+            isinstance(argument, ast.Name) and argument.id in self.reaching for argument in node.args
+        )
+
+    def work(self) -> int | None:
+        """Line of the first statement that trains, or does the like, when the file is imported.
+
+        That is a loop around the target, or a call of a function that is called ``main`` or has such a
+        loop. One call of the target, as in a demonstration, is none.
+        """
+        for unit in self.units:
+            if unit.guarded or isinstance(unit.node, _Definition) or not self.runs_target(unit):
+                continue
+            nodes = list(_run_nodes(unit.node))
+            if any(isinstance(node, _Loop) and self._loop_runs(node) for node in nodes):
+                return unit.node.lineno
+            for node in nodes:
+                named = {_root(node.func)} if isinstance(node, ast.Call) else set()
+                if isinstance(node, ast.Call) and self._calls_reaching(node):
+                    named |= {a.id for a in node.args if isinstance(a, ast.Name)}
+                if any(name and self._is_program(name, frozenset()) for name in named):
+                    return unit.node.lineno
+        return None
+
+    def _loop_runs(self, loop: ast.AST) -> bool:
+        return any(self._calls_reaching(node) for node in ast.walk(loop))
+
+    def _is_program(self, name: str, seen: frozenset[str]) -> bool:
+        function = self.functions.get(name)
+        if function is None or name in seen or name not in self.reaching:
+            return False
+        if function is self.parsed.definition:
+            return False
+        if name == "main":
+            return True
+        nodes = list(ast.walk(function))
+        if any(isinstance(node, _Loop) and self._loop_runs(node) for node in nodes):
+            return True
+        called = {
+            node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        return any(self._is_program(each, seen | {name}) for each in called)
+
+    # --- the slice ------------------------------------------------------------------------
+
+    def under_guard(self, names: Iterable[str]) -> bool:
+        """Whether something `names` need is bound only under ``if __name__ == "__main__":``."""
+        return any(unit.guarded for unit in self._kept(frozenset(names)))
+
+    def slice_for(self, names: frozenset[str]) -> Slice:
+        """Keep the statements that bind or change `names`, and what those need in turn."""
+        kept = self._kept(names)
+        wanted = set(names).union(*(unit.needs for unit in kept))
+        lines = [""] * len(self.parsed.lines)
+        definitions: list[str] = []
+        plain_until = 0
+        imports: list[str] = []
+        chains: list[tuple[int, int, frozenset[str], tuple[str, ...]]] = []
+        spelled = {
+            chain
+            for node in [self.parsed.definition, *(unit.node for unit in kept)]
+            if not isinstance(node, _Import)
+            for inner in ast.walk(node)
+            if (chain := _dotted(inner))
+        }
+        for unit in self.units:
+            if unit not in kept:
+                continue
+            node = unit.node
+            chains.append((unit.first, unit.last, unit.binds, kept[unit]))
+            if isinstance(node, _Import):
+                used = [alias for alias in node.names if _used_alias(alias, node, wanted, spelled)]
+                text = ast.unparse(_import_of(node, used)) if used else ""
+                if used == node.names or self._shares_line(unit):
+                    lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
+                else:
+                    lines[node.lineno - 1] = " " * node.col_offset + text
+                rows = import_rows(_import_of(node, used), self.parsed.source) if used else []
+                imports += [row.statement for row in rows if row.name in wanted or row.name == "*"]
+                continue
+            lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
+            if node is not self.parsed.definition and not (unit.changes and _of_process(node)):
+                text = _dedented(self.parsed.lines[unit.first - 1 : unit.last], node.col_offset)
+                plain = not isinstance(node, _Definition)
+                if plain and definitions and plain_until == unit.first - 1:
+                    definitions[-1] += f"\n{text}"
+                else:
+                    definitions.append(text)
+                plain_until = unit.last if plain else 0
+        for number, guard in self._guards():
+            if any(unit.guarded and number < unit.first <= (guard.end_lineno or 0) for unit in kept):
+                lines[number - 1] = " " * guard.col_offset + "if True:"
+        return Slice(
+            text="\n".join(lines) + "\n",
+            definitions=tuple(definitions),
+            imports=tuple(dict.fromkeys(imports)),
+            names=frozenset().union(*(unit.binds for unit in kept)),
+            left_out=tuple(
+                (unit.first, unit.last)
+                for unit in self.units
+                if unit not in kept
+                and unit.node is not self.parsed.definition
+                and not _is_docstring(unit.node)
+            ),
+            chains=tuple(chains),
+            doubtful=tuple(self._doubtful(kept, wanted)),
+            classes=tuple(unit.node.name for unit in kept if isinstance(unit.node, ast.ClassDef)),
+        )
+
+    def _kept(self, names: frozenset[str]) -> dict[_Unit, tuple[str, ...]]:
+        """The units to keep, each with the names that lead to it."""
+        kept: dict[_Unit, tuple[str, ...]] = {}
+        wanted: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(names), ())
+        # `from __future__` changes how the rest is read.
+        for unit in self.units:
+            if isinstance(unit.node, ast.ImportFrom) and unit.node.module == "__future__":
+                kept[unit] = ()
+        definition = self.parsed.definition
+        grown = True
+        while grown:
+            grown = False
+            for name, chain in list(wanted.items()):
+                for unit in self._units_of(name):
+                    if unit in kept or (unit.node is definition and name in names):
+                        continue
+                    kept[unit] = (*chain, name)
+                    grown = True
+                    for needed in sorted(unit.needs):
+                        wanted.setdefault(needed, (*chain, name))
+            if not grown:
+                known = {name for unit in self.units for name in unit.binds} | set(dir(builtins))
+                for unit in self.units:
+                    unknown = next((name for name in wanted if name not in known), None)
+                    if unknown and "*" in unit.binds and unit not in kept:
+                        kept[unit] = (*wanted[unknown], unknown)
+                        grown = True
+                    elif unit not in kept and not unit.guarded and _of_process(unit.node):
+                        kept[unit] = ("sys.path",)
+                        grown = True
+                        for needed in sorted(unit.needs):
+                            wanted.setdefault(needed, ("sys.path",))
+        return kept
+
+    def _units_of(self, name: str) -> list[_Unit]:
+        """The units that bind or change `name`, those that run the target left out where others bind it."""
+        binding = [unit for unit in self.units if name in unit.binds]
+        plain = [unit for unit in binding if not unit.guarded] or binding
+        before = [unit for unit in plain if isinstance(unit.node, _Definition) or not self.runs_target(unit)]
+        guarded = any(unit.guarded for unit in plain)
+        changing = [
+            unit
+            for unit in self.units
+            if name in unit.changes
+            and unit not in binding
+            and (guarded or not unit.guarded)
+            and (isinstance(unit.node, _Definition) or not self.runs_target(unit))
+        ]
+        return [*(before or plain), *changing]
+
+    def _shares_line(self, unit: _Unit) -> bool:
+        return any(
+            other.first <= unit.last and unit.first <= other.last for other in self.units if other != unit
+        )
+
+    def _guards(self) -> Iterator[tuple[int, ast.If]]:
+        for node in self.parsed.tree.body:
+            if guard := _main_guard(node):
+                yield guard.lineno, guard
+
+    def _doubtful(self, kept: dict[_Unit, tuple[str, ...]], wanted: set[str]) -> Iterator[tuple[int, str]]:
+        """Calls left out that are given something the target needs, and may change it."""
+        own = {name for unit in kept if not isinstance(unit.node, _Import) for name in unit.binds}
+        for unit in self.units:
+            if unit in kept or unit.guarded or isinstance(unit.node, _Definition | _Import):
+                continue
+            for node in own_nodes([unit.node]):
+                if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+                    continue
+                root = _root(node.value.func)
+                if root in dir(builtins) or root in self.reaching:
+                    continue
+                given = [*node.value.args, *(keyword.value for keyword in node.value.keywords)]
+                for value in given:
+                    if isinstance(value, ast.Name) and value.id in own & wanted - self.functions.keys():
+                        yield node.lineno, value.id
+
+
+def needs(statement: ast.stmt, future: bool = False) -> set[str]:
+    """Names a statement reads from outside itself when it runs, or when what it defines is called.
+
+    With `future`, annotations are not evaluated and do not count.
+    """
+    if future:
+        statement = _WithoutAnnotations().visit(copy.deepcopy(statement))
+    found = used_names([statement])
+    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+        found.add(statement.target.id)
+    for node in ast.walk(statement):
+        # A method does not see the names of its class.
+        if isinstance(node, ast.ClassDef):
+            found = found.union(
+                *(free_names(inner) for inner in node.body if isinstance(inner, ast.FunctionDef))
+            )
+    return found
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+
+def _flattened(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
+    """The statements of the module, those of a main guard one by one."""
+    for statement in body:
+        if guard := _main_guard(statement):
+            yield from ((inner, True) for inner in guard.body)
+        else:
+            yield statement, False
+
+
+def _main_guard(statement: ast.stmt) -> ast.If | None:
+    """``if __name__ == "__main__":`` without an ``else``, which would run at import."""
+    if not isinstance(statement, ast.If) or statement.orelse or not isinstance(statement.test, ast.Compare):
+        return None
+    sides = [statement.test.left, *statement.test.comparators]
+    texts = {getattr(side, "id", getattr(side, "value", None)) for side in sides}
+    return statement if texts == {"__name__", "__main__"} else None
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _run_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Nodes that are evaluated when the statement runs: not the insides of functions."""
+    return own_nodes([statement])
+
+
+def _root(node: ast.AST) -> str | None:
+    """The name at the start of ``a.b[c].d``."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _dotted(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := _dotted(node.value)):
+        return f"{base}.{node.attr}"
+    return None
+
+
+def _changed_inside(function: ast.FunctionDef) -> set[str]:
+    """Parameters that a function changes in place, as far as reading can tell."""
+    found = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            found.add(_root(node))
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if isinstance(node.value.func, ast.Attribute):
+                found.add(_root(node.value.func))
+            elif (
+                isinstance(node.value.func, ast.Name) and node.value.func.id in _CHANGERS and node.value.args
+            ):
+                found.add(_root(node.value.args[0]))
+    return {name for name in found if name}
+
+
+def _of_process(statement: ast.stmt) -> bool:
+    """Whether a statement changes ``sys.path`` or ``os.environ``."""
+    for node in own_nodes([statement]):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            part: ast.AST = node.value
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            part = node.value.func.value if isinstance(node.value.func, ast.Attribute) else node
+        else:
             continue
-        start = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
-        end = statement.end_lineno or statement.lineno
-        lines[start - 1 : end] = parsed.lines[start - 1 : end]
-        if not isinstance(statement, ast.Import | ast.ImportFrom):
-            definitions.append("\n".join(parsed.lines[start - 1 : end]))
-    return Slice(
-        text="\n".join(lines) + "\n",
-        definitions=tuple(definitions),
-        names=frozenset().union(*(bound[id(s)] for s in top if id(s) in kept)) if kept else frozenset(),
-        left_out=tuple(s.lineno for s in top if id(s) not in kept),
+        if isinstance(part, ast.Attribute) and (_root(part), part.attr) in _PROCESS:
+            return not isinstance(statement, _Definition)
+    return False
+
+
+def _used_alias(alias: ast.alias, node: _Import, wanted: set[str], spelled: set[str]) -> bool:
+    if alias.name == "*" or (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+        return True
+    if (alias.asname or alias.name.partition(".")[0]) not in wanted:
+        return False
+    # Of `import a.b` and `import a.c`, those whose module is spelled out.
+    dotted = isinstance(node, ast.Import) and alias.asname is None and "." in alias.name
+    return (
+        not dotted
+        or alias.name in spelled
+        or alias.name.partition(".")[0] not in {name.partition(".")[0] for name in spelled if "." in name}
     )
 
 
-def defined(statement: ast.stmt) -> set[str]:
-    """Names a definition or an import binds."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return {(item.asname or item.name).partition(".")[0] for item in statement.names}
-    return set()
+def _import_of(node: _Import, aliases: list[ast.alias]) -> _Import:
+    if isinstance(node, ast.Import):
+        return ast.Import(names=aliases)
+    return ast.ImportFrom(module=node.module, names=aliases, level=node.level)
 
 
-def needs(statement: ast.stmt) -> set[str]:
-    """Names a statement reads from outside itself, decorators and defaults included."""
-    found = {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    return found | free_names(statement)
+def _dedented(lines: Iterable[str], columns: int) -> str:
+    return "\n".join(line[columns:] if not line[:columns].strip() else line for line in lines)

@@ -7,11 +7,12 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 
+from . import neighbours
 from .server import Problem, describe_exception, summary
 
 #: jax settings that decide the devices. The worker has settled them; a module that sets them
@@ -30,30 +31,52 @@ def keep_devices() -> None:
     jax.config.update = update_but_devices
 
 
-def import_file(path: str, name: str, root: str, source: str | None = None) -> types.ModuleType:
+def taken(name: str, path: str, root: str) -> bool:
+    """Whether ``import name`` in the user's program gives another module than the file at `path`."""
+    head = name.partition(".")[0]
+    if head in sys.stdlib_module_names:
+        return True
+    loaded = getattr(sys.modules.get(head), "__file__", None)
+    return bool(loaded) and loaded != path and not str(loaded).startswith(root + os.sep)
+
+
+def import_file(
+    path: str, name: str, root: str, source: str | None = None, *, tolerant: bool = False
+) -> types.ModuleType:
     """Import the file at `path` as module `name`, with `root` last on ``sys.path``.
 
     Last, so that a neighbour called ``logging.py`` does not shadow the standard library. The
-    module itself is loaded by path, so a package of the same name does not shadow it either.
-    With `source`, that text is run in place of the file's own.
+    module itself is loaded by path, so a package of the same name does not shadow it either, and one
+    that has the name of such a package does not take its place.
+    With `source`, that text is run in place of the file's own. With `tolerant`, modules of the user's that
+    it imports are loaded as far as they can be.
     """
     if root not in sys.path:
         sys.path.append(root)
+    neighbours.install(root, tolerant=tolerant)
+    if taken(name, path, root):
+        name = stand_in_name(name)
     package = name.rpartition(".")[0]
+    forget = keep_flags(path)
     try:
         if package:
             importlib.import_module(package)
         if name in sys.modules and getattr(sys.modules[name], "__file__", None) == path and source is None:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
+        if spec is None:
+            # A notebook: its cells come as `source`.
+            spec = importlib.util.spec_from_loader(name, None, origin=path)
+        if spec is None or (spec.loader is None and source is None):
             raise Problem("import", f"`{path}` is not a Python file")
         module = importlib.util.module_from_spec(spec)
+        module.__file__ = path
         sys.modules[name] = module
         if source is None:
+            assert spec.loader is not None
             spec.loader.exec_module(module)
         else:
-            exec(compile(source, path, "exec"), module.__dict__)
+            exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
         if package:
             setattr(sys.modules[package], name.rpartition(".")[2], module)
         return module
@@ -63,7 +86,26 @@ def import_file(path: str, name: str, root: str, source: str | None = None) -> t
         raise
     except BaseException as error:
         sys.modules.pop(name, None)
+        forget()
         raise Problem("import", summary(error), error=describe_exception(error)) from error
+
+
+def stand_in_name(name: str) -> str:
+    """What a file is loaded as whose own name means another module."""
+    head, dot, rest = name.partition(".")
+    return f"{head}_{dot}{rest}" if not rest else name
+
+
+def keep_flags(path: str) -> Callable[[], None]:
+    """Give absl's flags their defaults where the file at `path` names them; see `neighbours.keep_flags`."""
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read()
+    except OSError:
+        text = b""
+    if "absl.flags" not in sys.modules and b"absl" not in text:
+        return lambda: None
+    return neighbours.keep_flags()
 
 
 def define(source: str, filename: str, name: str, namespace: dict[str, Any]) -> Any:

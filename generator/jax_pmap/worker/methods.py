@@ -1,6 +1,7 @@
 """What the generator can ask of the worker, and the state kept between its questions."""
 
 import inspect
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, load, observe, prove, proving
+from . import arguments, load, neighbours, observe, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .server import Answer, Problem, describe_exception, summary, text_of
 
@@ -114,7 +115,19 @@ def load_target(request: Answer) -> Answer:
     """Import the user's module and define the undecorated function in it."""
     load.keep_devices()
     before = jax.config.jax_enable_x64
-    module = load.import_file(request["path"], request["module"], request["root"], request.get("source"))
+    # `parser.parse_args()` at the top of a script must see a command line of its own, without options.
+    sys.argv[:] = [request["path"]]
+    module = load.import_file(
+        request["path"],
+        request["module"],
+        request["root"],
+        request.get("source"),
+        tolerant=request.get("tolerant", False),
+    )
+    for name in request.get("names", ()):
+        value = vars(module).get(name)
+        if neighbours.is_missing(value):
+            raise Problem("missing", vars(value)["why"], name=name)
     TARGET.module, TARGET.path = module, request["path"]
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.axis_names = request["axis_names"]
@@ -127,7 +140,13 @@ def load_target(request: Answer) -> Answer:
     if not inspect.isfunction(TARGET.fn):
         raise Problem("import", f"`{request['name']}` did not become a function")
     TARGET.signature = inspect.signature(TARGET.fn)
-    return {"x64_before": before, "x64": TARGET.x64}
+    return {
+        "x64_before": before,
+        "x64": TARGET.x64,
+        "taken": load.taken(request["module"], request["path"], request["root"]),
+        "flags": "absl.flags" in sys.modules,
+        "failed": neighbours.FINDER.failed,
+    }
 
 
 def describe(values: Values) -> list[Answer]:

@@ -1,0 +1,261 @@
+"""Import the target's module in the worker, or load the part of it that the target needs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax_pmap.model import Refusal, RefusalError, Request
+from jax_pmap.reading.slice import Module, Slice
+from jax_pmap.reading.target import Target
+from jax_pmap.reading.text import function_text
+from jax_pmap.session import Answer, Session, WorkerProblem, error_details, error_span
+
+#: Ranges of lines that a note lists.
+SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """How the target's module came into the worker."""
+
+    #: What the emitted file must hold itself, because the module is not there to import from.
+    carried: Slice | None
+    notes: tuple[str, ...]
+
+
+def import_target(session: Session, target: Target, request: Request) -> Imported:
+    """Import the target's module, or where that fails or would do work, the part the target needs.
+
+    Raises:
+        RefusalError: JP008, with the line that fails and the names by which the target needs it.
+    """
+    module = Module(target.parsed)
+    needed = needed_names(target)
+    loader = _Loader(session, target, module, needed, needed | _names_for_inputs(target, request))
+    source = target.source
+    whole: WorkerProblem | None = None
+    work = module.work()
+    if work is not None:
+        why = f"importing `{source.shown_path}` would run the program (line {work})"
+    elif module.under_guard(needed):
+        why = (
+            f"`{target.facts.name}` needs names that only exist when `{source.shown_path}` is run as a script"
+        )
+    else:
+        try:
+            return loader.whole()
+        except WorkerProblem as problem:
+            whole = problem
+            line = error_span(problem.error, session.directory, source)
+            where = f" (line {line.line})" if line else ""
+            why = f"`{source.shown_path}` cannot be imported{where}: {problem.message}"
+    try:
+        return loader.part(why)
+    except WorkerProblem as problem:
+        if whole is None and problem.kind == "import":
+            # What it needs may be made by the program itself.
+            try:
+                return loader.whole()
+            except WorkerProblem as second:
+                whole = second
+        raise RefusalError(loader.refusal(whole or problem, problem)) from None
+
+
+def needed_names(target: Target) -> frozenset[str]:
+    """Names of the module that the target's own text uses."""
+    facts = target.facts
+    unknown = facts.unknown_names if facts.star_imports else ()
+    return frozenset(facts.module_names) | {row.name for row in facts.imported} | set(unknown)
+
+
+class _Loader:
+    """The ways to load one target's module."""
+
+    def __init__(
+        self, session: Session, target: Target, module: Module, needed: frozenset[str], loaded: frozenset[str]
+    ) -> None:
+        self.session = session
+        self.target = target
+        self.module = module
+        self.needed = needed
+        #: What is loaded: the needs of the target and of the function that makes its inputs.
+        self.slice = module.slice_for(loaded)
+
+    def whole(self) -> Imported:
+        """Import the file as it is."""
+        answer = self._ask(None, tolerant=False)
+        source = self.target.source
+        notes = self._notes(answer)
+        if not answer["taken"]:
+            return Imported(None, notes)
+        carried = self.module.slice_for(self.needed)
+        if carried.definitions:
+            note = f"`import {source.module}` means another module; the emitted file carries what it needs"
+            notes = (note, *notes)
+        return Imported(carried, notes)
+
+    def part(self, why: str) -> Imported:
+        """Load what the target needs; `why` not the whole."""
+        tolerant = False
+        try:
+            answer = self._ask(self.slice.text, tolerant=False)
+        except WorkerProblem as problem:
+            if self._own_line(problem.error) is None or _last_file(problem.error) == str(
+                self.target.source.path
+            ):
+                raise
+            # The failure is inside another module of the user's, in a part that may not be needed.
+            tolerant = True
+            answer = self._ask(self.slice.text, tolerant=True)
+        carried = self.module.slice_for(self.needed)
+        notes = [f"{why}; only what `{self.target.facts.name}` needs was loaded{self._left_out(carried)}"]
+        for line, name in self.slice.doubtful:
+            notes.append(f"line {line}, which is given `{name}` and may change it, was left out")
+        if tolerant:
+            for name, line, error in answer["failed"]:
+                notes.append(
+                    f"`{name}` was loaded without its line {line} ({error}); if the emitted file imports it, "
+                    "it runs only where that line does"
+                )
+        return Imported(carried, (*notes, *self._notes(answer)))
+
+    def _left_out(self, carried: Slice) -> str:
+        words = []
+        if carried.definitions:
+            words.append("and the emitted file carries a copy of it")
+        if self.slice.left_out:
+            words.append(f"without {_ranges(self.slice.left_out)}")
+        return "".join(f", {word}" for word in reversed(words))
+
+    def _notes(self, answer: Answer) -> tuple[str, ...]:
+        """What else a reader must know of how the module was loaded."""
+        name = self._flags()
+        if answer["flags"] and name:
+            return (f"absl flags have their defaults: `{name}` was read without a command line",)
+        return ()
+
+    def _flags(self) -> str | None:
+        """The name by which the target reaches absl's flag values, if it does."""
+        for unit in self.module.units:
+            node = unit.node
+            named = unit.binds & self.slice.names
+            if named and isinstance(node, ast.Assign) and ast.unparse(node.value).endswith("flags.FLAGS"):
+                return sorted(named)[0]
+            if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("absl.flags") and named:
+                return sorted(named)[0]
+        return None
+
+    def _ask(self, replacement: str | None, *, tolerant: bool) -> Answer:
+        target, session = self.target, self.session
+        source, facts = target.source, target.facts
+        text = function_text(target.parsed)
+        return session.ask(
+            "load",
+            f"importing `{source.shown_path}`",
+            path=str(source.path),
+            module=source.module,
+            root=str(source.root),
+            source=replacement,
+            tolerant=tolerant,
+            names=sorted(self.slice.names) if tolerant else [],
+            function=text.text,
+            line=text.line,
+            name=facts.name,
+            devices=session.devices,
+            axis_names=sorted({target.axis_name} if facts.collectives else set()),
+        )
+
+    # --- what to say when it fails --------------------------------------------------------
+
+    def refusal(self, whole: WorkerProblem, part: WorkerProblem) -> Refusal:
+        """What is needed and fails, by which names, and the way out."""
+        target, source = self.target, self.target.source
+        problem = part
+        if part.error.get("type") == "NameError" and whole.error.get("type") != "NameError":
+            problem = whole  # What reading left out was needed after all; the cause is the first failure.
+        error = problem.error
+        span = error_span(error, self.session.directory, source)
+        reason = f"`{source.shown_path}` cannot be imported: {problem.message}"
+        line = self._own_line(error)
+        names: Sequence[str] = self.slice.chain(line) if line else ()
+        if problem.kind == "missing":
+            names = self.slice.chain_of(problem.data["name"])
+        if names:
+            chain = " → ".join([target.facts.name, *names])
+            reason += f". `{target.facts.name}` needs it: {chain}" + (f" (line {line})" if line else "")
+        return Refusal("JP008", reason, self._hint(error), span, error_details(error))
+
+    def _own_line(self, error: Answer) -> int | None:
+        """The line of the target's file, outside functions, that failed."""
+        path = str(self.target.source.path)
+        lines = [line for file, line, name in error.get("frames", ()) if file == path and name == "<module>"]
+        return int(lines[0]) if lines else None
+
+    def _hint(self, error: Answer) -> str:
+        kind, message = error.get("type"), str(error.get("message", ""))
+        shown = self.target.source.shown_path
+        missing = re.search(r"No module named '([\w.]+)'", message)
+        if kind in ("ModuleNotFoundError", "ImportError") and missing:
+            return (
+                f"Install `{missing[1].partition('.')[0]}` for `{self.session.python}`, or name a Python "
+                "that has it: --python PATH"
+            )
+        if kind == "KeyError" and any("environ" in line for line in error.get("traceback", ())):
+            return f"Set the variable: {message.strip(chr(39))}=… jax-pmap gen …"
+        if kind == "SystemExit" or "Flag" in str(kind):
+            return (
+                f'Give the program with its options: --run "python {shown} …"; or put what runs it under '
+                "`if __name__ == '__main__':`"
+            )
+        return (
+            f"Make the file importable: `python -c 'import {self.target.source.module}'` must work. Or put "
+            "what runs the program under `if __name__ == '__main__':`, or pass what the line makes as an "
+            "argument"
+        )
+
+
+def _last_file(error: Answer) -> str | None:
+    frames: Sequence[Any] = error.get("frames", ())
+    return frames[-1][0] if frames else None
+
+
+def _ranges(lines: Iterable[tuple[int, int]]) -> str:
+    """``"lines 3, 7-12"``, neighbours joined."""
+    joined: list[tuple[int, int]] = []
+    for first, last in lines:
+        if joined and first <= joined[-1][1] + 3:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in joined]
+    more = f" and {len(texts) - SHOWN} more places" if len(texts) > SHOWN else ""
+    one = len(texts) == 1 and "-" not in texts[0]
+    return f"line{'' if one else 's'} {', '.join(texts[:SHOWN])}{more}"
+
+
+def _names_for_inputs(target: Target, request: Request) -> frozenset[str]:
+    """Names of the target's module that the function making the inputs takes from it."""
+    file, double, name = (request.inputs or "").partition("::")
+    if not double:
+        return frozenset()
+    path = (request.directory / Path(file).expanduser()).resolve()
+    if path == target.source.path.resolve():
+        return frozenset({name.partition(".")[0]})
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError):
+        return frozenset()  # The worker says what is wrong with it.
+    module = target.source.module
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == module:
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(node.attr)
+    bound = {name for unit in Module(target.parsed).units for name in unit.binds}
+    return frozenset(found & bound)

@@ -1,0 +1,312 @@
+"""Loading what a target needs of a file that cannot, or should not, be imported."""
+
+import json
+
+import pytest
+
+pytest_plugins = ["project"]
+
+#: Everything that keeps published training scripts from being imported elsewhere, around one step.
+SCRIPT = '''
+"""A script."""
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import no_such_data as nsd
+import no_such_logger, optax
+
+TOKEN = os.environ["NO_SUCH_TOKEN"]
+no_such_logger.init(project="x")
+RATE = 0.1
+SCALES = {}
+SCALES["loss"] = 2.0
+SCALES.update(grad=3.0)
+try:
+    from no_such_speedup import norm
+except ImportError:
+    norm = jnp.linalg.norm
+tx = optax.sgd(RATE)
+data = nsd.load("mnist")
+print("never printed", data)
+
+
+def log(x):
+    no_such_logger.log(x)
+
+
+class Penalty:
+    weight = RATE
+
+    def __call__(self, w):
+        return self.weight * norm(w) * SCALES["grad"]
+
+
+penalty = Penalty()
+
+
+def loss_fn(w, batch):
+    return jnp.mean((batch["x"] @ w - batch["y"]) ** 2) * SCALES["loss"] + penalty(w)
+
+
+@jax.jit
+def train_step(w, opt_state, batch):
+    loss, grads = jax.value_and_grad(loss_fn)(w, batch)
+    updates, opt_state = tx.update(grads, opt_state, w)
+    return optax.apply_updates(w, updates), opt_state, loss
+
+
+def make(seed):
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=3)
+    return w, tx.init(w), {"x": rng.normal(size=(24, 3)), "y": rng.normal(size=24)}
+
+
+for step in range(10**9):
+    log(train_step(w, opt_state, next(data)))
+'''
+
+
+def notes(result):
+    """The notes of a report as one line."""
+    return " ".join(result.stderr.split())
+
+
+def test_a_script_that_cannot_be_imported_gives_the_part_the_target_needs(project):
+    project.write("train.py", SCRIPT)
+    result = project.run("gen", "train.py::train_step", "--inputs", "train.py::make")
+    assert result.exit_code == 0, result.stderr
+    assert "importing `train.py` would run the program (line 56)" in notes(result)
+    assert "only what `train_step` needs was loaded, without line" in notes(result)
+    for text in ("no_such_data", "no_such_logger", "TOKEN", "from train import", "print(", "def make"):
+        assert text not in result.stdout
+    for text in (
+        'SCALES["loss"] = 2.0\nSCALES.update(grad=3.0)',
+        "except ImportError:",
+        "class Penalty:",
+        "tx = optax.sgd(RATE)",
+    ):
+        assert text in result.stdout
+    # It runs on its own, with nothing of the user's beside it.
+    namespace = {}
+    exec(compile(result.stdout, "train_pmap.py", "exec"), namespace)
+
+
+def test_what_a_file_prints_writes_or_trains_at_import_is_not_run(project):
+    project.write(
+        "train.py",
+        """
+        import pathlib
+        import jax.numpy as jnp
+
+        scale = 3.0
+
+        def mean(x):
+            return jnp.mean(x) * scale
+
+        def main():
+            pathlib.Path("written.txt").write_text("x")
+            x = jnp.ones((24, 3))
+            for _ in range(10**9):
+                mean(x)
+
+        main()
+        """,
+    )
+    result = project.run("gen", "train.py::mean", "--arg", "x=f32[24,3]", "--timeout", "120")
+    assert result.exit_code == 0, result.stderr
+    assert "importing `train.py` would run the program (line 15)" in notes(result)
+    assert "scale = 3.0" in result.stdout
+    assert result.files == set()
+
+
+def test_one_demonstration_call_is_no_reason_to_copy(project):
+    project.write(
+        "stats.py",
+        """
+        import jax.numpy as jnp
+
+        scale = 3.0
+
+        def mean(x):
+            return jnp.mean(x) * scale
+
+        print(mean(jnp.ones((24, 3))))
+        """,
+    )
+    result = project.run("gen", "stats.py::mean", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    assert "from stats import scale" in result.stdout
+
+
+def test_names_of_a_script_s_main_block_are_found(project):
+    project.write(
+        "train.py",
+        """
+        import jax.numpy as jnp
+
+        def mean(x):
+            return jnp.mean(x) * scale
+
+        if __name__ == "__main__":
+            import no_such_module
+            base = 2.0
+            scale = base + 1
+            while True:
+                scale = mean(no_such_module.next())
+        """,
+    )
+    result = project.run("gen", "train.py::mean", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    assert "base = 2.0\nscale = base + 1" in result.stdout
+    assert "while" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "chain", "hint"),
+    [
+        (
+            "import no_such_flags\nwidth = no_such_flags.width\nmodel = [width]",
+            "mean → no_such_flags (line 3)",
+            "Install `no_such_flags` for",
+        ),
+        (
+            "def build():\n    return open('no_such_file').read()\nmodel = build()",
+            "mean → model (line 5)",
+            "pass what the line makes as an argument",
+        ),
+        ("import os\nmodel = os.environ['NO_SUCH_WIDTH']", "mean → model (line 4)", "NO_SUCH_WIDTH=…"),
+    ],
+)
+def test_what_is_needed_and_fails_is_named_with_the_way_to_it(project, body, chain, hint):
+    function = "def mean(x):\n    return jnp.mean(x) * len(model)\n"
+    project.write("train.py", f"import jax.numpy as jnp\nimport no_such_extra\n{body}\n\n\n{function}")
+    if "no_such_flags" in body:
+        chain = "mean → model → width → no_such_flags (line 3)"
+    result = project.refused("JP008", "gen", "train.py::mean", "--arg", "x=f32[24,3]", says=(chain, hint))
+    assert "no_such_extra" not in result.words
+
+
+def test_other_modules_of_the_user_s_that_lack_a_package(project):
+    """`pkg/train.py` imports `pkg/data.py`, which needs what is not there and the target does not."""
+    project.write("pkg/__init__.py", "")
+    project.write(
+        "pkg/data.py",
+        """
+        from __future__ import annotations
+        import no_such_data as nsd
+        SIZE = 3.0
+        def load(x: nsd.Tensor | None) -> nsd.Tensor: return nsd.load(x)
+        """,
+    )
+    project.write("pkg/model.py", "from . import data\ndef scale(x): return x * data.SIZE\n")
+    train = """
+        import jax.numpy as jnp
+        from pkg import data, model
+
+        def mean(x):
+            return jnp.mean(model.scale(x))
+
+        def total(x):
+            return jnp.sum(x * data.load(x))
+        """
+    project.write("pkg/train.py", train)
+    result = project.run("plan", "pkg/train.py::mean", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    text = " ".join((result.stdout + result.stderr).split())
+    assert "`pkg.data` was loaded without its line 2 (ModuleNotFoundError" in text
+    refused = project.run("plan", "pkg/train.py::total", "--arg", "x=f32[24,3]")
+    assert refused.exit_code in (1, 2)
+    assert "`nsd` is needed, and data.py line 2 failed: ModuleNotFoundError" in refused.words
+
+
+def test_neighbours_shadow_neither_the_standard_library_nor_packages(project):
+    """Files called like modules that jax and NumPy import, and one the user does mean."""
+    for name in ("logging", "types", "random", "jax", "numpy", "secrets", "optax"):
+        project.write(f"{name}.py", "raise RuntimeError('shadowed')\n")
+    project.write("tabnanny.py", "def scale(x): return x * 2\n")
+    project.write(
+        "train.py",
+        """
+        import logging, random, secrets
+        import jax.numpy as jnp
+        from tabnanny import scale
+
+        def mean(x):
+            logging.debug("tracing")
+            return jnp.mean(scale(x))
+        """,
+    )
+    project.write("secrets.py", "")
+    result = project.run("gen", "train.py::mean", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    assert "from tabnanny import scale" in result.stdout
+
+
+def test_a_target_s_file_may_have_the_name_of_a_library(project):
+    """`from random import scale` would be another module: the file carries what it needs."""
+    text = """
+        from typing import NamedTuple
+        import jax
+        import jax.numpy as jnp
+
+        class Batch(NamedTuple):
+            x: jax.Array
+            c: jax.Array
+
+        scale = 2.0
+
+        def mean(b):
+            return jnp.mean(b.x) * scale
+
+        def centre(b: Batch):
+            return Batch(b.x * scale, b.c)
+
+        def make():
+            return (Batch(jnp.arange(24.0), jnp.ones(24)),)
+        """
+    project.write("random.py", text)
+    result = project.run("gen", "random.py::mean", "--inputs", "random.py::make")
+    assert result.exit_code == 0, result.stderr
+    assert "from random import" not in result.stdout
+    assert "scale = 2.0" in result.stdout
+    # A copy of the class would be another class than the caller's.
+    result = project.refused("JP008", "gen", "random.py::centre", "--inputs", "random.py::make")
+    assert "`Batch`" in result.words
+
+
+def test_options_of_a_script_have_their_defaults(project):
+    """argparse and absl at the top of a file: values the proof needs, which a second file cannot parse."""
+    pytest.importorskip("absl")
+    project.write(
+        "train.py",
+        """
+        import argparse
+        import jax.numpy as jnp
+        from absl import flags
+
+        FLAGS = flags.FLAGS
+        flags.DEFINE_float("scale", 2.0, "a factor")
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--power", type=int, default=2)
+        args = parser.parse_args()
+        width = FLAGS.scale + 1
+
+        def mean(x):
+            return jnp.mean(x**args.power) * FLAGS.scale * width
+        """,
+    )
+    result = project.run("gen", "train.py::mean", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    assert "from train import FLAGS, args, width" in result.stdout
+    assert "absl flags have their defaults: `FLAGS`" in notes(result)
+    path = project.folder / "train.py"
+    path.write_text("import no_such_module\n" + path.read_text())
+    result = project.refused("JP008", "gen", "train.py::mean", "--arg", "x=f32[24,3]")
+    assert "reads from the command line" in result.words
+    assert "--in-place" in result.words
+    document = json.loads(
+        project.run("plan", "train.py::mean", "--arg", "x=f32[24,3]", "--output-format", "json").stdout
+    )
+    assert document["status"] == "planned"
