@@ -36,7 +36,7 @@ from jax_pmap.emit.source import (
 )
 from jax_pmap.emit.templates import environment
 from jax_pmap.files import seal
-from jax_pmap.model import Axes, AxesNode, Backend, ParameterKind, Plan
+from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
 
 __all__ = ["EmitUnit", "Header", "render", "tidy"]
