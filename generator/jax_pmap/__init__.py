@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         Request,
         Role,
         Span,
+        Verified,
     )
-    from jax_pmap.pipeline import generate, make_plan
+    from jax_pmap.pipeline import generate, make_plan, verify
 
 __all__ = [
     "Backend",
@@ -34,15 +35,17 @@ __all__ = [
     "Request",
     "Role",
     "Span",
+    "Verified",
     "__version__",
     "generate",
     "make_plan",
+    "verify",
 ]
 
 #: As in pyproject.toml; asking `importlib.metadata` takes longer than writing a file.
 __version__ = "0.1.0"
 
-_PIPELINE = frozenset({"generate", "make_plan"})
+_PIPELINE = frozenset({"generate", "make_plan", "verify"})
 
 
 def __getattr__(name: str) -> object:

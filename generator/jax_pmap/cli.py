@@ -10,13 +10,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 if TYPE_CHECKING:
     from jax_pmap.diagnostics.base import Diagnostic
-    from jax_pmap.model import Generated, Plan, Refusal, Request
+    from jax_pmap.model import Generated, Plan, Refusal, Request, Verified
+
+    Answer: TypeAlias = Generated | Plan | Verified | Refusal
 
 EXIT_COULD_NOT_ASK = 2
 EXIT_BUG = 70
@@ -252,6 +254,46 @@ def plan(**options: Any) -> int:
     return _answer(options, _plan)
 
 
+_VERIFY = (
+    "inputs arg shard replicate static key devices python timeout memory output_format quiet verbose no_color"
+)
+
+
+@main.command(
+    cls=_Command,
+    short_help="Prove a multi-device function that you wrote.",
+    params=[option for option in plan.params if option.name in _VERIFY.split()],
+    epilog="""\
+\b
+Examples:
+  jax-pmap verify train.py::p_train_step \\
+      --against train.py::train_step
+  jax-pmap verify parallel.py::step \\
+      --against train.py::train_step --layout stacked
+
+Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
+""",
+)
+@click.argument("parallel")
+@_option(
+    "--against", section="Inputs", metavar="REFERENCE", required=True, help="The single-device function."
+)
+@_option(
+    "--layout",
+    section="Inputs",
+    metavar="LAYOUT",
+    help="How PARALLEL is called: drop-in, stacked, batch or NAME=devices,...  [default: found by trying]",
+)
+def verify(**options: Any) -> int:
+    """Prove that PARALLEL gives the same results as REFERENCE.
+
+    PARALLEL is FILE::NAME or package.module:NAME: what `jax.pmap` or `shard_map` made, or a function. It is
+    run on 2, 3, 4 and 8 devices, imported anew for each, with the inputs of the reference. Where the
+    reference takes (B, ...), it may take (N, B/N, ...) and copies (N, ...) of the rest.
+    """
+    return _answer({**options, "target": options["parallel"]}, _verify)
+
+
 @main.command(
     short_help="Explain a diagnostic code.",
     epilog="""\
@@ -344,15 +386,27 @@ def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Refusal, None]:
     return make_plan(request, say), None
 
 
+def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None]:
+    from jax_pmap import options as read
+    from jax_pmap.config import read_config
+
+    asked = {"axis_name": None, "backend": None, "donate": (), "helper": (), "no_proof": False}
+    request = read.request({**asked, **options, "target": options["against"]}, read_config(Path.cwd()))
+
+    from jax_pmap.pipeline import verify as hold
+
+    return hold(options["parallel"], request, options["layout"], say), None
+
+
 def _answer(
     options: dict[str, Any],
-    ask: Callable[[dict[str, Any], Say], tuple[Generated | Plan | Refusal, str | None]],
+    ask: Callable[[dict[str, Any], Say], tuple[Answer, str | None]],
 ) -> int:
     """Ask, print the answer on the right streams, and return the exit code."""
-    from jax_pmap.model import Refusal, RefusalError
+    from jax_pmap.model import Refusal, RefusalError, Verified
 
     patch: str | None = None
-    result: Generated | Plan | Refusal
+    result: Answer
     with _progress(options) as say, _unwound():
         try:
             result, patch = ask(options, say)
@@ -364,7 +418,12 @@ def _answer(
         if options["output_format"] == "json":
             from jax_pmap.report import as_json
 
-            document = as_json.report_to_dict(result, target=options["target"], output=written, diff=patch)
+            if isinstance(result, Verified) or (isinstance(result, Refusal) and "against" in options):
+                document = as_json.verified_to_dict(result, options["target"], options["against"])
+            else:
+                document = as_json.report_to_dict(
+                    result, target=options["target"], output=written, diff=patch
+                )
             _stdout(as_json.dumps(document))
         elif patch is not None:
             _stdout(patch)
@@ -392,11 +451,9 @@ def _stdout_failed(error: OSError) -> Refusal:
     )
 
 
-def _print_report(
-    options: dict[str, Any], result: Generated | Plan | Refusal, written: str | None, patch: str | None
-) -> None:
+def _print_report(options: dict[str, Any], result: Answer, written: str | None, patch: str | None) -> None:
     """What people read, on stderr; beside JSON only where nobody sees that."""
-    from jax_pmap.model import Generated, Refusal
+    from jax_pmap.model import Generated, Refusal, Verified
     from jax_pmap.report import text
 
     refused = isinstance(result, Refusal)
@@ -413,6 +470,8 @@ def _print_report(
             text.print_line(f"wrote {written}", console)
         elif patch == "":
             text.print_line(f"{options['output']} is up to date", console)
+    elif isinstance(result, Verified):
+        text.print_verified(result, console)
     else:
         text.print_plan(result, console)
 
@@ -441,7 +500,7 @@ def _progress(options: dict[str, Any]) -> Iterator[Say]:
     """Yield the function that shows progress: a live line on a terminal, lines under -v, else nothing."""
     if options["verbose"]:
         yield lambda note: click.echo(f"jax-pmap: {note}", err=True)
-    elif options["quiet"] or options["no_proof"] or not _styled(sys.stderr, options):
+    elif options["quiet"] or options.get("no_proof") or not _styled(sys.stderr, options):
         yield lambda note: None
     else:
         from jax_pmap.report import text

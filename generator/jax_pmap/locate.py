@@ -45,6 +45,23 @@ def locate(target: str, directory: Path) -> Source:
     return _Search(target.strip(), directory.absolute()).run()
 
 
+def locate_object(target: str, directory: Path) -> Source:
+    """Find what `target` names where it may be any object: a function, or a variable that holds one.
+
+    Raises:
+        RefusalError: as `locate` does.
+    """
+    return _Search(target.strip(), directory.absolute(), any_object=True).run()
+
+
+def object_span(source: Source) -> Span | None:
+    """Where the object that `source` names is defined or bound."""
+    tree = sources.parse(source.text, source.shown_path)
+    chain = find(tree, source.qualname)
+    node = chain[-1] if chain else _binding(tree.body, source.qualname.partition(".")[0])
+    return Span(source.shown_path, node.lineno, node.col_offset) if node else None
+
+
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     """A function that a bare name may mean."""
@@ -66,9 +83,11 @@ class _File:
 class _Search:
     """One look-up: what was typed, and the project it is looked up in."""
 
-    def __init__(self, target: str, directory: Path) -> None:
+    def __init__(self, target: str, directory: Path, *, any_object: bool = False) -> None:
         self.target = target
         self.directory = directory
+        #: Whether a variable, a class or an import will do.
+        self.any_object = any_object
         self.root = project_root(directory)
 
     def run(self) -> Source:
@@ -232,7 +251,27 @@ class _Search:
         if found:
             path, qualname = found[0].path, found[0].qualname
             return self._source(self._function(path, qualname), qualname)
+        if self.any_object:
+            bound = self._assigned(qualname)
+            if len(bound) > 1:
+                self._several(bound, f"variable `{qualname}`")
+            if bound:
+                return self._source(self._read(bound[0].path), qualname)
         self._not_found(qualname)
+
+    def _assigned(self, name: str) -> list[_Candidate]:
+        """Files of the project that assign `name` at their top."""
+        found = []
+        mentioned = re.compile(rb"\b" + re.escape(name.encode()) + rb"\s*[=:,]")
+        for path in self._python_files():
+            data = sources.read_bytes(path)
+            if data is None or not mentioned.search(data) or _made_by_us(data):
+                continue
+            with contextlib.suppress(RefusalError):
+                statement = _binding(self._parsed(path, data).tree.body, name)
+                if isinstance(statement, ast.Assign | ast.AnnAssign):
+                    found.append(_Candidate(path, name, statement.lineno))
+        return found
 
     def _candidates(self, folder: Path, qualname: str) -> list[_Candidate]:
         """Functions below `folder` that `qualname` names, alone or as the end of a dotted name."""
@@ -373,8 +412,11 @@ class _Search:
     def _function(self, path: Path, qualname: str) -> _File:
         """The parsed file, after making sure that `qualname` is one function in it."""
         file = self._read(path)
+        if self.any_object and _binding(file.tree.body, qualname.partition(".")[0]) is not None:
+            return file
         try:
-            self._check_one(file, qualname)
+            if not self.any_object:
+                self._check_one(file, qualname)
             chain = find(file.tree, qualname)
             if chain is None or isinstance(chain[-1], ast.ClassDef):
                 self._refuse_other_kind(file, qualname)

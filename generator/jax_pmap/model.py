@@ -341,6 +341,22 @@ class Generated:
     evidence: Evidence | None
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The result of `verify`: a parallel function that was shown equal to its reference."""
+
+    #: ``"train.py::p_train_step"``.
+    parallel: str
+    #: ``"train.py::train_step"``.
+    against: str
+    #: (argument, form) of every argument that is not passed as to the reference: ``"devices"``, every
+    #: array has a device axis in front; ``"batch"``, those that are split have. Empty: a drop-in.
+    layout: tuple[tuple[str, str], ...]
+    evidence: Evidence
+    #: ``NAME=SPEC`` texts, as ``--arg`` takes them, of the inputs the tool made up.
+    assumed_inputs: tuple[str, ...] = ()
+
+
 # --- the question -------------------------------------------------------------------------
 
 

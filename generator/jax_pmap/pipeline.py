@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, TypeVar
 from jax_pmap.config import read_config
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.locate import locate
-from jax_pmap.model import Devices, Evidence, Generated, Plan, Refusal, RefusalError, Request, refused
+from jax_pmap.model import (
+    Devices,
+    Evidence,
+    Generated,
+    Plan,
+    Refusal,
+    RefusalError,
+    Request,
+    Verified,
+    refused,
+)
 from jax_pmap.session import Session, WorkerProblem, error_details, error_span, first_line
 
 if TYPE_CHECKING:
@@ -45,6 +55,31 @@ def generate(request: Request, say: Say = quiet) -> Generated | Refusal:
 def make_plan(request: Request, say: Say = quiet) -> Plan | Refusal:
     """The plan alone: roles, collectives and outputs, observed but not rendered or proved."""
     return answered(lambda: _make_plan(request, say))
+
+
+def verify(
+    parallel: str, request: Request, layout: str | None = None, say: Say = quiet
+) -> Verified | Refusal:
+    """The proof alone: a parallel function the user wrote, held against its reference.
+
+    Args:
+        parallel: ``FILE::NAME``, ``module:NAME`` or a bare name: a function, or a variable that holds one.
+        request: the reference as its target, with its inputs and roles.
+        layout: how `parallel` is called: ``"drop-in"``, ``"stacked"``, ``"batch"`` or ``"NAME=FORM,…"``;
+            None to find out by trying.
+        say: told in a line what is going on.
+    """
+
+    def start(devices: int) -> Session:
+        highest = max((i + 1 for i in request.devices.ids), default=0)
+        return _session(request, max(devices, highest))
+
+    def work() -> Verified:
+        from jax_pmap.proof.verify import verify
+
+        return verify(parallel, layout, request, start, say)
+
+    return answered(work)
 
 
 def answered(work: Callable[[], T]) -> T | Refusal:
@@ -119,12 +154,13 @@ def _read(request: Request) -> Target:
     return read_target(locate(request.target, request.directory), request)
 
 
-def _session(request: Request) -> Session:
+def _session(request: Request, devices: int | None = None) -> Session:
+    """A worker, with `devices` devices or as many as the proof of emitted code takes."""
     interpreter = find_interpreter(request.python, request.directory, read_config(request.directory).python)
-    highest = max((i + 1 for i in request.devices.ids), default=request.devices.count or 0)
-    return Session(
-        interpreter.path, request.directory, max(SIMULATED, highest), request.timeout, request.memory
-    )
+    if devices is None:
+        highest = max((i + 1 for i in request.devices.ids), default=request.devices.count or 0)
+        devices = max(SIMULATED, highest)
+    return Session(interpreter.path, request.directory, devices, request.timeout, request.memory)
 
 
 def _static_plan(target: Target, request: Request) -> Plan:

@@ -63,7 +63,7 @@ def find_plan(
     facts = target.facts
     body = Body(function_text(target.parsed))
     finder = RoleFinder(session, target.source, facts, request, loaded.described)
-    whole = _reference_runs(session, target, finder)
+    whole = reference_runs(session, target, finder)
     if whole["opaque"]:
         bad = whole["opaque"][0]
         raise refused(
@@ -102,7 +102,7 @@ def find_plan(
         return _plan(target, loaded, request, body, roles, whole, observation, variants, values, reached)
     if first is not None:
         raise RefusalError(first)
-    raise _no_batch(session, target, loaded, finder.trace_error)
+    raise no_batch(session, target, loaded, finder.trace_error)
 
 
 def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
@@ -119,20 +119,30 @@ def _global_view(
     The compiler keeps the meaning; which outputs grow with the batch is asked by tracing with
     half of it. Branches are all taken as reached: nothing is woven into them.
     """
-    size = batch_of(roles, loaded)
-    fewer = session.ask("trace", "tracing the function with fewer rows", **roles.request(), size=size // 2)
-    leaves = []
-    for leaf, other in zip(whole["out"], fewer["out"], strict=True):
-        grown = [i for i, (a, b) in enumerate(zip(leaf["shape"], other["shape"], strict=True)) if a != b]
-        kind = f"sharded {grown[0]}" if grown and leaf["shape"][grown[0]] == size else "replicated"
-        leaves.append({**leaf, "kind": kind})
+    axes = grown_axes(session, roles, batch_of(roles, loaded), whole)
+    leaves = [
+        {**leaf, "kind": "replicated" if axis is None else f"sharded {axis}"}
+        for leaf, axis in zip(whole["out"], axes, strict=True)
+    ]
     every = frozenset(branch.index for branch in body.branches)
     points = frozenset(expression.point for expression in body.expressions)
     observation = Observation((), tuple(leaves), whole["tree"], 0, every, points)
     return observation, ({},), {}, every
 
 
-def _reference_runs(session: Session, target: Target, finder: Any) -> dict[str, Any]:
+def grown_axes(session: Session, roles: Roles, size: int, whole: Mapping[str, Any]) -> list[int | None]:
+    """Of each output leaf the axis that grows with the batch of `size`, found by tracing with half of it."""
+    fewer = session.ask("trace", "tracing the function with fewer rows", **roles.request(), size=size // 2)
+    if not fewer["traced"]:
+        return [None] * len(whole["out"])
+    axes: list[int | None] = []
+    for leaf, other in zip(whole["out"], fewer["out"], strict=True):
+        grown = [i for i, (a, b) in enumerate(zip(leaf["shape"], other["shape"], strict=True)) if a != b]
+        axes.append(grown[0] if grown and leaf["shape"][grown[0]] == size else None)
+    return axes
+
+
+def reference_runs(session: Session, target: Target, finder: Any) -> dict[str, Any]:
     """Trace the function as given; Python numbers it needs as numbers become static."""
     facts = target.facts
     numbers = [
@@ -513,7 +523,8 @@ def _notes(arguments: tuple[Argument, ...], syncs: Sequence[Sync]) -> list[str]:
     return notes
 
 
-def _no_batch(session: Session, target: Target, loaded: Loaded, error: dict[str, Any]) -> RefusalError:
+def no_batch(session: Session, target: Target, loaded: Loaded, error: dict[str, Any]) -> RefusalError:
+    """The refusal of inputs without a batch; `error` is the one of tracing with fewer rows, if any."""
     shapes = ", ".join(
         f"{leaf['path']} {tuple(leaf['shape'])}"
         for argument in loaded.described

@@ -7,6 +7,7 @@ from typing import Any
 
 from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Span
 from jax_pmap.planning.search import Observed
+from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Answer, Session, error_details, first_line
 
@@ -140,7 +141,7 @@ def failure(check: Answer, span: Span) -> Refusal:
             f"{output} differs {where}: error {found['error']:.1e} of its size, "
             f"bound {found['tolerance']:.1e}"
         )
-        cause = likeliest_cause(found, devices)
+        cause = likeliest_cause({**found, "precision": check.get("precision")}, devices)
         if cause:
             reason += f". Likeliest cause: {cause}"
         details = (f"emitted:   {found['got']}", f"reference: {found['want']}")
@@ -149,18 +150,3 @@ def failure(check: Answer, span: Span) -> Refusal:
             f"{output} has another {found['what']} {where}: {found['got']}, the original's is {found['want']}"
         )
     return Refusal("JP045", reason, hint, span, details)
-
-
-def likeliest_cause(found: Answer, devices: int) -> str | None:
-    """In plain words, what makes numbers differ like this."""
-    ratio = found.get("ratio")
-    if ratio is not None:
-        if abs(ratio - devices) < 1e-2 * devices:
-            return f"it is {ratio:.3g} × the reference, summed where a mean is needed"
-        if abs(ratio * devices - 1) < 1e-2:
-            return f"it is 1/{devices} of the reference, averaged where a sum is needed"
-    if found["step"]:
-        return (
-            "the first call agrees and a later one does not, so some state is not carried or not synchronised"
-        )
-    return None

@@ -1,6 +1,7 @@
 """Plans, evidence and refusals as JSON documents, and plans back again.
 
-The documents are described by ``schemas/plan.schema.json`` and ``schemas/report.schema.json``. Keys are the
+The documents are described by ``schemas/plan.schema.json``, ``schemas/report.schema.json`` and
+``schemas/verify.schema.json``. Keys are the
 field names of `jax_pmap.model`; an axes tree is an integer, null or an object; a number JSON does not have
 is one of the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
 """
@@ -31,6 +32,7 @@ from jax_pmap.model import (
     RefusalError,
     Role,
     Sync,
+    Verified,
 )
 
 REPORT_SCHEMA_VERSION = 1
@@ -40,7 +42,7 @@ AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The published JSON Schema ``"plan"`` or ``"report"`` as a dict."""
+    """The published JSON Schema ``"plan"``, ``"report"`` or ``"verify"`` as a dict."""
     text = (Path(__file__).parent / "schemas" / f"{name}.schema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
@@ -109,6 +111,29 @@ def report_to_dict(
         document["plan"] = plan_to_dict(result.plan)
         document["evidence"] = evidence_to_dict(result.evidence) if result.evidence else None
     return document
+
+
+def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) -> dict[str, Any]:
+    """The one document that `verify` prints; `parallel` and `against` as the user typed them."""
+    document: dict[str, Any] = {
+        "schema_version": REPORT_SCHEMA_VERSION,
+        "status": "refused",
+        "parallel": parallel,
+        "against": against,
+        "layout": None,
+        "assumed_inputs": [],
+        "evidence": None,
+        "refusal": None,
+    }
+    if isinstance(result, Refusal):
+        return {**document, "refusal": refusal_to_dict(result)}
+    return {
+        **document,
+        "status": "proved",
+        "layout": dict(result.layout),
+        "assumed_inputs": list(result.assumed_inputs),
+        "evidence": evidence_to_dict(result.evidence),
+    }
 
 
 def status(result: Generated | Plan | Refusal) -> str:

@@ -17,7 +17,7 @@ from typing import IO
 
 from rich.cells import cell_len
 
-from jax_pmap.model import Argument, Backend, Evidence, Generated, Leaf, Plan, Refusal, Role, Span
+from jax_pmap.model import Argument, Backend, Evidence, Generated, Leaf, Plan, Refusal, Role, Span, Verified
 from jax_pmap.report.layout import Cell, Column, Console, clip, natural_width, print_table
 
 #: Leaf rows of one argument; the rest is counted.
@@ -126,10 +126,37 @@ def print_generated(generated: Generated, console: Console) -> None:
     if evidence is None:
         console.print(("not proved: nothing was run (--no-proof)", "yellow"))
         return
+    _print_evidence(evidence, console)
+
+
+def print_verified(verified: Verified, console: Console) -> None:
+    """Print how the parallel function was called, and the evidence."""
+    for i, line in enumerate(
+        _joined([_clean(verified.parallel), f"against {_clean(verified.against)}"], console.width)
+    ):
+        name = _clean(verified.parallel) if i == 0 else ""
+        console.print((name, "bold"), (line.removeprefix(name), "dim"))
+    forms = {"devices": "every array has a device axis", "batch": "what is split has a device axis"}
+    if verified.layout:
+        rows: list[list[Cell]] = [[(_clean(name), ""), (forms[form], "")] for name, form in verified.layout]
+        console.print()
+        print_table([Column("argument"), Column("called with", wraps=True)], rows, console)
+    else:
+        console.print(("  called as the reference is", "dim"))
+    if verified.assumed_inputs:
+        console.print()
+        console.print(("  assumed inputs (these options change them)", "dim"))
+        for spec in verified.assumed_inputs:
+            _print_prose(console, f" --arg {shlex.quote(spec)}", indent=" ")
+    console.print()
+    _print_evidence(verified.evidence, console)
+
+
+def _print_evidence(evidence: Evidence, console: Console) -> None:
     for line in _joined(evidence_parts(evidence), console.width):
         console.print((line, "green" if evidence.proved else "red"))
     for note in evidence.notes:
-        console.print((f"  {_clean(note)}", "yellow"))
+        _print_prose(console, note, indent="  ", style="yellow")
 
 
 def _joined(parts: Sequence[str], width: int) -> list[str]:

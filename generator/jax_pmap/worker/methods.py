@@ -45,6 +45,8 @@ class Target:
         self.eps: dict[str, float] = {}
         #: Whether the function draws random numbers.
         self.draws = False
+        #: Runs of the reference that the last proof used.
+        self.trials: dict[str, proving.Trials] = {}
 
     def bound(self, body: Callable[[], Any]) -> Any:
         """Run `body` with the axes of its own collectives bound to one device."""
@@ -128,7 +130,7 @@ def load_target(request: Answer) -> Answer:
         value = vars(module).get(name)
         if neighbours.is_missing(value):
             raise Problem("missing", vars(value)["why"], name=name)
-    TARGET.module, TARGET.path = module, request["path"]
+    TARGET.module, TARGET.path, TARGET.trials = module, request["path"], {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.axis_names = request["axis_names"]
     if len(jax.devices()) < request["devices"]:
@@ -234,7 +236,7 @@ def inputs_from_callable(request: Answer) -> Answer:
             "inputs", f"`{request['reference']}` needs arguments {needed}; it may take `seed` and no other"
         )
     seeds = [0, 1] if "seed" in parameters or len(needed) == 1 else [None]
-    TARGET.data = []
+    TARGET.data, TARGET.trials = [], {}
     for seed in seeds:
         try:
             if seed is None:
@@ -277,7 +279,7 @@ def inputs_from_specs(request: Answer) -> Answer:
     """Make arguments from the specs of `--arg`, annotations and defaults."""
     from . import specs
 
-    TARGET.data = []
+    TARGET.data, TARGET.trials = [], {}
     for seed in (0, 1):
         try:
             values = specs.materialize_arguments(request["specs"], SEED + seed, vars(TARGET.module))
@@ -499,8 +501,12 @@ def observe_code(request: Answer) -> Answer:
     }
 
 
-def prove_code(request: Answer) -> Answer:
-    """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
+def trials_of(request: Answer) -> proving.Trials:
+    """Runs of the target for a request's roles: the same ones for every question about them."""
+    names = ("axes", "statics", "chain", "steps", "overrides")
+    key = repr([request.get(name) for name in names])
+    if key in TARGET.trials:
+        return TARGET.trials[key]
     question = proving.Question(
         reference=TARGET.compiled(request["statics"]),
         invoke=lambda fn, values: arguments.invoke(fn, TARGET.signature, values),
@@ -513,10 +519,33 @@ def prove_code(request: Answer) -> Answer:
         x64=TARGET.x64,
         draws=TARGET.draws,
     )
+    TARGET.trials = {key: proving.Trials(question)}
+    return TARGET.trials[key]
+
+
+def prove_code(request: Answer) -> Answer:
+    """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
     emitted = proving.Emitted(
         request["code"], request["path"], request["module"], request["name"], tuple(request["replicated"])
     )
-    return proving.prove_emitted(question, emitted, request["counts"], fixed=request["fixed"])
+    return proving.prove_emitted(trials_of(request), emitted, request["counts"], fixed=request["fixed"])
+
+
+def try_layouts(request: Answer) -> Answer:
+    """Find out how the user's parallel function is called; see `proving.try_layouts`."""
+    return proving.try_layouts(trials_of(request), TARGET.signature, request, request["count"])
+
+
+def prove_parallel(request: Answer) -> Answer:
+    """Run the user's parallel function beside the reference; see `proving.prove_parallel`."""
+    checks = proving.prove_parallel(
+        trials_of(request),
+        TARGET.signature,
+        request,
+        request["count"],
+        with_given=request["with_given"],
+    )
+    return {"checks": checks}
 
 
 def search_inputs(request: Answer) -> Answer:
@@ -541,4 +570,6 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "precision": precision,
     "observe": observe_code,
     "prove": prove_code,
+    "try_layouts": try_layouts,
+    "prove_parallel": prove_parallel,
 }

@@ -12,6 +12,14 @@ from .arguments import LeafAxes, Values, batch_size, category, cut, is_key, same
 from .server import describe_exception
 
 
+class Differs(Exception):
+    """An output that stands for no value of the reference; carries the failure."""
+
+    def __init__(self, failure: dict[str, Any]) -> None:
+        super().__init__(failure["what"])
+        self.failure = failure
+
+
 @contextlib.contextmanager
 def only_devices(count: int) -> Iterator[None]:
     """Let code that asks jax for its devices see the first `count` of them."""
@@ -207,7 +215,8 @@ def run_parallel(
     compilation, since jax compiles anew for placed arguments.
 
     Returns ``{"error", "tolerance"}`` of the leaf that came closest to its bound, both
-    relative to its largest element, or in ``"failure"`` the first difference found.
+    relative to its largest element, or in ``"failure"`` the first difference found (of a value, with
+    the two arrays under ``"values"``).
     """
     worst, closest = (0.0, 0.0), -1.0
     values = trial.values[0]
@@ -217,6 +226,8 @@ def run_parallel(
             jax.block_until_ready(got)
         except MemoryError:
             raise
+        except Differs as differs:
+            return {"failure": {**differs.failure, "step": step}}
         except BaseException as problem:
             return {"failure": {"what": "exception", "step": step, "error": describe_exception(problem)}}
         form = same_form(got, want)
@@ -235,6 +246,8 @@ def run_parallel(
                     "failure": {
                         "what": "value",
                         "path": path,
+                        "leaf": index,
+                        "values": (left, right),
                         "step": step,
                         "error": error / (scale or 1.0),
                         "tolerance": bound / (scale or 1.0),

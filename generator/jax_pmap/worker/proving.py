@@ -1,5 +1,7 @@
 """Which runs make up a proof: on which inputs, in which precision, on which device counts."""
 
+import inspect
+import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +11,16 @@ import jax
 
 from . import arguments, load, prove
 from .arguments import LeafAxes, Values
+from .explain import explain, explain_copies
+from .parallel import Caller, attempt, find, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
 
 #: Seed of the perturbed inputs.
 SEED = 20260
 Bounds = list[list[float]]
+#: Ways of calling a parallel function that are tried.
+MOST_LAYOUTS = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +177,18 @@ def usable_sizes(
 
 def check_count(
     trials: Trials,
-    function: Callable[..., Any],
+    make: Callable[[Trial], Callable[[Values], Any]],
     replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
     count: int,
     size: int,
     *,
     with_given: bool,
 ) -> list[dict[str, Any]]:
-    """The runs on one device count, in order, up to the first that fails."""
+    """The runs on one device count, in order, up to the first that fails.
+
+    `make` returns the parallel function, called with values as the reference is, for one run of
+    that; `replicas` finds an output that differs between devices.
+    """
     question, checks = trials.question, []
     for kind, index in question.plans(with_given):
         expected, allowed = trials.at(kind, index, size)
@@ -186,13 +196,15 @@ def check_count(
             continue
         with prove.x64(question.precision(kind)):
             found = prove.run_parallel(
-                lambda values: question.invoke(function, values),
+                make(expected),
                 expected,
                 question.chain,
                 allowed,
                 lambda leaves: replicas(leaves, count),
                 on_devices=kind == "given",
             )
+            if "failure" in found:
+                add_cause(found["failure"], question, expected, count)
         checks.append(
             {
                 "devices": count,
@@ -208,7 +220,20 @@ def check_count(
     return checks
 
 
-def prove_emitted(question: Question, emitted: Emitted, counts: Sequence[int], *, fixed: bool) -> Answer:
+def add_cause(failure: dict[str, Any], question: Question, trial: Trial, count: int) -> None:
+    """Put under ``"cause"`` what the failed output is instead, in place of its arrays."""
+    step, index = failure["step"], failure.get("leaf", 0)
+    want = prove.host(jax.tree.leaves(trial.results[step])[index]) if "leaf" in failure else None
+    values, copies = failure.pop("values", None), failure.pop("copies", None)
+    if want is not None and values is not None:
+        failure["cause"] = explain(
+            question.reference, trial.values[step], question.axes, count, index, values[0], want
+        )
+    elif want is not None and copies is not None:
+        failure["cause"] = explain_copies(copies, want)
+
+
+def prove_emitted(trials: Trials, emitted: Emitted, counts: Sequence[int], *, fixed: bool) -> Answer:
     """Run emitted code on several device counts beside the reference.
 
     One answer a check, in order, stopping at the first failure: ``{"devices", "precision",
@@ -216,7 +241,7 @@ def prove_emitted(question: Question, emitted: Emitted, counts: Sequence[int], *
     device counts that the reference itself leaves out, as it fails on the batch cut to fit them.
     With `fixed`, the code chooses its devices itself.
     """
-    trials = Trials(question)
+    question = trials.question
     sizes, skipped = usable_sizes(trials, counts, arguments.batch_size(question.data[0], question.axes))
     if len(sizes) < min(2, len(counts)):
         return {"checks": [], "skipped": skipped}
@@ -229,8 +254,52 @@ def prove_emitted(question: Question, emitted: Emitted, counts: Sequence[int], *
                 failure = {"what": "exception", "step": 0, "error": describe_exception(error)}
                 return {"checks": [{"devices": count, "failure": failure}], "skipped": skipped}
             checks += check_count(
-                trials, function, emitted.replicas, count, size, with_given=count == max(sizes)
+                trials,
+                lambda _, function=function: lambda values: question.invoke(function, values),  # type: ignore[misc]
+                emitted.replicas,
+                count,
+                size,
+                with_given=count == max(sizes),
             )
         if "failure" in checks[-1]:
             break
     return {"checks": checks, "skipped": skipped}
+
+
+def try_layouts(trials: Trials, signature: inspect.Signature, request: Answer, count: int) -> Answer:
+    """How a user's parallel function ends in each way of calling it, up to one that is equal.
+
+    Answers ``{"batch", "tried": [{"layout", "ends", …}]}``, or under ``"skipped"`` why nothing was tried.
+    """
+    question = trials.question
+    base = arguments.batch_size(question.data[0], question.axes)
+    sizes, skipped = usable_sizes(trials, [count], base)
+    if not sizes:
+        return {"skipped": skipped[0]}
+    function = find(request)
+    trial, allowed = trials.at("given", 0, sizes[count])
+    values = trial.values[0]
+    tried = []
+    asked = request.get("layouts") or itertools.islice(
+        layouts(function, values, question.axes, question.statics), MOST_LAYOUTS
+    )
+    with prove.x64(question.x64):
+        for layout in (fitting(function, each) for each in asked):
+            caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
+            tried.append({"layout": layout, **attempt(caller, values, allowed[0])})
+            if tried[-1]["ends"] == "equal":
+                break
+    return {"batch": sizes[count], "tried": tried}
+
+
+def prove_parallel(
+    trials: Trials, signature: inspect.Signature, request: Answer, count: int, *, with_given: bool
+) -> list[Answer]:
+    """The runs of a user's parallel function on all the devices there are, in one layout."""
+    question, function = trials.question, find(request)
+
+    def make(trial: Trial) -> Callable[[Values], Any]:
+        return Caller(function, signature, question.axes, request["layout"], count, trial.results[0])
+
+    size = arguments.batch_size(question.data[0], question.axes) // count * count
+    return check_count(trials, make, inconsistent, count, size, with_given=with_given)

@@ -1,0 +1,89 @@
+"""What is likeliest wrong where an output differs, in plain words."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from jax_pmap.session import Answer
+
+#: What the worker found an output to be instead of the reference's value, after "it is".
+INSTEAD = {
+    "first": "what the first device has by itself: it is not synchronised over the devices",
+    "last": "what the last device has by itself: it is not synchronised over the devices",
+    "mean": "the mean of what each device has by itself, which is not the value of the whole batch: the "
+    "shares have different weights (a masked mean), or something nonlinear comes before the mean",
+    "sum": "the sum of what each device has by itself, which is not the value of the whole batch",
+    "max": "the maximum of what each device has by itself, which is not the value of the whole batch",
+    "min": "the minimum of what each device has by itself, which is not the value of the whole batch",
+    "order": "the same numbers in another order: rows are interleaved, reversed or shifted",
+    "zero": "all zeros",
+    "nan": "no number where the reference's is one: a share without any valid row divides by zero",
+}
+#: Characters of an expression that stands for an output without a name.
+LONGEST = 40
+#: Largest relative error that a narrower float explains, beside its name; errors below the first are noise.
+NARROWED = ((1e-11, ""), (3e-6, "float32"), (3e-2, "bfloat16 or float16"))
+
+
+def likeliest_cause(found: Answer, devices: int) -> str | None:
+    """In plain words, what makes an output differ like this; after "it is" or as a sentence."""
+    ratio, step = found.get("ratio"), found.get("step", 0)
+    if ratio is not None:
+        scaled = _scaled(ratio, devices)
+        if scaled:
+            return f"it is {scaled}"
+    cause = found.get("cause", "")
+    if cause in INSTEAD:
+        return f"it is {INSTEAD[cause]}"
+    if cause.startswith("missing "):
+        means = {"pmean": "mean", "psum": "sum", "pmax": "maximum"}[cause.removeprefix("missing ")]
+        return f"the {means} over the devices is the reference's value, so a {cause[8:]} is missing"
+    if ratio is not None and found["what"] == "value" and abs(ratio - 1) > 1e-3:
+        return f"it is {ratio:.4g} × the reference"
+    if step:
+        return (
+            "the first call agrees and a later one does not, so some state is not carried or not synchronised"
+        )
+    if found["what"] == "value" and found.get("precision") == "float64":
+        for largest, name in NARROWED:
+            if found["error"] <= largest:
+                return f"the error is of the size of {name} rounding: something is narrowed" if name else None
+    return None
+
+
+def _scaled(ratio: float, devices: int) -> str | None:
+    """The words for an output that is a constant of the device count times the reference's."""
+    if abs(ratio - devices) < 1e-2 * devices:
+        return f"{ratio:.2g} × the reference, summed where a mean is needed"
+    if abs(ratio * devices - 1) < 1e-2:
+        return f"1/{devices} of the reference, averaged where a sum is needed"
+    if devices > 1 and abs(ratio - devices**2) < 1e-2 * devices**2:
+        return f"{ratio:.3g} × the reference, {devices} × {devices}: summed twice"
+    return None
+
+
+def output_name(definition: ast.AST, path: str) -> str:
+    """The output at `path` of the result by the name the function returns it under: ``"grads['w']"``."""
+    returns = [node for node in _own(definition) if isinstance(node, ast.Return) and node.value]
+    if not returns:
+        return f"result{path}"
+    value = returns[-1].value
+    match = re.match(r"\[(\d+)\]", path)
+    if isinstance(value, ast.Tuple | ast.List) and match and int(match[1]) < len(value.elts):
+        value, path = value.elts[int(match[1])], path[match.end() :]
+    elif path and not isinstance(value, ast.Name):
+        return f"result{path}"
+    text = ast.unparse(value) if value else ""
+    if isinstance(value, ast.Name | ast.Attribute) or (not path and len(text) <= LONGEST):
+        return text + path
+    return f"result{match[0] if match else ''}{path}"
+
+
+def _own(definition: ast.AST) -> list[ast.AST]:
+    """Nodes of a function that are not in a function inside it."""
+    found: list[ast.AST] = []
+    for child in ast.iter_child_nodes(definition):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            found += [child, *_own(child)]
+    return found

@@ -1,0 +1,461 @@
+"""The proof alone, of a parallel function that the user wrote.
+
+Every device count gets a worker of its own with just that many devices: meshes and pmapped functions
+are made when a module is imported, and the user's is then imported anew for each count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jax_pmap.inputs.load import Loaded, load
+from jax_pmap.locate import locate, locate_object, object_span
+from jax_pmap.model import (
+    Check,
+    Evidence,
+    Leaf,
+    Refusal,
+    RefusalError,
+    Request,
+    Role,
+    Source,
+    Verified,
+    refused,
+)
+from jax_pmap.planning.plan import chain
+from jax_pmap.planning.roles import RoleFinder, Roles
+from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, no_batch, reference_runs
+from jax_pmap.proof.causes import likeliest_cause, output_name
+from jax_pmap.proof.prove import COUNTS, STEPS, not_tried, steps_into
+from jax_pmap.reading.target import Target, read_target
+from jax_pmap.session import Answer, Session, WorkerProblem, error_details, error_span, first_line
+
+T = TypeVar("T")
+#: How a call can end, the better the later.
+ENDS = ("raises", "form", "value", "equal")
+#: What the forms of an argument are called, and ``"whole"``, which needs no words.
+FORMS = {"devices": "a device axis on every array", "batch": "a device axis on what is split"}
+#: A score of `_choose` that no other roles can better: equal on every device count.
+SURE = 300
+#: Words for whole layouts.
+LAYOUTS = ("drop-in", "stacked", "batch")
+
+
+@dataclass(slots=True)
+class Run:
+    """One device count: its worker, how calls ended there, and what was compared."""
+
+    devices: int
+    session: Session
+    tried: list[Answer] = dataclasses.field(default_factory=list)
+    #: Why nothing was compared on this count, as a note.
+    skipped: str | None = None
+    #: The problem that kept the parallel function from being there at all.
+    problem: WorkerProblem | None = None
+    checks: list[Answer] = dataclasses.field(default_factory=list)
+
+    def ends(self, layout: Mapping[str, str]) -> int:
+        """How well a call in `layout` ended, -1 where there was none."""
+        found = [ENDS.index(each["ends"]) for each in self.tried if each["layout"] == layout]
+        return max(found, default=-1)
+
+
+def verify(
+    parallel: str,
+    layout: str | None,
+    request: Request,
+    start: Callable[[int], Session],
+    say: Callable[[str], None],
+) -> Verified:
+    """Hold `parallel` against the reference that `request` names.
+
+    Args:
+        parallel: ``FILE::NAME``, ``module:NAME`` or a bare name; any callable.
+        layout: how it is called (see `read_layout`), or None to find out.
+        request: the reference, its inputs and roles.
+        start: starts a worker with so many devices.
+        say: told in a line what is going on.
+
+    Raises:
+        RefusalError: JP045 with the first difference; JP021 where no way to call it was found; what the
+            other stages raise.
+    """
+    target = read_target(locate(request.target, request.directory), request)
+    source = locate_object(parallel, request.directory)
+    wanted = request.devices.number
+    counts = COUNTS if wanted is None else (wanted,)
+    with contextlib.ExitStack() as stack:
+        runs = [Run(count, stack.enter_context(start(count))) for count in counts]
+        return _Verification(target, source, layout, request, runs, say).run()
+
+
+class _Verification:
+    """One question, with its workers."""
+
+    def __init__(
+        self,
+        target: Target,
+        source: Source,
+        layout: str | None,
+        request: Request,
+        runs: list[Run],
+        say: Callable[[str], None],
+    ) -> None:
+        self.target, self.source, self.layout, self.request = target, source, layout, request
+        self.runs, self.say = runs, say
+        self.name = source.qualname
+
+    def run(self) -> Verified:
+        """Find the roles and the layout, compare on every count, give the verdict."""
+        lead = self.runs[-1].session
+        loaded = load(lead, self.target, self.request, self.say)
+        finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
+        whole = reference_runs(lead, self.target, finder)
+        self._load_others(loaded, finder.statics)
+        best: tuple[int, Roles, dict[str, str]] | None = None
+        for number, roles in enumerate(finder.candidates()):
+            if number >= CANDIDATES:
+                break
+            question = self._question(roles, loaded, whole)
+            layouts = self._layouts(roles, loaded)
+            self.say(f"finding out how `{self.name}` is called")
+            self._each(lambda run: self._try(run, roles, loaded, question, layouts))  # noqa: B023
+            chosen, score = self._choose()
+            if chosen is not None and (best is None or score > best[0]):
+                best = score, roles, chosen
+                kept = [(list(run.tried), run.skipped, run.problem) for run in self.runs]
+            if best is not None and best[0] >= SURE:
+                break
+        if best is None:
+            if not finder.found:
+                raise no_batch(lead, self.target, loaded, finder.trace_error)
+            raise RefusalError(self._not_called())
+        for run, (tried, skipped, problem) in zip(self.runs, kept, strict=True):
+            run.tried, run.skipped, run.problem = tried, skipped, problem
+        _, roles, chosen = best
+        return self._verdict(roles, chosen, self._question(roles, loaded, whole), loaded)
+
+    def _load_others(self, loaded: Loaded, statics: tuple[str, ...]) -> None:
+        """Load the reference with the same inputs in every worker, and measure its rounding."""
+        # What was found out once need not be searched again.
+        given = dataclasses.replace(self.request, args=(*loaded.assumed, *self.request.args))
+
+        def prepare(run: Run) -> None:
+            if run is not self.runs[-1]:
+                load(run.session, self.target, given, lambda _: None)
+            run.session.ask("precision", "tracing the function", statics=statics)
+
+        self._each(prepare)
+
+    def _each(self, work: Callable[[Run], T]) -> list[T]:
+        """Do `work` for every device count, as many at once as there are processors."""
+        with ThreadPoolExecutor(min(len(self.runs), os.cpu_count() or 1)) as pool:
+            return list(pool.map(work, self.runs))
+
+    def _question(self, roles: Roles, loaded: Loaded, whole: Mapping[str, Any]) -> Answer:
+        """What every request of the proof says of the reference and of the parallel function."""
+        lead, facts = self.runs[-1].session, self.target.facts
+        axes = grown_axes(lead, roles, batch_of(roles, loaded), whole)
+        outputs = [
+            Leaf(
+                "result" + leaf["path"],
+                Role.REPLICATED if axis is None else Role.BATCH,
+                axis,
+                tuple(leaf["shape"]),
+                leaf["dtype"],
+            )
+            for leaf, axis in zip(whole["out"], axes, strict=True)
+        ]
+        pairs = chain(loaded.described, roles, whole["tree"], outputs, facts.returned_names)
+        return {
+            **roles.request(),
+            "chain": [[argument, steps_into(where)] for argument, where in pairs],
+            "steps": STEPS if pairs else 2,
+            "path": str(self.source.path),
+            "module": self.source.module,
+            "root": str(self.source.root),
+            "name": self.source.qualname,
+        }
+
+    # --- the layout -----------------------------------------------------------------------
+
+    def _layouts(self, roles: Roles, loaded: Loaded) -> list[dict[str, str]] | None:
+        """The layout that was asked for, None to try them all."""
+        if self.layout is None:
+            return None
+        batch = {name for name, leaves in roles.axes.items() if leaves}
+        arrays = {a["name"]: bool(a["leaves"]) and a["name"] not in roles.statics for a in loaded.described}
+        return [read_layout(self.layout, arrays, batch)]
+
+    def _try(
+        self,
+        run: Run,
+        roles: Roles,
+        loaded: Loaded,
+        question: Answer,
+        layouts: list[dict[str, str]] | None,
+    ) -> None:
+        run.tried, run.skipped, run.problem = [], None, None
+        size = batch_of(roles, loaded)
+        if size < run.devices:
+            run.skipped = f"not on {run.devices} devices: the batch of the inputs is {size}"
+            return
+        try:
+            answer = run.session.ask(
+                "try_layouts",
+                f"calling `{self.name}` on {run.devices} devices",
+                **question,
+                count=run.devices,
+                layouts=layouts,
+            )
+        except WorkerProblem as problem:
+            if problem.kind not in ("import", "inputs"):
+                raise
+            run.problem = problem
+            return
+        if "skipped" in answer:
+            run.skipped = not_tried(answer["skipped"])
+        else:
+            run.tried = answer["tried"]
+
+    def _choose(self) -> tuple[dict[str, str] | None, int]:
+        """The layout that ends best on most device counts, the earliest of equals; and how well."""
+        best: tuple[int, dict[str, str]] | None = None
+        for run in self.runs:
+            for each in run.tried:
+                layout = each["layout"]
+                ends = [other.ends(layout) for other in self.runs]
+                score = max(ends) * 100 + sum(10 for end in ends if end == max(ends)) + sum(map(bool, ends))
+                if max(ends) > 0 and (best is None or score > best[0]):
+                    best = score, layout
+        if best is None and self.layout is not None and any(run.tried for run in self.runs):
+            # The way of calling was asked for: that it fails is the answer.
+            return next(run.tried[0]["layout"] for run in self.runs if run.tried), 1
+        return (None, 0) if best is None else (best[1], best[0])
+
+    def _not_called(self) -> Refusal:
+        """Why there was nothing to compare."""
+        problems = [run.problem for run in self.runs if run.problem is not None]
+        tried = [each for run in self.runs for each in run.tried]
+        directory = self.request.directory
+        if problems and not tried:
+            problem = problems[0]
+            if problem.kind == "import":
+                return Refusal(
+                    "JP008",
+                    f"`{self.source.shown_path}` cannot be imported: {problem.message}",
+                    f"Make the file importable: `python -c 'import {self.source.module}'` must work",
+                    error_span(problem.error, directory, self.source),
+                    error_details(problem.error),
+                )
+            known = problem.data.get("known") or []
+            return Refusal(
+                "JP002",
+                f"`{self.source.shown_path}`: {problem.message}",
+                f"Functions in it: {', '.join(f'`{name}`' for name in known[:8])}"
+                if known
+                else "Name a function, or a variable that holds one: FILE::NAME",
+            )
+        if not tried:
+            return Refusal(
+                "JP041",
+                f"`{self.name}` was run on no device count: "
+                + "; ".join(run.skipped for run in self.runs if run.skipped),
+                "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8",
+                self.target.facts.span,
+            )
+        errors: dict[str, Answer] = {}
+        for each in tried:
+            errors.setdefault(layout_words(each["layout"]), each["error"])
+        shown = [
+            f"{words}: {error['type']}: {first_line(error['message'])}"
+            for words, error in list(errors.items())[:4]
+        ]
+        first = next(iter(errors.values()))
+        return Refusal(
+            "JP021",
+            f"`{self.name}` fails in every way of calling it that was tried",
+            "Give it inputs it takes, or say how it is called: --layout drop-in|stacked|batch, or --layout "
+            "NAME=devices,…",
+            error_span(first, directory, self.source),
+            ("\n".join(shown),),
+        )
+
+    # --- the verdict ----------------------------------------------------------------------
+
+    def _verdict(self, roles: Roles, layout: dict[str, str], question: Answer, loaded: Loaded) -> Verified:
+        asked = self.layout is not None
+        able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
+        if any(run.ends(layout) > 0 for run in able):
+            able = [run for run in able if run.ends(layout) > 0]
+        self.say(f"proving on {', '.join(str(run.devices) for run in able)} devices")
+
+        def prove(run: Run) -> None:
+            if run not in able:
+                return
+            run.checks = run.session.ask(
+                "prove_parallel",
+                f"proving on {run.devices} devices",
+                **question,
+                layout=layout,
+                count=run.devices,
+                with_given=run is able[-1],
+            )["checks"]
+
+        self._each(prove)
+        failed = [run for run in able if "failure" in run.checks[-1]]
+        if failed:
+            raise RefusalError(self._failure(failed, able, layout))
+        return Verified(
+            parallel=f"{self.source.shown_path}::{self.source.qualname}",
+            against=f"{self.target.source.shown_path}::{self.target.source.qualname}",
+            layout=tuple((name, form) for name, form in layout.items() if form != "whole"),
+            evidence=Evidence(
+                checks=tuple(
+                    Check(
+                        devices=check["devices"],
+                        precision="float64" if check["precision"] == "float64" else "as given",
+                        batch=check["batch"],
+                        steps=check["steps"],
+                        error=check["error"],
+                        tolerance=check["tolerance"],
+                    )
+                    for run in able
+                    for check in run.checks
+                ),
+                jax_version=self.runs[-1].session.versions["jax"],
+                python_version=self.runs[-1].session.versions["python"],
+                replicas_identical=True,
+                notes=tuple(self._notes(layout, able, loaded)),
+            ),
+            assumed_inputs=loaded.assumed,
+        )
+
+    def _notes(self, layout: Mapping[str, str], able: list[Run], loaded: Loaded) -> Iterator[str]:
+        yield from loaded.notes
+        for run in self.runs:
+            if run.skipped is not None:
+                yield run.skipped
+            elif run.problem is not None:
+                yield f"not on {run.devices} devices: {first_line(run.problem.message)}"
+            elif run not in able:
+                found = [each for each in run.tried if each["layout"] == layout]
+                error = found[0].get("error") if found else None
+                why = f" ({error['type']}: {first_line(error['message'])})" if error else ""
+                yield f"not on {run.devices} devices: `{self.name}` does not run there{why}"
+        lay_on = [each["on"] for run in able for each in run.tried if each.get("on")]
+        if lay_on and max(lay_on) == 1:
+            yield (
+                f"every result of `{self.name}` lies on one device: it is equal, but nothing shows that "
+                "it is parallel"
+            )
+
+    def _failure(self, failed: list[Run], able: list[Run], layout: Mapping[str, str]) -> Refusal:
+        """What the first difference says to the user, on the count with the clearest cause."""
+        target, found = self.target, [(run, run.checks[-1]["failure"]) for run in failed]
+        run, failure = found[0]
+        devices = run.devices
+        output = f"`{output_name(target.parsed.definition, failure.get('path', ''))}`"
+        step = f", call {failure['step'] + 1}" if failure.get("step") else ""
+        where = f"on {devices} devices{step}"
+        details: tuple[str, ...] = ()
+        if failure["what"] == "exception":
+            error = failure["error"]
+            reason = f"`{self.name}` fails {where}: {error['type']}: {first_line(error['message'])}"
+            details = error_details(error)
+        elif failure["what"] == "replicas":
+            reason = f"{output} is not the same on every device: {where} {failure['why']}"
+            cause = likeliest_cause({**failure, "precision": run.checks[-1]["precision"]}, devices)
+            reason += f"; {cause}" if cause else ""
+        elif failure["what"] == "value":
+            cause = likeliest_cause({**failure, "precision": run.checks[-1]["precision"]}, devices)
+            if cause and cause.startswith("it is "):
+                reason = f"{output} is {_on(cause.removeprefix('it is '), where)}"
+            else:
+                reason = f"{output} differs {where}{f': {cause}' if cause else ''}"
+            if math.isfinite(failure["error"]):
+                reason += f" (error {failure['error']:.1e} of its size, bound {failure['tolerance']:.1e})"
+            details = (f"parallel:  {failure['got']}", f"reference: {failure['want']}")
+        else:
+            reason = (
+                f"{output} has another {failure['what']} {where}: {failure['got']}, "
+                f"the reference's is {failure['want']}"
+            )
+        others = [str(other.devices) for other in failed if other is not run]
+        equal = [str(other.devices) for other in able if other not in failed]
+        if others:
+            reason += f". It differs on {' and '.join(others)} devices too"
+        if equal:
+            reason += f". It is equal on {' and '.join(equal)} devices"
+        called = layout_words(layout)
+        return Refusal(
+            "JP045",
+            reason,
+            f"`{self.name}` was called {called}; another way of calling it: --layout drop-in|stacked|batch",
+            object_span(self.source),
+            details,
+        )
+
+
+def _on(cause: str, where: str) -> str:
+    """`cause` with the device count behind its first clause."""
+    clause = re.search(r"[:,] ", cause)
+    end = clause.start() if clause else len(cause)
+    return f"{cause[:end]} {where}{cause[end:]}"
+
+
+def layout_words(layout: Mapping[str, str]) -> str:
+    """How a function is called, in words."""
+    axes = [f"`{name}`" for name, form in layout.items() if form == "devices"]
+    some = [f"`{name}`" for name, form in layout.items() if form == "batch"]
+    if not axes and not some:
+        return "as the reference is (drop-in)"
+    parts = [f"a device axis on {' and '.join(axes)}"] if axes else []
+    parts += [f"a device axis on what is split of {' and '.join(some)}"] if some else []
+    return "with " + " and ".join(parts)
+
+
+def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[str, str]:
+    """The form of each argument in ``"drop-in"``, ``"stacked"``, ``"batch"`` or ``"NAME=FORM,…"``.
+
+    Args:
+        text: as typed.
+        arrays: of each argument, whether it has arrays that could have a device axis.
+        batch: arguments of which something is split.
+
+    Raises:
+        RefusalError: JP018 for an unknown word, JP007 for an unknown argument.
+    """
+    whole = dict.fromkeys(arrays, "whole")
+    if text == "drop-in":
+        return whole
+    if text == "stacked":
+        return {name: "devices" if has else "whole" for name, has in arrays.items()}
+    if text == "batch":
+        return {name: "batch" if name in batch else "whole" for name in arrays}
+    for part in text.split(","):
+        name, equals, form = (word.strip() for word in part.partition("="))
+        if not equals or form not in ("whole", *FORMS):
+            raise refused(
+                "JP018",
+                f"`--layout {text}` is not a layout",
+                f"Write one of {', '.join(LAYOUTS)}, or NAME=FORM,… with the forms whole, devices and batch",
+                None,
+            )
+        if name not in arrays:
+            raise refused(
+                "JP007",
+                f"--layout names `{name}`, which is no argument of the reference",
+                f"It takes: {', '.join(arrays)}",
+                None,
+            )
+        whole[name] = form
+    return whole

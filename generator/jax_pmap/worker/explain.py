@@ -1,0 +1,86 @@
+"""Why a value differs: which other value of the reference it is instead."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .arguments import LeafAxes, Values, batch_size, map_batch, take
+from .prove import distance, host
+
+#: An explanation has to leave this share of the error at most.
+LEFT = 1e-3
+
+
+def explain(
+    reference: Callable[[Values], Any],
+    values: Values,
+    axes: LeafAxes,
+    count: int,
+    leaf: int,
+    got: np.ndarray,
+    want: np.ndarray,
+) -> str:
+    """The value that `got` is in place of `want`, by name, or ``""``.
+
+    ``"first"`` and ``"last"``: one device's own; ``"mean"``, ``"sum"``, ``"max"``, ``"min"`` of what
+    each device has by itself; ``"order"``: the same numbers in another order; ``"zero"``; ``"nan"``.
+    """
+    if got.shape != want.shape or got.dtype.kind not in "biuf" or want.dtype.kind not in "biuf":
+        return ""
+    error = distance(got, want)[0]
+
+    def is_it(other: np.ndarray) -> bool:
+        if other.shape != got.shape:
+            return False
+        left = distance(got.astype(np.float64), other.astype(np.float64))[0]
+        return left <= LEFT * error if np.isfinite(error) else left <= 1e-5 * (1 + np.max(np.abs(other)))
+
+    if np.isnan(got.astype(np.float64)).any() and not np.isnan(want.astype(np.float64)).any():
+        return "nan"
+    if got.size and not got.any() and want.any():
+        return "zero"
+    if got.ndim and got.size > 1 and is_it(want[::-1]):
+        return "order"
+    if got.ndim and got.size > 1:
+        left, right = np.sort(got.astype(np.float64), axis=None), np.sort(want.astype(np.float64), axis=None)
+        if distance(left, right)[0] <= LEFT * error:
+            return "order"
+    size = batch_size(values, axes) // count
+    own = []
+    try:
+        for device in range(count):
+            rows = slice(device * size, (device + 1) * size)
+            share = map_batch(values, axes, lambda x, axis, rows=rows: take(x, axis, rows))  # type: ignore[misc]
+            own.append(host(jax.tree.leaves(reference(share))[leaf]).astype(np.float64))
+    except MemoryError:
+        raise
+    except Exception:
+        return ""  # The reference does not take so few rows.
+    if any(part.shape != got.shape for part in own):
+        return ""
+    every = np.stack(own)
+    for name, made in (
+        ("first", own[0]),
+        ("last", own[-1]),
+        ("mean", every.mean(0)),
+        ("sum", every.sum(0)),
+        ("max", every.max(0)),
+        ("min", every.min(0)),
+    ):
+        if is_it(made):
+            return name
+    return ""
+
+
+def explain_copies(copies: Sequence[np.ndarray], want: np.ndarray) -> str:
+    """Which combination of copies that differ would be the reference's value, or ``""``."""
+    if copies[0].dtype.kind not in "iuf":
+        return ""
+    wide = np.stack([copy.astype(np.float64) for copy in copies])
+    scale = max(float(np.max(np.abs(want), initial=0.0)), 1e-300)
+    for name, made in (("pmean", wide.mean(0)), ("psum", wide.sum(0)), ("pmax", wide.max(0))):
+        if np.allclose(made, want, rtol=1e-4, atol=1e-5 * scale):
+            return f"missing {name}"
+    return ""

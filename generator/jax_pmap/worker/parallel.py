@@ -1,0 +1,284 @@
+"""A parallel function the user wrote: how it is called, and what its outputs stand for.
+
+Drop-in code is called as the reference is. Raw code, such as what `jax.pmap` returns, wants arrays
+with a device axis in front: of a batch leaf its shares (N, B/N, …), of any other leaf N copies (N, …).
+Which arguments have that axis is the layout.
+"""
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import load, prove
+from .arguments import LeafAxes, Values, category, is_key, shape_of, take, to_host
+from .server import Answer, Problem, describe_exception
+
+#: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis;
+#: ``"batch"``: only the leaves that are split over devices have it.
+Layout = Mapping[str, str]
+
+
+def find(request: Answer) -> Callable[..., Any]:
+    """Import the user's file, or find it imported, and take the object out of it.
+
+    Raises:
+        Problem: ``"import"``; ``"inputs"`` where there is no such object, or it cannot be called.
+    """
+    module = load.import_file(request["path"], request["module"], request["root"])
+    value: Any = module
+    for part in request["name"].split("."):
+        if not hasattr(value, part):
+            known = [name for name, found in vars(module).items() if callable(found) and name[:1] != "_"]
+            raise Problem("inputs", f"it has no `{part}` once it is imported", known=known)
+        value = getattr(value, part)
+    if not callable(value):
+        raise Problem("inputs", f"`{request['name']}` is a {type(value).__name__}, not a function", known=[])
+    function: Callable[..., Any] = value
+    return function
+
+
+def layouts(
+    function: Callable[..., Any], values: Values, axes: LeafAxes, statics: Sequence[str]
+) -> Iterator[dict[str, str]]:
+    """Ways of calling, the likeliest first: drop-in, all stacked, only the batch stacked, mixtures."""
+    known = names_of(function)
+    whole = dict.fromkeys(values, "whole")
+    batch = [name for name in values if axes.get(name)]
+    # What has no arrays, or is a compile-time constant, cannot have a device axis.
+    state = [
+        name
+        for name, value in values.items()
+        if name not in batch
+        and name not in statics
+        and (known is None or name in known)
+        and jax.tree.leaves(value)
+    ]
+    mixed = [name for name in batch if len(axes[name]) < len(jax.tree.leaves(values[name]))]
+    yield whole
+    split = {**whole, **dict.fromkeys(batch, "devices")}
+    seen = []
+    for forms in itertools.product(("devices", "batch"), repeat=len(mixed)):
+        base = {**split, **dict(zip(mixed, forms, strict=True))}
+        for chosen in (state, [], *([name for name in state if len(shape_of_any(values[name])) > 0],)):
+            layout = {**base, **dict.fromkeys(chosen, "devices")}
+            if layout not in seen:
+                seen.append(layout)
+                yield layout
+        for number in range(len(state) - 1, 0, -1):
+            for chosen in map(list, itertools.combinations(state, number)):
+                layout = {**base, **dict.fromkeys(chosen, "devices")}
+                if layout not in seen:
+                    seen.append(layout)
+                    yield layout
+
+
+def fitting(function: Callable[..., Any], layout: Layout) -> dict[str, str]:
+    """`layout` without a device axis on arguments the function does not take."""
+    known = names_of(function)
+    return {name: form if known is None or name in known else "whole" for name, form in layout.items()}
+
+
+def shape_of_any(value: Any) -> tuple[int, ...]:
+    """Shape of the leaf of highest rank."""
+    return max((shape_of(leaf) for leaf in jax.tree.leaves(value)), key=len, default=())
+
+
+def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
+    """`values` with device axes as the layout says."""
+    out = dict(values)
+    for name, form in layout.items():
+        if form == "whole":
+            continue
+        # From the host: an array that lies on the devices keeps its place there when it is stacked.
+        leaves, tree = jax.tree.flatten(to_host(values[name]))
+        for index, leaf in enumerate(leaves):
+            axis = axes.get(name, {}).get(index)
+            if axis is not None:
+                size = shape_of(leaf)[axis] // count
+                leaves[index] = stacked(
+                    [take(leaf, axis, slice(i * size, (i + 1) * size)) for i in range(count)]
+                )
+            elif form == "devices" and category(leaf) != "opaque":
+                leaves[index] = stacked([leaf] * count)
+        out[name] = jax.tree.unflatten(tree, leaves)
+    return out
+
+
+def stacked(parts: Sequence[Any]) -> Any:
+    """`parts` along a new first axis; of host arrays a host array."""
+    if is_key(parts[0]) or isinstance(parts[0], jax.Array):
+        return jax.numpy.stack(parts)
+    return np.stack([np.asarray(part) for part in parts])
+
+
+def taken(got: Any, want: Any, count: int) -> Any:
+    """The outputs of raw code as the reference returns them.
+
+    An output of the reference's own shape is taken as it is; copies on all devices become one,
+    and shares are put together along the axis that makes them the reference's.
+
+    Raises:
+        prove.Differs: copies that differ between devices, or a shape that is neither.
+    """
+    if jax.tree.structure(got) != jax.tree.structure(want):
+        return got  # Said better by whoever compares.
+    leaves = [
+        one_taken(index, path, leaf, shape_of(target), count)
+        for index, ((path, leaf), target) in enumerate(
+            zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
+        )
+    ]
+    return jax.tree.unflatten(jax.tree.structure(got), leaves)
+
+
+def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: int) -> Any:
+    """One output of raw code as the reference returns it; see `taken`."""
+    shape = shape_of(leaf)
+    if shape == want:
+        return leaf
+    for axis in range(len(shape)):
+        if shape[axis] == count and shape[:axis] + shape[axis + 1 :] == want:
+            copies = [take(leaf, axis, i) for i in range(count)]
+            bits = [prove.host(copy) for copy in copies]
+            if any(part.tobytes() != bits[0].tobytes() for part in bits):
+                raise prove.Differs(
+                    {
+                        "what": "replicas",
+                        "path": path,
+                        "leaf": index,
+                        "copies": bits,
+                        "why": "its copies differ between devices",
+                    }
+                )
+            return copies[0]
+    if len(shape) == len(want) + 1 and shape[0] == count:
+        for axis, size in enumerate(want):
+            if shape[1:] == (*want[:axis], size // count, *want[axis + 1 :]) and size % count == 0:
+                return jax.numpy.concatenate([leaf[i] for i in range(count)], axis)
+    raise prove.Differs(
+        {
+            "what": "shape",
+            "path": path,
+            "got": str(shape),
+            "want": f"{want}, {(count, *want)} or shares of it with a device axis of {count} in front",
+        }
+    )
+
+
+class Caller:
+    """A parallel function that is called with the reference's values, in one layout."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: inspect.Signature,
+        axes: LeafAxes,
+        layout: Layout,
+        count: int,
+        shapes: Any,
+    ) -> None:
+        self.function, self.signature = function, signature
+        self.axes, self.layout, self.count = axes, layout, count
+        #: The reference's result on these inputs, for the shapes of the outputs.
+        self.want = shapes
+
+    @property
+    def raw(self) -> bool:
+        """Whether any argument has a device axis."""
+        return any(form != "whole" for form in self.layout.values())
+
+    def __call__(self, values: Values) -> Any:
+        """Lay the values out, call, and return the outputs as the reference does."""
+        laid = put(values, self.axes, self.layout, self.count)
+        out = called(self.function, self.signature, laid)
+        return taken(out, self.want, self.count) if self.raw else out
+
+
+def called(function: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:
+    """Call with `values` as the reference's signature binds them.
+
+    Parameters the parallel function does not have are left out where they have their default.
+    """
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    taken_names = names_of(function)
+    for parameter in signature.parameters.values():
+        value = values[parameter.name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args.extend(value)
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            kwargs.update(value)
+        elif taken_names is not None and parameter.name not in taken_names and is_default(parameter, value):
+            continue
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return function(*args, **kwargs)
+
+
+def names_of(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Names of a function's parameters; None where it takes any, or does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters)
+
+
+def is_default(parameter: inspect.Parameter, value: Any) -> bool:
+    """Whether a value is its parameter's default, as far as that can be told."""
+    if parameter.default is parameter.empty:
+        return False
+    if value is parameter.default:
+        return True
+    try:
+        return type(value) is type(parameter.default) and bool(value == parameter.default)
+    except Exception:
+        return False
+
+
+def inconsistent(leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any] | None:
+    """The first output of which two devices hold different bits of the same part."""
+    for path, leaf in leaves:
+        if not isinstance(leaf, jax.Array):
+            continue
+        array = jax.random.key_data(leaf) if is_key(leaf) else leaf
+        seen: dict[str, bytes] = {}
+        for shard in array.addressable_shards:
+            bits = np.asarray(shard.data).tobytes()
+            if seen.setdefault(str(shard.index), bits) != bits:
+                return {"what": "replicas", "path": path, "why": "its copies differ between devices"}
+    return None
+
+
+def devices_of(result: Any) -> int:
+    """On how many devices the outputs lie; 0 where they are no jax arrays."""
+    return max((len(x.devices()) for x in jax.tree.leaves(result) if isinstance(x, jax.Array)), default=0)
+
+
+def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> dict[str, Any]:
+    """How one call in one layout ends: ``"raises"``, ``"form"``, ``"value"`` or ``"equal"``."""
+    try:
+        laid = put(values, caller.axes, caller.layout, caller.count)
+        out = called(caller.function, caller.signature, laid)
+        jax.block_until_ready(out)
+    except MemoryError:
+        raise
+    except BaseException as error:
+        return {"ends": "raises", "error": describe_exception(error)}
+    try:
+        got = taken(out, caller.want, caller.count) if caller.raw else out
+    except prove.Differs as differs:
+        return {"ends": "value" if differs.failure["what"] == "replicas" else "form"}
+    if prove.same_form(got, caller.want):
+        return {"ends": "form"}
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(caller.want), allowed, strict=True)
+    near = all(prove.distance(prove.host(a), prove.host(b))[0] <= bound for a, b, bound in pairs)
+    return {"ends": "equal" if near else "value", "on": devices_of(out)}

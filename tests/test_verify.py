@@ -1,0 +1,191 @@
+"""`jax-pmap verify`: the proof alone, of code written by hand."""
+
+import json
+
+import jsonschema
+import pytest
+from project import Project, project  # noqa: F401 (a fixture)
+from referencing import Registry, Resource
+
+import jax_pmap
+from jax_pmap.model import Request, Verified
+from jax_pmap.report.as_json import schema
+
+TRAIN = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+
+    def loss_fn(params, batch):
+        error = (batch["x"] @ params["w"] - batch["y"]) ** 2
+        return jnp.sum(error * batch["mask"]) / jnp.sum(batch["mask"])
+
+
+    def train_step(params, batch, lr=0.1):
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        params = jax.tree.map(lambda p, g: p - lr * g, params, grads)
+        return params, loss
+
+
+    def make_inputs(seed=0):
+        random = np.random.default_rng(seed)
+        batch = {
+            "x": random.normal(size=(24, 3)).astype(np.float32),
+            "y": random.normal(size=24).astype(np.float32),
+            "mask": (random.random(24) < 0.8).astype(np.float32),
+        }
+        return {"w": random.normal(size=3).astype(np.float32)}, batch
+
+
+    def share(params, batch):
+        total, grads = jax.value_and_grad(lambda p: loss_fn(p, batch) * jnp.sum(batch["mask"]))(params)
+        return total, grads, jnp.sum(batch["mask"])
+
+
+    @functools.partial(jax.pmap, axis_name="d", donate_argnums=0)
+    def p_step(params, batch):
+        total, grads, number = jax.lax.psum(share(params, batch), "d")
+        return jax.tree.map(lambda p, g: p - 0.1 * g / number, params, grads), total / number
+
+
+    def averaged(params, batch):
+        loss, grads = jax.lax.pmean(jax.value_and_grad(loss_fn)(params, batch), "d")
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+
+
+    p_averaged = jax.pmap(averaged, axis_name="d", in_axes=(None, 0))
+
+
+    @functools.partial(jax.pmap, axis_name="d", in_axes=(None, 0), out_axes=None)
+    def p_unsynchronised(params, batch):
+        loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), jax.lax.pmean(loss, "d")
+
+
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+
+
+    def body(params, batch):
+        total, grads, number = share(params, batch)
+        total, number = jax.lax.psum((total, number), "d")
+        return jax.tree.map(lambda p, g: p - 0.1 * g / number, params, grads), total / number
+
+
+    sharded_step = jax.jit(
+        jax.shard_map(body, mesh=mesh, in_specs=(P(), P("d")), out_specs=(P(), P()))
+    )
+"""
+
+
+@pytest.fixture
+def trainer(project: Project) -> Project:  # noqa: F811
+    """A project with a reference and some parallel versions of it."""
+    project.write("train.py", TRAIN)
+    project.options += ["--against", "train.py::train_step", "--inputs", "train.py::make_inputs"]
+    return project
+
+
+def test_an_assigned_pmap_is_proved_on_every_device_count(trainer: Project):
+    result = trainer.run("verify", "train.py::p_step", "--output-format", "json")
+    document = json.loads(result.stdout)
+    registry = Registry().with_resources(
+        (name, Resource.from_contents(schema(name.partition(".")[0])))
+        for name in ("report.schema.json", "plan.schema.json")
+    )
+    jsonschema.Draft202012Validator(schema("verify"), registry=registry).validate(document)
+    assert result.exit_code == 0
+    assert document["status"] == "proved"
+    assert document["layout"] == {"params": "devices", "batch": "devices"}
+    assert {check["devices"] for check in document["evidence"]["checks"]} == {2, 3, 4, 8}
+
+
+def test_shard_map_is_called_as_the_reference_is(trainer: Project):
+    result = trainer.run("verify", "sharded_step", "--devices", "3")
+    assert result.exit_code == 0, result.stderr
+    assert "called as the reference is" in result.words
+    assert "proved on 3 devices" in result.words
+
+
+def test_the_mean_of_masked_means_is_named(trainer: Project):
+    says = ("the mean of what each device has by itself", "on 2 devices", "different weights")
+    trainer.refused("JP045", "verify", "train.py::p_averaged", "--devices", "2", says=says, exit_code=1)
+
+
+def test_state_that_is_not_synchronised_is_named(trainer: Project):
+    says = ("`params['w']` is what the first device has by itself on 4 devices",)
+    words = ("verify", "train.py::p_unsynchronised", "--devices", "4")
+    trainer.refused("JP045", *words, says=says, exit_code=1)
+
+
+def test_the_public_name(trainer: Project, monkeypatch: pytest.MonkeyPatch):
+    request = Request(
+        target="train.py::train_step",
+        inputs="train.py::make_inputs",
+        devices=jax_pmap.Devices(count=2),
+    )
+    verified = jax_pmap.verify("train.py::p_step", request, layout="stacked")
+    assert isinstance(verified, Verified)
+    assert verified.evidence.proved
+    assert dict(verified.layout) == {"params": "devices", "batch": "devices"}
+
+
+OTHERS = """
+    import jax
+    import jax.numpy as jnp
+
+    from train import averaged, train_step
+
+    N = jax.device_count()
+    if N == 3:
+        raise RuntimeError("three is not enough")
+
+
+    def reshaped(params, batch):
+        batch = jax.tree.map(lambda x: x.reshape(N, -1, *x.shape[1:]), batch)
+        return step(params, batch)
+
+
+    def whole(params, batch):
+        return train_step(params, jax.lax.all_gather(batch, "d", tiled=True))
+
+
+    step = jax.pmap(whole, "d", in_axes=(None, 0), out_axes=None)
+    nobody = averaged
+    number = 3
+
+
+    def failing(params, batch):
+        raise ValueError("not today")
+"""
+
+
+def test_a_file_that_chooses_its_devices_is_run_where_it_can_be(trainer: Project):
+    trainer.write("other.py", OTHERS)
+    result = trainer.run("verify", "other.py::reshaped", "--layout", "drop-in")
+    assert result.exit_code == 0, result.stderr
+    assert "proved on 2, 4, 8 devices" in result.words
+    assert "not on 3 devices: RuntimeError: three is not enough" in result.words
+
+
+def test_what_cannot_be_called_says_what_was_tried(trainer: Project):
+    trainer.write("other.py", OTHERS)
+    two = ("--devices", "2")
+    says = ("unbound axis name", "as the reference is")
+    trainer.refused("JP021", "verify", "other.py::nobody", *two, says=says)
+    trainer.refused("JP002", "verify", "other.py::number", *two, says=("is a int, not a function",))
+    says = ("ValueError: not today",)
+    trainer.refused(
+        "JP045", "verify", "other.py::failing", *two, "--layout", "drop-in", says=says, exit_code=1
+    )
+
+
+def test_options_that_cannot_be_meant(trainer: Project):
+    two = ("--devices", "2")
+    trainer.refused("JP018", "verify", "train.py::p_step", *two, "--layout", "stcked", says=("stcked",))
+    trainer.refused("JP007", "verify", "train.py::p_step", *two, "--layout", "x=devices", says=("`x`",))
+    trainer.refused("JP002", "verify", "train.py::p_stp", *two)
