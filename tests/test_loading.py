@@ -310,3 +310,38 @@ def test_options_of_a_script_have_their_defaults(project):
         project.run("plan", "train.py::mean", "--arg", "x=f32[24,3]", "--output-format", "json").stdout
     )
     assert document["status"] == "planned"
+
+
+def test_a_notebook_is_read_as_its_code_cells(project):
+    def cell(*lines, kind="code"):
+        return {"cell_type": kind, "source": [f"{line}\n" for line in lines]}
+
+    cells = [
+        cell("# Training", "def train_step(x): prose", kind="markdown"),
+        cell("%matplotlib inline", "!pip install jax", "import jax.numpy as jnp", "import no_such_data"),
+        cell("%%bash", "def train_step():", "ls"),
+        cell("%%time", "data = no_such_data.load()", "files = !ls", "data?"),
+        cell(
+            "scale = 2.0",
+            "text = '''",
+            "%kept",
+            "'''",
+            "def train_step(x):",
+            "    return jnp.mean(x) * scale",
+        ),
+        cell("for x in data:", "    train_step(x)", "    %timeit train_step(x)"),
+        cell("import jax", "def ranks(x):", "    return jnp.argsort(x)"),
+    ]
+    project.write("nb.ipynb", json.dumps({"cells": cells, "nbformat": 4}))
+    result = project.run("gen", "train_step", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    assert "# Source: nb.ipynb::train_step" in result.stdout
+    assert "scale = 2.0" in result.stdout
+    assert "nb.ipynb cell 5:6" in result.stderr
+    result = project.run("gen", "nb.ipynb::ranks", "--arg", "x=f32[24]")
+    assert "--> nb.ipynb cell 7:3:12" in result.stderr
+    assert "3 |     return jnp.argsort(x)" in result.stderr
+    # A file is meant before a notebook that repeats it.
+    project.write("train.py", "def train_step(x): return x")
+    result = project.run("plan", "train_step", "--no-proof", "--arg", "x=f32[24]")
+    assert "train.py::train_step" in result.stdout + result.stderr

@@ -248,8 +248,9 @@ def test_a_folder_a_notebook_and_other_files(training):
     os.mkfifo(training / "fifo.py")
     assert "pkg/m.py::f" in refused("pkg::f", training, "JP001").hint
     assert "FILE::g" in refused("pkg::g", training, "JP001").hint
-    assert "nbconvert" in refused("nb.ipynb::f", training, "JP001").hint
-    assert "nbconvert" in refused("nb.ipynb", training, "JP001").hint
+    assert "is empty" in refused("nb.ipynb::f", training, "JP002").reason
+    (training / "nb.ipynb").write_text("[")
+    assert "not the JSON of a notebook" in refused("nb.ipynb::f", training, "JP005").reason
     assert "not a Python file" in refused("notes.txt::f", training, "JP001").reason
     assert "not a regular file" in refused("fifo.py::f", training, "JP001").reason
     assert "not a Python file" in refused("/dev/null::f", training, "JP001").reason

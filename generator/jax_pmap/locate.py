@@ -22,6 +22,7 @@ from jax_pmap import sources
 from jax_pmap.config import is_project_root, project_root
 from jax_pmap.files import MARK, is_generated
 from jax_pmap.model import Refusal, RefusalError, Source, Span
+from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.definition import Definition, find, statements
 
 _Import: TypeAlias = ast.Import | ast.ImportFrom
@@ -141,14 +142,8 @@ class _Search:
             _refuse(
                 "JP001", f"`{text}` is a folder.", f"Name a file in it: {inside or f'`FILE::{qualname}`'}."
             )
-        if path.suffix == ".ipynb":
-            _refuse(
-                "JP001",
-                f"`{text}` is a notebook, and only Python files are read.",
-                f"Save it as a script, `jupyter nbconvert --to script {self._typed(path)}`, and name that.",
-            )
-        if path.suffix != ".py":
-            _refuse("JP001", f"`{text}` is not a Python file.", "Name a file that ends in `.py`.")
+        if path.suffix not in (".py", ".ipynb"):
+            _refuse("JP001", f"`{text}` is not a Python file.", "Name a file that ends in `.py` or `.ipynb`.")
         return path
 
     def _missing_file(self, text: str, path: Path, qualname: str) -> NoReturn:
@@ -246,6 +241,8 @@ class _Search:
         exact = [c for c in found if c.qualname == qualname]
         # A dotted name is exact; a method or nested function may go by its last part where nothing else does.
         found = exact or found
+        # A notebook repeats what a file defines more often than it is meant.
+        found = [c for c in found if not is_notebook(c.path)] or found
         if len(found) > 1:
             self._several(found, f"function `{qualname}`")
         if found:
@@ -399,6 +396,8 @@ class _Search:
                     "Move the function to a file of its own.",
                 )
             path.read_bytes()
+            if is_notebook(path):
+                _refuse("JP005", f"`{shown}` is not the JSON of a notebook.", "Save it again in Jupyter.")
         except OSError as error:
             what = error.strerror or error
             _refuse("JP001", f"`{shown}` cannot be read: {what}.", "Check its permissions.")

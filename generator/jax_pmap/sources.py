@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from jax_pmap import notebook
 from jax_pmap.model import Refusal, RefusalError, Span
 
 #: Folders that hold no source of the project's own; hidden ones and virtual environments are left out too.
@@ -44,7 +45,7 @@ class TooManyFilesError(Exception):
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """Every ``.py`` file of a project, in a fixed order, not following links to folders.
+    """Every Python file and notebook of a project, in a fixed order, not following links to folders.
 
     Raises:
         TooManyFilesError: past `MAX_ENTRIES`.
@@ -59,18 +60,22 @@ def python_files(folder: Path) -> Iterator[Path]:
             continue
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
         for name in sorted(files):
-            if name.endswith(".py") and not name.startswith("."):
+            if name.endswith((".py", ".ipynb")) and not name.startswith("."):
                 yield Path(top, name)
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Contents of a file of reasonable size, None for anything else (pipes, unreadable files …)."""
+    """Contents of a file of reasonable size, None for anything else (pipes, unreadable files …).
+
+    Of a notebook, the Python code of its cells.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SIZE:
             return None
-        return path.read_bytes()
-    except (OSError, ValueError):
+        data = path.read_bytes()
+        return notebook.python_text(data).encode() if notebook.is_notebook(path) else data
+    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
         return None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jax_pmap.model import Refusal, RefusalError, Request
+from jax_pmap.notebook import is_notebook, place
 from jax_pmap.reading.slice import Module, Slice
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
@@ -39,8 +40,10 @@ def import_target(session: Session, target: Target, request: Request) -> Importe
     loader = _Loader(session, target, module, needed, needed | _names_for_inputs(target, request))
     source = target.source
     whole: WorkerProblem | None = None
-    work = module.work()
-    if work is not None:
+    work = None if is_notebook(source.path) else module.work()
+    if is_notebook(source.path):
+        why = f"`{source.shown_path}` is a notebook"
+    elif work is not None:
         why = f"importing `{source.shown_path}` would run the program (line {work})"
     elif module.under_guard(needed):
         why = (
@@ -57,7 +60,7 @@ def import_target(session: Session, target: Target, request: Request) -> Importe
     try:
         return loader.part(why)
     except WorkerProblem as problem:
-        if whole is None and problem.kind == "import":
+        if whole is None and problem.kind == "import" and not is_notebook(source.path):
             # What it needs may be made by the program itself.
             try:
                 return loader.whole()
@@ -115,7 +118,7 @@ class _Loader:
         carried = self.module.slice_for(self.needed)
         notes = [f"{why}; only what `{self.target.facts.name}` needs was loaded{self._left_out(carried)}"]
         for line, name in self.slice.doubtful:
-            notes.append(f"line {line}, which is given `{name}` and may change it, was left out")
+            notes.append(f"{self._line(line)}, which is given `{name}` and may change it, was left out")
         if tolerant:
             for name, line, error in answer["failed"]:
                 notes.append(
@@ -124,11 +127,17 @@ class _Loader:
                 )
         return Imported(carried, (*notes, *self._notes(answer)))
 
+    def _line(self, line: int) -> str:
+        """``"line 12"``, of a notebook ``"line 4 of cell 3"``."""
+        source = self.target.source
+        found = place(source.text, line) if is_notebook(source.path) else None
+        return f"line {found[1]} of cell {found[0]}" if found else f"line {line}"
+
     def _left_out(self, carried: Slice) -> str:
         words = []
         if carried.definitions:
             words.append("and the emitted file carries a copy of it")
-        if self.slice.left_out:
+        if self.slice.left_out and not is_notebook(self.target.source.path):
             words.append(f"without {_ranges(self.slice.left_out)}")
         return "".join(f", {word}" for word in reversed(words))
 
@@ -187,7 +196,9 @@ class _Loader:
             names = self.slice.chain_of(problem.data["name"])
         if names:
             chain = " → ".join([target.facts.name, *names])
-            reason += f". `{target.facts.name}` needs it: {chain}" + (f" (line {line})" if line else "")
+            reason += f". `{target.facts.name}` needs it: {chain}" + (
+                f" ({self._line(line)})" if line else ""
+            )
         return Refusal("JP008", reason, self._hint(error), span, error_details(error))
 
     def _own_line(self, error: Answer) -> int | None:

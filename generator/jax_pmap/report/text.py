@@ -17,6 +17,7 @@ from typing import IO
 
 from rich.cells import cell_len
 
+from jax_pmap import notebook
 from jax_pmap.model import Argument, Backend, Evidence, Generated, Leaf, Plan, Refusal, Role, Span, Verified
 from jax_pmap.report.layout import Cell, Column, Console, clip, natural_width, print_table
 
@@ -370,7 +371,8 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
 
 
 def _place(span: Span) -> str:
-    return f"{_clean(span.file)}:{span.line}"
+    file, line = _file_and_line(span)
+    return f"{_clean(file)}:{line}"
 
 
 def human_bytes(size: int) -> str:
@@ -448,11 +450,13 @@ def _tail(lines: list[str]) -> list[str]:
 
 def _print_source(span: Span, console: Console) -> None:
     """``--> file:line:column`` and, where the file can be read, its line with carets under the span."""
-    margin = " " * len(str(span.line))
-    console.print((f"{margin}--> {_clean(str(span))}", "cyan"))
-    source = _source_line(span)
-    if source is None:
+    file, number = _file_and_line(span)
+    margin = " " * len(str(number))
+    console.print((f"{margin}--> {_clean(file)}:{number}:{span.column + 1}", "cyan"))
+    lines = _file_lines(span.file) or []
+    if not 0 < span.line <= len(lines):
         return
+    source = lines[span.line - 1]
     # Carets are placed by what is shown: tabs become blanks, wide characters take two cells.
     before = _visible(source[: span.column])
     end = span.end_column if span.end_line == span.line and span.end_column > span.column else len(source)
@@ -467,8 +471,8 @@ def _print_source(span: Span, console: Console) -> None:
     marked = clip(marked, max(room - cell_len(before), 8))
     line = clip(before + marked + after, room)
     carets = " " * cell_len(before) + "^" * max(cell_len(marked.rstrip()), 1)
-    for number, text, style in ((margin, "", ""), (str(span.line), line, ""), (margin, carets, "red")):
-        console.print((f"{number} | ", "cyan"), (text, style))
+    for head, text, style in ((margin, "", ""), (str(number), line, ""), (margin, carets, "red")):
+        console.print((f"{head} | ", "cyan"), (text, style))
 
 
 def _visible(text: str, column: int = 0) -> str:
@@ -476,17 +480,27 @@ def _visible(text: str, column: int = 0) -> str:
     return _clean((" " * (column % 8) + text).expandtabs()[column % 8 :])
 
 
-def _source_line(span: Span) -> str | None:
+def _file_lines(name: str) -> list[str] | None:
+    """Lines of a file that a span names, of a notebook those of its code."""
     # Spans name files relative to the project, which may be entered from a folder below its root.
     for folder in (Path.cwd(), *Path.cwd().parents):
         try:
-            with tokenize.open(folder / span.file) as file:
-                lines = file.read().split("\n")
+            if notebook.is_notebook(name):
+                return notebook.python_text((folder / name).read_bytes()).split("\n")
+            with tokenize.open(folder / name) as file:
+                return file.read().split("\n")
         except (FileNotFoundError, NotADirectoryError):
             if (folder / "pyproject.toml").exists() or (folder / ".git").exists():
                 return None
         except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
             return None
-        else:
-            return lines[span.line - 1] if 0 < span.line <= len(lines) else None
     return None
+
+
+def _file_and_line(span: Span) -> tuple[str, int]:
+    """A file and a line as people find them: ``("train.py", 12)``, ``("nb.ipynb cell 3", 4)``."""
+    if notebook.is_notebook(span.file):
+        found = notebook.place("\n".join(_file_lines(span.file) or []), span.line)
+        if found is not None:
+            return f"{span.file} cell {found[0]}", found[1]
+    return span.file, span.line

@@ -76,6 +76,8 @@ def import_file(
             assert spec.loader is not None
             spec.loader.exec_module(module)
         else:
+            if path.endswith(".ipynb"):
+                linecache.cache[path] = (len(source), None, source.splitlines(True), path)
             exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
         if package:
             setattr(sys.modules[package], name.rpartition(".")[2], module)
@@ -110,7 +112,7 @@ def keep_flags(path: str) -> Callable[[], None]:
 
 def define(source: str, filename: str, name: str, namespace: dict[str, Any]) -> Any:
     """Run `source`, which defines `name`, in `namespace`; tracebacks show its lines."""
-    if source.strip() not in "".join(linecache.getlines(filename)):
+    if not filename.endswith(".ipynb") and source.strip() not in "".join(linecache.getlines(filename)):
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     exec(compile(source, filename, "exec", dont_inherit=True), namespace)
     return namespace[name]
