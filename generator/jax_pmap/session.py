@@ -81,6 +81,8 @@ class Session:
         self.memory = DEFAULT_MEMORY if memory is None else memory
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions: Answer = {}
+        #: Whether what will be compiled is a long program; to be said before the first question.
+        self.large = False
         self._closed = False
         self._started = False
         self._greeted = False
@@ -127,7 +129,7 @@ class Session:
         assert self._process.stdout is not None
         self._drain = threading.Thread(target=self._keep_output, args=(self._process.stdout,), daemon=True)
         self._drain.start()
-        self._send("hello", {"devices": devices, "memory": self.memory})
+        self._send("hello", {})
 
     def __enter__(self) -> Session:
         """Nothing to do: the process is already starting while the generator imports its own modules."""
@@ -299,6 +301,8 @@ class Session:
         if not self._greeted:
             self.versions = self._checked(self._receive("starting the worker"), "starting the worker")
             self._greeted = True
+            self._send("devices", {"devices": self.devices, "memory": self.memory, "large": self.large})
+            self.versions |= self._checked(self._receive("starting the worker"), "starting the worker")
         self._send(method, request)
         return self._checked(self._receive(doing), doing)
 

@@ -95,6 +95,8 @@ class Statement:
     #: Identity of the suite it stands in and its place there.
     block: int
     order: int
+    #: The name it adds to: ``total`` of ``total = total + x`` and ``total += x``.
+    accumulates: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ class Body:
         blank = Statement(index, scope, kind, self.span(node), points, None, reads, block, order)
         self.statements[index] = blank
         point = self._walk(value, index, None, kind == "test") if value is not None else None
-        statement = replace(blank, value=point)
+        statement = replace(blank, value=point, accumulates=accumulated(node))
         self.statements[index] = statement
         self.statement_nodes[node] = statement
 
@@ -404,6 +406,31 @@ def is_linear(node: cst.CSTNode) -> bool:
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus | cst.Plus)
     return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.Subscript)
+
+
+def accumulated(node: cst.BaseSmallStatement) -> str | None:
+    """The name a statement does nothing to but add to it or subtract from it, or None."""
+    if isinstance(node, cst.AugAssign):
+        name = node.target.value if isinstance(node.target, cst.Name) else None
+        adds = isinstance(node.operator, cst.AddAssign | cst.SubtractAssign)
+        return name if adds and name not in names_in(node.value) else None
+    if not isinstance(node, cst.Assign) or len(node.targets) != 1:
+        return None
+    target = node.targets[0].target
+    terms = sum_terms(node.value)
+    if not isinstance(target, cst.Name) or len(terms) == 1:
+        return None
+    with_name = [term for term in terms if target.value in names_in(term)]
+    return target.value if len(with_name) == 1 and isinstance(with_name[0], cst.Name) else None
+
+
+def sum_terms(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What a sum adds up; the right of a minus is not looked into."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+        return [*sum_terms(node.left), *sum_terms(node.right)]
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
+        return [*sum_terms(node.left), node.right]
+    return [node]
 
 
 def lines_of(suite: cst.CSTNode) -> Sequence[cst.CSTNode]:

@@ -154,7 +154,19 @@ class Observer:
             for s in body.statements.values()
             if s.kind == "return" and s.value is not None and s.scope == body.scope.index
         ]
+        self.next_mention = self._next_mentions()
         self.read_names = frozenset(name for s in body.statements.values() for name in s.reads)
+
+    def _next_mentions(self) -> dict[int, Statement]:
+        """For each statement of the target that binds one name, the next one that reads or binds it."""
+        following: dict[int, Statement] = {}
+        last: dict[str, Statement] = {}
+        for statement in sorted(self.body.statements.values(), key=lambda s: place(s.span)):
+            for name in {*statement.reads, *(name for name, _ in statement.names)} & last.keys():
+                following[last.pop(name).index] = statement
+            if len(statement.names) == 1 and statement.scope == self.body.scope.index:
+                last[statement.names[0][0]] = statement
+        return following
 
     def _know(self, body: Body, gradient_calls: Sequence[GradientCall]) -> None:
         """Take the places of one more body into the tables."""
@@ -211,7 +223,7 @@ class Observer:
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
         plain, plain_prelude = self._code(state, ())
-        woven, woven_prelude = self._code(state, state.syncs)
+        woven, woven_prelude = self._code(state, state.syncs) if state.syncs else (plain, plain_prelude)
         self.say(f"observing on {count} shards ({len(state.syncs)} collectives)")
         return self.session.ask(
             "observe",
@@ -371,6 +383,8 @@ class Observer:
                 if depends:
                     tainted |= {name for name, _ in statement.names}
                     continue
+                if self._added_to(statement, event, events):
+                    continue
                 if self._mend_assignment(state, statement, events):
                     advanced = True
                     handled.add(statement.index)
@@ -442,6 +456,21 @@ class Observer:
             for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
                 added |= state.add(sync, point)
         return added
+
+    def _added_to(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
+        """Whether all that is done with a partial value is to add to it, partial in the same way.
+
+        Then the sum is made whole once, where it is used, and not at every statement.
+        """
+        if len(statement.names) != 1:
+            return False
+        name = statement.names[0][0]
+        following = self.next_mention.get(statement.index)
+        if following is None or following.accumulates != name or following.block != statement.block:
+            return False
+        later = [other for other in events if other.point == following.names[0][1]]
+        op = event.whole_op(numbers=False)
+        return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
 
     def _mend_kept(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make whole what a statement like ``parts.append(jnp.mean(x))`` puts into a local container."""
@@ -573,7 +602,8 @@ class Observer:
             return False
         if statement.index not in state.expanded:
             state.expanded.add(statement.index)
-            return True
+            if len(self.by_point) > TAP_ALL:
+                return True
         first: dict[int, Event] = {}
         for event in events:
             if event.point in self.by_point and self.owner[event.point] is statement:

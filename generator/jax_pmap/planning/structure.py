@@ -8,6 +8,7 @@ they ask an argument that is split, since what they would do with other parts wa
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 
 from jax_pmap.model import refused
@@ -76,9 +77,10 @@ def parameters(function: Function) -> list[str]:
 
 def own_nodes(function: Function) -> Iterator[ast.expr | ast.stmt]:
     """Expressions and statements of a function, those of nested functions left out."""
-    waiting: list[ast.AST] = list(function.body) if isinstance(function, ast.FunctionDef) else [function.body]
+    body: list[ast.AST] = list(function.body) if isinstance(function, ast.FunctionDef) else [function.body]
+    waiting = deque(body)
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.popleft()
         if isinstance(node, ast.expr | ast.stmt):
             yield node
         if not isinstance(node, ast.FunctionDef | ast.Lambda):
@@ -152,9 +154,10 @@ def asking(function: Function, names: set[str], own: bool) -> Iterator[tuple[ast
 
     In the target's own statements (`own`) tests are left out: what they decide is guarded.
     """
+    left_out = tested(function) if own else frozenset()
     for node in own_nodes(function):
         name: str | None = None
-        if isinstance(node, ast.Call) and not (own and tested(function, node)):
+        if isinstance(node, ast.Call) and node not in left_out:
             name = asked(node)
         elif isinstance(node, ast.Compare) and not own and len(node.ops) == 1:
             if isinstance(node.ops[0], ast.In | ast.NotIn):
@@ -184,6 +187,7 @@ def asked(node: ast.expr) -> str | None:
     return None
 
 
-def tested(function: Function, call: ast.Call) -> bool:
-    """Whether a call stands in the test of an if statement."""
-    return any(isinstance(node, ast.If) and call in list(ast.walk(node.test)) for node in own_nodes(function))
+def tested(function: Function) -> frozenset[ast.AST]:
+    """Everything in the tests of a function's if statements."""
+    tests = [node.test for node in own_nodes(function) if isinstance(node, ast.If)]
+    return frozenset(node for test in tests for node in ast.walk(test))

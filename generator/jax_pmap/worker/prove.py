@@ -177,7 +177,7 @@ def bounds(trial: Trial, coarse: Trial | None, coarse_eps: float, eps: float) ->
     `trial` shows how much the function amplifies rounding; one unit in the last place of the
     largest element is the least that is assumed. That is scaled to `eps`, the precision
     `trial` was run in. None for `coarse`: the two cannot be compared, since random numbers are
-    drawn, and `ASSUMED` stands in for the measurement.
+    drawn, and `ASSUMED` stands in for the measurement, as it does where `coarse` overflows.
     """
     out = []
     for fine, rough in zip(trial.results, (coarse or trial).results, strict=True):
@@ -186,11 +186,12 @@ def bounds(trial: Trial, coarse: Trial | None, coarse_eps: float, eps: float) ->
             if category(b) == "opaque":
                 row.append(0.0)
                 continue
-            error, scale = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
             exact = host(b).dtype.kind not in "fcV"
-            unit = max(error / coarse_eps if np.isfinite(error) else 0.0, scale)
-            if coarse is None:
-                unit = ASSUMED * scale
+            _, scale = distance(host(b), host(b))
+            error, _ = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
+            # The coarser run may overflow where the finer one does not: nothing was measured then.
+            measured = coarse is not None and np.isfinite(error)
+            unit = max(error / coarse_eps, scale) if measured else ASSUMED * scale
             row.append(0.0 if exact else SLACK * unit * eps)
         out.append(row)
     return out
