@@ -29,7 +29,7 @@ def refreshed(text: str, folder: Path) -> str:
                 output = (folder / words[1]).read_text(encoding="utf-8")
             else:
                 done = run(words, folder)
-                output = done.stdout if language == "python" else done.stderr
+                output = done.stdout if language == "python" or words[1] == "check" else done.stderr
             return f"<!-- output of: {command} -->\n```{language}\n{output.strip()}\n```"
         name = re.match(r"# (\w+\.py)\n", body)
         if language == "python" and name:
@@ -43,6 +43,21 @@ def refreshed(text: str, folder: Path) -> str:
         return match[0]
 
     return FENCE.sub(replace, text)
+
+
+def with_rules(text: str) -> str:
+    """`text` with the table of `check`'s rules between its two comments made anew."""
+    from jax_pmap import diagnostics
+
+    codes = [code for code in diagnostics.codes() if code.startswith("JP1")]
+    rows = [f"| {code} | {diagnostics.find(code).title} |" for code in codes]
+    table = "\n".join(["| code | |", "|---|---|", *rows])
+    return re.sub(
+        r"<!-- rules -->\n.*?<!-- end of rules -->",
+        lambda _: f"<!-- rules -->\n{table}\n<!-- end of rules -->",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -63,6 +78,7 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         if "<!-- output of:" not in text:
             continue
+        text = with_rules(text)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             for example in (REPOSITORY / "examples").glob("*.py"):

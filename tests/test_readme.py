@@ -108,7 +108,8 @@ def check_output(block: Block, folder: Path) -> None:
         got = (folder / words[1]).read_text(encoding="utf-8")
     else:
         done = run([sys.executable, "-m", "jax_pmap", *words[1:]], folder)
-        got = done.stdout if block.language == "python" else done.stderr
+        on_stdout = block.language == "python" or words[1] == "check"
+        got = done.stdout if on_stdout else done.stderr
     assert steady(block.text) == steady(got), block.output_of
 
 
@@ -134,6 +135,15 @@ def test_links_and_pictures_are_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_every_rule_is_in_the_table() -> None:
+    from jax_pmap import diagnostics
+
+    text = (REPOSITORY / "docs" / "check.md").read_text(encoding="utf-8")
+    for code in diagnostics.codes():
+        if code.startswith("JP1"):
+            assert f"| {code} | {diagnostics.find(code).title} |" in text, "run docs/refresh.py"
 
 
 def test_pages_were_found() -> None:

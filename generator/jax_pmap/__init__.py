@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jax_pmap.checking.findings import Finding
+    from jax_pmap.checking.run import CheckReport, CheckRequest, check
     from jax_pmap.model import (
         Backend,
         Check,
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "Check",
+    "CheckReport",
+    "CheckRequest",
     "Devices",
     "Evidence",
+    "Finding",
     "Generated",
     "Plan",
     "Refusal",
@@ -37,6 +42,7 @@ __all__ = [
     "Span",
     "Verified",
     "__version__",
+    "check",
     "generate",
     "make_plan",
     "verify",
@@ -45,13 +51,22 @@ __all__ = [
 #: As in pyproject.toml; asking `importlib.metadata` takes longer than writing a file.
 __version__ = "0.1.0"
 
-_PIPELINE = frozenset({"generate", "make_plan", "verify"})
+#: Name -> module, for what is not a record of `jax_pmap.model`.
+_ELSEWHERE = {
+    "CheckReport": "jax_pmap.checking.run",
+    "CheckRequest": "jax_pmap.checking.run",
+    "Finding": "jax_pmap.checking.findings",
+    "check": "jax_pmap.checking.run",
+    "generate": "jax_pmap.pipeline",
+    "make_plan": "jax_pmap.pipeline",
+    "verify": "jax_pmap.pipeline",
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module("jax_pmap.pipeline" if name in _PIPELINE else "jax_pmap.model")
+    module = importlib.import_module(_ELSEWHERE.get(name, "jax_pmap.model"))
     value = getattr(module, name)
     globals()[name] = value
     return value

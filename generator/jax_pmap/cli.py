@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 if TYPE_CHECKING:
+    from jax_pmap.checking.run import CheckRequest
     from jax_pmap.diagnostics.base import Diagnostic
     from jax_pmap.model import Generated, Plan, Refusal, Request, Verified
 
@@ -59,7 +60,7 @@ class _Group(click.Group):
 
 
 #: Headings of the help, in order; options without one (``--help``) go under the last.
-_SECTIONS = ("Output", "Inputs", "Roles", "Parallel code", "Running", "Screen")
+_SECTIONS = ("Output", "Inputs", "Roles", "Rules", "Parallel code", "Running", "Screen")
 
 
 class _Option(click.Option):
@@ -292,6 +293,83 @@ def verify(**options: Any) -> int:
     reference takes (B, ...), it may take (N, B/N, ...) and copies (N, ...) of the rest.
     """
     return _answer({**options, "target": options["parallel"]}, _verify)
+
+
+@main.command(
+    cls=_Command,
+    short_help="Check parallel code, for CI.",
+    epilog="""\
+\b
+Examples:
+  jax-pmap check
+  jax-pmap check src --output-format github
+  jax-pmap check --select JP10 --fix train.py
+  jax-pmap check - --stdin-filename train.py < train.py
+
+Exit status: 0 nothing found, 1 something found, 2 part of it could not be checked.
+""",
+)
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@_option("--fix", section="Output", is_flag=True, help="Mend what can be mended for certain.")
+@_option("--select", section="Rules", multiple=True, metavar="CODE", help="Only these, such as JP104 or JP1.")
+@_option("--ignore", section="Rules", multiple=True, metavar="CODE", help="All but these.")
+@_option("--stdin-filename", section="Inputs", metavar="FILE", help="Name of the text given as `-`.")
+@_option("--no-cache", section="Running", is_flag=True, help="Look at every file anew.")
+@_option(
+    "--output-format",
+    section="Screen",
+    type=click.Choice(["text", "json", "github", "sarif"]),
+    default="text",
+    help="Text for people, one document, or annotations.",
+)
+@_option("-q", "--quiet", section="Screen", is_flag=True, help="No summary.")
+@_option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step.")
+@_option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line.")
+def check(**options: Any) -> int:
+    """Check the parallel code below each PATH (default: the current folder).
+
+    What is found goes to stdout, a summary to stderr. A comment `# jax-pmap: ignore[JP104]` on a line
+    switches a rule off there.
+    """
+    from jax_pmap.checking.run import check as run_check
+    from jax_pmap.model import Refusal
+
+    with _progress({**options, "no_proof": False}) as say, _unwound():
+        result = run_check(_check_request(options), say)
+    if isinstance(result, Refusal):
+        _print_report({**options, "output_format": "text"}, result, None, None)
+        return EXIT_COULD_NOT_ASK
+    from jax_pmap.report import findings
+
+    form = options["output_format"]
+    shown = findings.render(result, form, color=_styled(sys.stdout, options))
+    if result.text is not None:  # a text was given and is handed back mended: the rest goes to stderr
+        _stdout(result.text)
+        click.echo(shown, err=True, nl=False)
+    else:
+        _stdout(shown)
+    if not options["quiet"]:
+        click.echo(f"jax-pmap: {findings.summary(result)}", err=True)
+    return result.exit_code
+
+
+def _check_request(options: dict[str, Any]) -> CheckRequest:
+    from jax_pmap.checking.run import CheckRequest
+    from jax_pmap.options import codes
+
+    paths = options["paths"]
+    text = None
+    if paths == ("-",):
+        text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+    return CheckRequest(
+        paths=paths,
+        select=codes(options["select"]),
+        ignore=codes(options["ignore"]),
+        fix=options["fix"],
+        cache=not options["no_cache"],
+        text=text,
+        text_name=options["stdin_filename"] or "<stdin>",
+    )
 
 
 @main.command(

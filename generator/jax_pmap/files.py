@@ -147,6 +147,21 @@ def write_code(path: Path, code: str, *, force: bool = False, newline: str = "\n
         _refuse_os(path, error)
 
 
+def write_text(path: Path, data: bytes) -> None:
+    """Replace the contents of the user's own file at `path`, whole or not at all, keeping mode and links.
+
+    Raises:
+        RefusalError: JP016, with `path` as it was.
+    """
+    real, status, old = _writable(path, True)
+    if old == data:
+        return
+    try:
+        _replace(real, data, status)
+    except OSError as error:
+        _refuse_os(path, error)
+
+
 def check_writable(path: Path, *, force: bool = False) -> None:
     """Refuse now what `write_code` would refuse after the work.
 

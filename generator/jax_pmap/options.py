@@ -81,6 +81,11 @@ def timeout(text: str) -> float:
     return seconds
 
 
+def codes(texts: Sequence[str]) -> tuple[str, ...]:
+    """``("jp104,JP105", "JP11")`` as ``("JP104", "JP105", "JP11")``."""
+    return tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
+
+
 def one_of(option: str, text: str, known: Sequence[str]) -> str:
     """`text`, if it is one of `known`."""
     if text not in known:

@@ -45,7 +45,12 @@ class TooManyFilesError(Exception):
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """Every Python file and notebook of a project, in a fixed order, not following links to folders.
+    """Every Python file and notebook of a project; see `project_files`."""
+    return project_files(folder, (".py", ".ipynb"))
+
+
+def project_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    """Every file of a project that ends in one of `suffixes`, in a fixed order, links to folders aside.
 
     Raises:
         TooManyFilesError: past `MAX_ENTRIES`.
@@ -60,7 +65,7 @@ def python_files(folder: Path) -> Iterator[Path]:
             continue
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
         for name in sorted(files):
-            if name.endswith((".py", ".ipynb")) and not name.startswith("."):
+            if name.endswith(suffixes) and not name.startswith("."):
                 yield Path(top, name)
 
 

@@ -1,21 +1,26 @@
-"""Every refusal code, one file each (`jpNNN.py`), found by name: adding a file registers it."""
+"""Every code, one file each (`jpNNN.py`), found by name: adding a file registers it.
+
+Refusals are here; the rules of `check` are in `checking/rules/`, with the diagnostic in the rule's own file.
+"""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jax_pmap.diagnostics.base import Diagnostic
 
+_RULES = str(Path(__file__).parents[1] / "checking" / "rules")
 _CODE = re.compile(r"JP\d{3}", re.ASCII)
 
 
 def codes() -> tuple[str, ...]:
     """All registered codes, in order."""
-    names = (module.name.upper() for module in pkgutil.iter_modules(__path__))
+    names = (module.name.upper() for path in (__path__, [_RULES]) for module in pkgutil.iter_modules(path))
     return tuple(sorted(name for name in names if _CODE.fullmatch(name)))
 
 
@@ -23,7 +28,10 @@ def find(code: str) -> Diagnostic | None:
     """The diagnostic registered as `code` (``"JP043"``), or None. Loads that one file only."""
     if code not in codes():
         return None
-    module = importlib.import_module(f"{__name__}.{code.lower()}")
+    package = (
+        __name__ if (Path(__file__).parent / f"{code.lower()}.py").is_file() else "jax_pmap.checking.rules"
+    )
+    module = importlib.import_module(f"{package}.{code.lower()}")
     diagnostic: Diagnostic = module.DIAGNOSTIC
     return diagnostic
 

@@ -1,0 +1,538 @@
+"""One Python module as the rules see it: what every name stands for, through aliases and `partial`.
+
+Nothing is imported or run. A name stands for something only where that is certain: one binding, or several
+that agree. Everything else is unknown, and rules stay silent about what is unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from jax_pmap.checking.findings import Edit, Finding
+from jax_pmap.model import Span
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
+
+_SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_ASKS = re.compile(r"version|hasattr|getattr|_HAS_|HAVE_|TYPE_CHECKING")
+#: Names under which the same thing can be had.
+_CANONICAL = {
+    "jax.experimental.shard_map.shard_map": "jax.shard_map",
+    "jax.api.pmap": "jax.pmap",
+    "jax._src.api.pmap": "jax.pmap",
+    "jax.ad_checkpoint.checkpoint": "jax.checkpoint",
+    "jax.remat": "jax.checkpoint",
+    "jax.random.key": "jax.random.PRNGKey",
+    "jax.tree_util.tree_map": "jax.tree.map",
+    "jax.tree_map": "jax.tree.map",
+    "jax.tree_multimap": "jax.tree.map",
+    "jax.lax.parallel.axis_index": "jax.lax.axis_index",
+}
+
+
+class _Unknown:
+    """The value of what cannot be told by reading."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN: Final = _Unknown()
+
+
+@dataclass(slots=True)
+class Scope:
+    """A namespace and what is bound in it."""
+
+    node: ast.AST
+    parent: Scope | None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    #: Names declared `global` or `nonlocal` here.
+    outer: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One way a name gets its value in a scope."""
+
+    #: ``"import"``, ``"assign"``, ``"def"``, ``"param"`` or ``"other"``.
+    kind: str
+    #: Dotted name of what is imported.
+    qualname: str = ""
+    #: What is assigned, or the definition.
+    value: ast.AST | None = None
+    scope: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRef:
+    """A function of this module as an expression refers to it."""
+
+    node: Function
+    #: Leading parameters that are bound already (`self`, or by `partial`).
+    bound: int = 0
+    #: Parameters bound by keyword.
+    keywords: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A call, with what `functools.partial` had collected put in front of its own arguments."""
+
+    qualname: str
+    args: tuple[ast.expr | Function, ...]
+    keywords: dict[str, ast.expr]
+    #: The expression or decorator to point at.
+    node: ast.expr
+    #: True when `*args` or `**kwargs` hide arguments.
+    open: bool = False
+    #: True when the application is a decorator that is a plain call: ``@jax.pmap(axis_name=…)``.
+    factory: bool = False
+
+    def argument(self, position: int, name: str) -> ast.expr | Function | None:
+        """The argument at `position` or called `name`, None where it is not given."""
+        if name in self.keywords:
+            return self.keywords[name]
+        return self.args[position] if position < len(self.args) else None
+
+
+class Module:
+    """A parsed module with its scopes; see the functions below for what can be asked."""
+
+    def __init__(self, text: str, shown: str, tree: ast.Module) -> None:
+        self.text = text
+        self.shown = shown
+        self.tree = tree
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.scopes: dict[ast.AST, Scope] = {}
+        self._qualnames: dict[ast.AST, str | None] = {}
+        self._applications: dict[ast.Call, Application | None] = {}
+        self._collect(tree, Scope(tree, None))
+
+    # --- places ---------------------------------------------------------------------------
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", self.text))]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Lines as Python counts them, without their ends."""
+        return re.split(r"\r\n|\r|\n", self.text)
+
+    def column(self, line: int, byte_column: int) -> int:
+        """Characters before the place that `ast` counts in UTF-8 bytes."""
+        text = self.lines[line - 1]
+        if text.isascii():
+            return byte_column
+        return len(text.encode()[:byte_column].decode(errors="replace"))
+
+    def offset(self, line: int, byte_column: int) -> int:
+        """Offset into the text of a place that `ast` gives."""
+        return self._starts[line - 1] + self.column(line, byte_column)
+
+    def bounds(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Offsets of the start and the end of `node`."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return (
+            self.offset(node.lineno, node.col_offset),
+            self.offset(node.end_lineno, node.end_col_offset),
+        )
+
+    def source(self, node: ast.expr | ast.stmt) -> str:
+        """The text of `node` as it is written."""
+        start, end = self.bounds(node)
+        return self.text[start:end]
+
+    def span(self, node: ast.expr | ast.stmt) -> Span:
+        """The place of `node`."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return Span(
+            self.shown,
+            node.lineno,
+            self.column(node.lineno, node.col_offset),
+            node.end_lineno,
+            self.column(node.end_lineno, node.end_col_offset),
+        )
+
+    def finding(
+        self, code: str, node: ast.expr | ast.stmt, message: str, hint: str, edits: tuple[Edit, ...] = ()
+    ) -> Finding:
+        """A finding at `node`."""
+        return Finding(code, message, hint, self.span(node), edits)
+
+    def replace(self, node: ast.expr | ast.stmt, text: str) -> Edit:
+        """The edit that puts `text` in the place of `node`."""
+        return Edit(*self.bounds(node), text)
+
+    def import_edit(self, statement: str) -> tuple[Edit, ...]:
+        """The edit that adds an import behind the docstring and `__future__`; none where it is there."""
+        name = statement.removeprefix("import ").strip()
+        found = self.scopes[self.tree].bindings.get(name, [])
+        if any(binding.kind == "import" and binding.qualname == name for binding in found):
+            return ()
+        newline = "\r\n" if "\r\n" in self.text else "\n"
+        last: ast.stmt | None = None
+        for node in self.tree.body:
+            docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            if not (docstring or future):
+                break
+            last = node
+        if last is None:
+            first = self.tree.body[0]
+            at = self.offset(first.lineno, 0)
+            return (Edit(at, at, f"{statement}{newline}"),)
+        at = self.bounds(last)[1]
+        gap = newline if isinstance(last, ast.ImportFrom) else newline * 2
+        return (Edit(at, at, f"{gap}{statement}"),)
+
+    # --- scopes ---------------------------------------------------------------------------
+
+    def _bind(self, scope: Scope, name: str, binding: Binding) -> None:
+        while name in scope.outer and scope.parent is not None:
+            scope = scope.parent
+        scope.bindings.setdefault(name, []).append(binding)
+
+    def _collect(self, node: ast.AST, scope: Scope) -> None:
+        self.scopes[node] = scope
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            self._collect_definition(node, scope)
+            return
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            scope.outer.update(node.names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                full = alias.name if alias.asname else bound
+                self._bind(scope, bound, Binding("import", full, node))
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            for alias in node.names:
+                dot = "" if base.endswith(".") or not base else "."
+                self._bind(
+                    scope, alias.asname or alias.name, Binding("import", f"{base}{dot}{alias.name}", node)
+                )
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._bind_target(scope, target, node.value)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            self._bind_target(scope, node.target, node.value)
+        elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension):
+            self._bind_target(scope, node.target, None)
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            self._bind_target(scope, node.optional_vars, None)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            self._bind(scope, node.name, Binding("other"))
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                self._bind_target(scope, target, None)
+        if isinstance(node, _COMPREHENSIONS):
+            scope = Scope(node, scope)
+        for child in ast.iter_child_nodes(node):
+            self.parents[child] = node
+            self._collect(child, scope)
+
+    def _collect_definition(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda, scope: Scope
+    ) -> None:
+        inner = Scope(node, scope)
+        if not isinstance(node, ast.Lambda):
+            kind = "other" if isinstance(node, ast.ClassDef) else "def"
+            self._bind(scope, node.name, Binding(kind, value=node, scope=scope))
+        for name, value in ast.iter_fields(node):
+            parts = value if isinstance(value, list) else [value]
+            for part in parts:
+                if not isinstance(part, ast.AST):
+                    continue
+                self.parents[part] = node
+                if isinstance(part, ast.arguments):
+                    self._collect_parameters(part, scope, inner)
+                else:
+                    self._collect(part, inner if name == "body" else scope)
+
+    def _collect_parameters(self, arguments: ast.arguments, outer: Scope, inner: Scope) -> None:
+        self.scopes[arguments] = inner
+        for child in ast.iter_child_nodes(arguments):
+            self.parents[child] = arguments
+            if isinstance(child, ast.arg):
+                self.scopes[child] = inner
+                self._bind(inner, child.arg, Binding("param", value=child))
+            else:
+                self._collect(child, outer)
+
+    def _bind_target(self, scope: Scope, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            if isinstance(scope.node, _COMPREHENSIONS) and isinstance(value, ast.expr):
+                while isinstance(scope.node, _COMPREHENSIONS) and scope.parent is not None:
+                    scope = scope.parent  # a walrus binds outside the comprehension
+            kind = "other" if value is None else "assign"
+            self._bind(scope, target.id, Binding(kind, value=value, scope=scope))
+        elif isinstance(target, ast.Tuple | ast.List):
+            values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            plain = len(values) == len(target.elts) and not any(
+                isinstance(each, ast.Starred) for each in (*values, *target.elts)
+            )
+            for index, element in enumerate(target.elts):
+                self._bind_target(scope, element, values[index] if plain else None)
+        elif isinstance(target, ast.Starred):
+            self._bind_target(scope, target.value, None)
+
+    def lookup(self, name: str, scope: Scope) -> list[Binding] | None:
+        """Every binding of `name` as seen from `scope`; None where nothing in the module binds it."""
+        first = True
+        current: Scope | None = scope
+        while current is not None:
+            if (first or not isinstance(current.node, ast.ClassDef)) and name in current.bindings:
+                return current.bindings[name]
+            first = False
+            current = current.parent
+        return None
+
+    # --- meanings -------------------------------------------------------------------------
+
+    def qualname(self, node: ast.AST | None) -> str | None:
+        """The dotted name `node` stands for, such as ``"jax.lax.psum"``; None where that is not certain."""
+        if node is None:
+            return None
+        if node not in self._qualnames:
+            self._qualnames[node] = None  # what refers to itself stands for nothing
+            self._qualnames[node] = self._qualname(node)
+        return self._qualnames[node]
+
+    def _qualname(self, node: ast.AST) -> str | None:
+        if isinstance(node, ast.Attribute):
+            base = self.qualname(node.value)
+            return _canonical(f"{base}.{node.attr}") if base else None
+        if not isinstance(node, ast.Name) or node not in self.scopes:
+            return None
+        found = self.lookup(node.id, self.scopes[node])
+        if found is None:
+            return f"builtins.{node.id}" if hasattr(builtins, node.id) else None
+        names = set()
+        for binding in found:
+            if binding.kind == "import":
+                names.add(_canonical(binding.qualname))
+            elif binding.kind == "assign" and isinstance(binding.value, ast.Name | ast.Attribute):
+                names.add(self.qualname(binding.value) or "")
+            else:
+                return None
+        return names.pop() or None if len(names) == 1 else None
+
+    def assigned(self, node: ast.AST | None) -> ast.AST | None:
+        """`node`, or what the name it is was assigned, followed as far as there is exactly one binding."""
+        for _ in range(10):
+            if not isinstance(node, ast.Name) or node not in self.scopes:
+                return node
+            found = self.lookup(node.id, self.scopes[node])
+            if found is None or len(found) != 1 or found[0].kind not in ("assign", "def"):
+                return node
+            node = found[0].value
+        return node
+
+    def constant(self, node: ast.AST | None) -> Value | _Unknown:
+        """The literal `node` stands for: a string, a number, None, or a tuple of such."""
+        node = self.assigned(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | None):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self.constant(node.operand)
+            return -value if isinstance(value, int | float) else UNKNOWN
+        if isinstance(node, ast.Tuple | ast.List):
+            values: list[Value] = []
+            for element in node.elts:
+                value = self.constant(element)
+                if isinstance(value, _Unknown):
+                    return UNKNOWN
+                values.append(value)
+            return tuple(values)
+        return UNKNOWN
+
+    def function(self, node: ast.AST | None) -> FunctionRef | None:
+        """The function of this module that `node` stands for, through names, `partial`, `jit` and methods."""
+        node = self.assigned(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return FunctionRef(node)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return self._method(node)
+        if isinstance(node, ast.Call) and node.args and not isinstance(node.args[0], ast.Starred):
+            name = self.qualname(node.func)
+            if name in ("jax.jit", "jax.checkpoint", "jax.named_call", "functools.wraps"):
+                return self.function(node.args[0])
+            if name == "functools.partial":
+                inner = self.function(node.args[0])
+                starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+                if inner is None or starred or any(keyword.arg is None for keyword in node.keywords):
+                    return None
+                named = {keyword.arg for keyword in node.keywords if keyword.arg}
+                return FunctionRef(inner.node, inner.bound + len(node.args) - 1, inner.keywords | named)
+        return None
+
+    def _method(self, node: ast.Attribute) -> FunctionRef | None:
+        """``self.step``: the method of the class around, where it is defined once and not decorated."""
+        assert isinstance(node.value, ast.Name)
+        method = self.enclosing_function(node)
+        while method is not None and not isinstance(self.parents.get(method), ast.ClassDef):
+            method = self.enclosing_function(method)
+        if method is None or not method.args.args:
+            return None
+        owner = self.parents[method]
+        if node.value.id != method.args.args[0].arg or not isinstance(owner, ast.ClassDef):
+            return None
+        found = [
+            each
+            for each in owner.body
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == node.attr
+        ]
+        if len(found) != 1:
+            return None
+        decorators = [self.qualname(decorator) for decorator in found[0].decorator_list]
+        if decorators == ["builtins.staticmethod"]:
+            return FunctionRef(found[0])
+        return FunctionRef(found[0], 1) if not decorators else None
+
+    # --- calls ----------------------------------------------------------------------------
+
+    def application(self, call: ast.Call) -> Application | None:
+        """What `call` calls and with which arguments, through `functools.partial`."""
+        if call not in self._applications:
+            self._applications[call] = self._application(call)
+        return self._applications[call]
+
+    def _application(self, call: ast.Call) -> Application | None:
+        collected = self._collected(call.func)
+        if collected is not None:
+            return Application(
+                collected.qualname,
+                (*collected.args, *(a for a in call.args if not isinstance(a, ast.Starred))),
+                {**collected.keywords, **{k.arg: k.value for k in call.keywords if k.arg}},
+                call,
+                collected.open or _is_open(call),
+            )
+        name = self.qualname(call.func)
+        if name is None:
+            return None
+        return Application(
+            name,
+            tuple(a for a in call.args if not isinstance(a, ast.Starred)),
+            {k.arg: k.value for k in call.keywords if k.arg},
+            call,
+            _is_open(call),
+        )
+
+    def _collected(self, node: ast.expr) -> Application | None:
+        """`node` as ``functools.partial(f, …)``, written here or assigned to a name."""
+        made = self.assigned(node)
+        if not isinstance(made, ast.Call) or self.qualname(made.func) != "functools.partial":
+            return None
+        if not made.args or isinstance(made.args[0], ast.Starred):
+            return None
+        inner = self._collected(made.args[0])
+        name = inner.qualname if inner else self.qualname(made.args[0])
+        if name is None:
+            return None
+        return Application(
+            name,
+            (*(inner.args if inner else ()), *(a for a in made.args[1:] if not isinstance(a, ast.Starred))),
+            {**(inner.keywords if inner else {}), **{k.arg: k.value for k in made.keywords if k.arg}},
+            made,
+            (inner.open if inner else False) or _is_open(made),
+        )
+
+    def decoration(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr
+    ) -> Application | None:
+        """What `decorator` does with `function`, as a call with it as the first argument."""
+        collected = self._collected(decorator)
+        if collected is not None:
+            return Application(
+                collected.qualname, (*collected.args, function), collected.keywords, decorator, collected.open
+            )
+        if isinstance(decorator, ast.Call):
+            made = self.application(decorator)
+            if made is None:
+                return None
+            return Application(
+                made.qualname, (function, *made.args), made.keywords, decorator, made.open, factory=True
+            )
+        name = self.qualname(decorator)
+        return Application(name, (function,), {}, decorator) if name else None
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the module."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def all_calls(self) -> list[ast.Call]:
+        """Every call of the module."""
+        return [node for node in self.nodes if isinstance(node, ast.Call)]
+
+    def calls(self, node: ast.AST) -> Iterator[ast.Call]:
+        """Every call in `node`, also in functions inside it."""
+        nodes = self.all_calls if node is self.tree else ast.walk(node)
+        return (each for each in nodes if isinstance(each, ast.Call))
+
+    # --- surroundings ---------------------------------------------------------------------
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around `node`, from the inside out."""
+        current = self.parents.get(node)
+        while current is not None:
+            yield current
+            current = self.parents.get(current)
+
+    def enclosing_function(self, node: ast.AST) -> Function | None:
+        """The function whose body `node` is in; a decorator or a default is not in the body."""
+        child = node
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.Lambda) and child is parent.body:
+                return parent
+            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and child in parent.body:
+                return parent
+            child = parent
+        return None
+
+    def statement(self, node: ast.AST) -> ast.stmt | None:
+        """The statement that `node` is part of."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next((each for each in self.ancestors(node) if isinstance(each, ast.stmt)), None)
+
+    def is_guarded(self, node: ast.AST) -> bool:
+        """Whether the code asks first: in a `try` with handlers, or below a test of a version or the like."""
+        child = node
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.Try) and parent.handlers and child not in parent.orelse:
+                return True
+            asked = isinstance(parent, ast.If | ast.IfExp) and child is not parent.test
+            if asked and _ASKS.search(ast.unparse(parent.test)):  # type: ignore[attr-defined]
+                return True
+            child = parent
+        return False
+
+
+def parameters(function: Function) -> list[str]:
+    """Names of the parameters that can be given by position."""
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Every name that is read or written in `node`."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _is_open(call: ast.Call) -> bool:
+    return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
+
+
+def _canonical(name: str) -> str:
+    return _CANONICAL.get(name, name)

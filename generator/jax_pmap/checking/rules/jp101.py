@@ -1,0 +1,132 @@
+"""JP101: `jax.pmap` called without a function."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Edit, Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+
+@jax.pmap(axis_name="batch")
+def step(x):
+    return jax.lax.pmean(x, axis_name="batch")
+""",
+    """\
+from jax import pmap as p
+
+double = p(in_axes=0)(lambda x: 2 * x)
+""",
+    """\
+\"\"\"A module with a docstring.\"\"\"
+
+from __future__ import annotations
+
+import jax
+
+
+@jax.pmap()
+def step(x):
+    return 2 * x
+""",
+)
+VALID = (
+    """\
+import functools
+
+import jax
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def step(x):
+    return jax.lax.pmean(x, axis_name="batch")
+""",
+    """\
+import jax
+
+double = jax.pmap(fun=lambda x: 2 * x)
+options = {"axis_name": "batch"}
+triple = jax.pmap(lambda x: 3 * x, **options)
+""",
+    """\
+from flax import nnx
+
+
+@nnx.pmap(axis_name="batch")
+def step(model, x):
+    return model(x)
+""",
+    """\
+import jax
+
+
+def step(*function, **options):
+    return jax.pmap(*function, **options)
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Calls of `jax.pmap` that give it no function."""
+    for mapping in mappings.pmaps:
+        made = mapping.application
+        if not mapping.is_jax_pmap or made.open or "fun" in made.keywords:
+            continue
+        if not ((made.factory and len(made.args) == 1) or not made.args):
+            continue
+        call = made.node
+        yield module.finding(
+            "JP101",
+            call,
+            "`jax.pmap` is called without a function: it takes the function first, so this is a TypeError",
+            f"Write `functools.partial(jax.pmap, {_options(module, call)})`".replace(", )", ")"),
+            _edits(module, call),
+        )
+
+
+def _options(module: Module, call: ast.expr) -> str:
+    if not isinstance(call, ast.Call):
+        return ""
+    return ", ".join(f"{keyword.arg}={module.source(keyword.value)}" for keyword in call.keywords)
+
+
+def _edits(module: Module, call: ast.expr) -> tuple[Edit, ...]:
+    """``jax.pmap(…`` becomes ``functools.partial(jax.pmap, …``; without options, plain `jax.pmap`."""
+    if not isinstance(call, ast.Call) or call.args:
+        return ()
+    name = module.source(call.func)
+    if not call.keywords:
+        return (module.replace(call, name),)
+    start = module.bounds(call.func)[0]
+    opening = module.text.index("(", module.bounds(call.func)[1]) + 1
+    gap = "" if module.text[opening] in "\r\n" else " "
+    return (
+        Edit(start, opening, f"functools.partial({name},{gap}"),
+        *module.import_edit("import functools"),
+    )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP101",
+        "pmap called without a function",
+        meaning="`jax.pmap(axis_name=...)` is written as if it returned a decorator.",
+        why=(
+            "It does not, in any version of jax: `pmap` takes the function as its first argument, so the "
+            "line "
+            "raises `TypeError: pmap() missing 1 required positional argument`."
+        ),
+        cure="Collect the options with `functools.partial(jax.pmap, ...)`. `--fix` does so.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

@@ -1,0 +1,157 @@
+"""JP102: a collective under a name that no map binds."""
+
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="devices")
+
+
+parallel_total = jax.pmap(total, axis_name="batch")
+""",
+    """\
+from functools import partial
+
+import jax
+from jax import lax
+
+AXIS = "batch"
+
+
+@partial(jax.pmap, axis_name=AXIS)
+def total(x):
+    return lax.psum(x.sum(), "btach")
+""",
+    """\
+import jax
+
+total = jax.pmap(lambda x: jax.lax.pmean(x, "i"), "j")
+""",
+)
+VALID = (
+    """\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="batch")
+
+
+parallel_total = jax.pmap(total, axis_name="batch")
+""",
+    """\
+import functools
+
+import jax
+
+
+@functools.partial(jax.pmap, axis_name="devices")
+def both(x):
+    def inner(row):
+        return jax.lax.psum(row, "examples") + jax.lax.psum(row, ("devices", "examples"))
+
+    return jax.vmap(inner, axis_name="examples")(x)
+""",
+    """\
+import jax
+
+
+def per_example(x, axis):
+    return jax.lax.psum(x, axis)
+
+
+def outer(x):
+    return jax.vmap(inner, axis_name="j")(x)
+
+
+def inner(x):
+    return jax.lax.psum(x, "i")
+
+
+f = jax.pmap(outer, axis_name="i")
+g = jax.pmap(jax.vmap(inner, axis_name="i"), axis_name="k")
+h = jax.vmap(inner, axis_name="i")
+""",
+    """\
+import jax
+from settings import AXIS
+
+
+@jax.jit
+def step(x):
+    return jax.pmap(lambda y: jax.lax.psum(y, AXIS), axis_name="batch")
+
+
+def choose(name):
+    return jax.pmap(lambda y: jax.lax.psum(y, "batch"), axis_name=name)
+""".replace("@jax.jit\n", ""),
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Collectives in a mapped function over a name that neither it nor anything around it binds."""
+    for mapping in mappings.pmaps:
+        if mapping.function is None or not isinstance(mapping.axis, str):
+            continue
+        function = mapping.function.node
+        own = mappings.of(function)
+        if any(other.axis is not None and not isinstance(other.axis, str) for other in own):
+            continue
+        bound = {other.axis for other in own} | mappings.mesh_axes
+        around: set[object] = set()
+        for other in mappings.all:
+            if other in own or other.axis is None:
+                continue
+            inside = function in module.ancestors(other.node)
+            reaches = other.function is None or any(
+                node is function or function in module.ancestors(node)
+                for node in mappings.reachable(other.function.node)
+            )
+            if inside or reaches:
+                around.add(other.axis)
+        if any(not isinstance(axis, str) for axis in around):
+            continue
+        bound |= {axis for axis in around if isinstance(axis, str)}
+        for collective in mappings.collectives(function):
+            names = collective.axis if isinstance(collective.axis, tuple) else (collective.axis,)
+            unbound = [name for name in names if isinstance(name, str) and name not in bound]
+            if not unbound or own[0] is not mapping:
+                continue
+            yield module.finding(
+                "JP102",
+                collective.call,
+                f"`{collective.name}` runs over the axis `{unbound[0]}`, but the function is mapped over "
+                f"`{mapping.axis}`",
+                f"Use one name in both: `axis_name={mapping.axis!r}`",
+            )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP102",
+        "collective over an axis that is not mapped",
+        meaning=(
+            "A mapped function calls a collective under another axis name than the one it is mapped with."
+        ),
+        why=(
+            "The call raises `NameError: unbound axis name` when the function is traced, which is at the "
+            "first call."
+        ),
+        cure="Give `pmap` and the collectives the same name; a constant for it keeps them together.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

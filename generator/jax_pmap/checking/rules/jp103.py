@@ -1,0 +1,171 @@
+"""JP103: a collective without an axis."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Edit, Finding
+from jax_pmap.checking.mapped import Mapping, Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="batch")
+
+
+parallel_total = jax.pmap(total)
+""",
+    """\
+import jax
+
+
+@jax.pmap
+def total(x):
+    return jax.lax.psum(x.sum())
+""",
+    """\
+import jax
+
+
+@jax.pmap
+def total(x):
+    return jax.lax.psum(x.sum(), "i") + jax.lax.pmax(x.max(), "i")
+""",
+)
+VALID = (
+    """\
+import jax
+
+
+def total(x):
+    return jax.lax.psum(x.sum(), axis_name="batch")
+
+
+parallel_total = jax.pmap(total, axis_name="batch")
+""",
+    """\
+import jax
+
+
+@jax.pmap
+def nothing_shared(x):
+    return x.sum()
+
+
+def helper(x, axis_name=None):
+    return x if axis_name is None else jax.lax.psum(x, axis_name)
+""",
+    """\
+import jax
+
+
+@jax.pmap
+def inner_axis(x):
+    return jax.vmap(lambda row: jax.lax.psum(row, "rows"), axis_name="rows")(x)
+
+
+def pmean(x):
+    return x
+
+
+arguments = (1, "i")
+total = jax.lax.psum(*arguments)
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Collectives that name no axis, and mapped functions whose collectives' axis nobody names."""
+    for collective in mappings.collectives(module.tree):
+        if collective.axis_node is None:
+            yield module.finding(
+                "JP103",
+                collective.call,
+                f"`{collective.name}` is called without an axis name, which is a TypeError",
+                f'Name the axis of the map around: `{collective.name}(..., axis_name="batch")`',
+            )
+    for mapping in mappings.pmaps:
+        if mapping.function is None or mapping.axis is not None or not mapping.is_jax_pmap:
+            continue
+        function = mapping.function.node
+        if len(mappings.of(function)) != 1 or _is_mapped_around(module, mappings, mapping):
+            continue
+        bound = {other.axis for other in mappings.all if function in module.ancestors(other.node)}
+        if any(not isinstance(axis, str | None) for axis in bound):
+            continue
+        wanted = {
+            collective.axis: collective
+            for collective in reversed(list(mappings.collectives(function)))
+            if isinstance(collective.axis, str) and collective.axis not in bound | mappings.mesh_axes
+        }
+        if not wanted:
+            continue
+        axis, collective = next(iter(wanted.items()))
+        yield module.finding(
+            "JP103",
+            collective.call,
+            f"`{collective.name}` runs over the axis `{axis}`, but `pmap` is given no `axis_name`",
+            f'Name it where the function is mapped: `axis_name="{axis}"`',
+            _edits(module, mapping, str(axis)) if len(wanted) == 1 else (),
+        )
+
+
+def _is_mapped_around(module: Module, mappings: Mappings, mapping: Mapping) -> bool:
+    """Whether another map may be around this one, and bind the name."""
+    assert mapping.function is not None
+    return any(
+        other is not mapping
+        and (
+            other.function is None
+            or any(
+                mapping.node is inner or mapping.function.node is inner
+                for node in mappings.reachable(other.function.node)
+                for inner in ast.walk(node)
+            )
+        )
+        for other in mappings.all
+    )
+
+
+def _edits(module: Module, mapping: Mapping, axis: str) -> tuple[Edit, ...]:
+    node = mapping.node
+    if not isinstance(node, ast.Call):
+        text = f'functools.partial({module.source(node)}, axis_name="{axis}")'
+        return (module.replace(node, text), *module.import_edit("import functools"))
+    if mapping.application.factory or not node.args:
+        return ()
+    last = max(
+        (*node.args, *(k.value for k in node.keywords)), key=lambda n: (n.end_lineno, n.end_col_offset)
+    )
+    at = module.bounds(last)[1]
+    closing = module.text[at : module.bounds(node)[1] - 1]
+    if closing.strip() not in ("", ","):
+        return ()
+    return (Edit(at, at, f', axis_name="{axis}"'),)
+
+
+RULE = Rule(
+    diagnostic(
+        "JP103",
+        "collective without a mapped axis",
+        meaning="A collective names no axis, or names one that `pmap` was not given.",
+        why=(
+            "Without the argument the call is a `TypeError`; without `axis_name` on the `pmap` it is a "
+            "`NameError: unbound axis name` when the function is first called."
+        ),
+        cure=(
+            'Give both the same name: `jax.pmap(f, axis_name="batch")`. `--fix` adds it where one name is '
+            "used."
+        ),
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

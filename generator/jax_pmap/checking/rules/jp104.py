@@ -1,0 +1,205 @@
+"""JP104: gradients that differ between devices go into an update."""
+
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.gradients import Gradients, gradients, returned_reduction
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Function, Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import functools
+
+import jax
+import optax
+from model import loss_fn
+
+tx = optax.adam(1e-3)
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(params, opt_state, batch):
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+    loss = jax.lax.pmean(loss, axis_name="batch")
+    updates, opt_state = tx.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, loss
+""",
+    """\
+import jax
+from flax import jax_utils
+
+
+def train_step(state, batch):
+    def loss_fn(params):
+        logits = state.apply_fn(params, batch["x"])
+        return ((logits - batch["y"]) ** 2).mean(), logits
+
+    grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
+    (loss, logits), grads = grad_fn(state.params)
+    state = state.apply_gradients(grads=grads)
+    return state, jax.lax.pmean({"loss": loss}, "batch")
+
+
+def main(state, batches):
+    state = jax_utils.replicate(state)
+    step = jax.pmap(train_step, axis_name="batch")
+    for batch in batches:
+        state, metrics = step(state, batch)
+""",
+    """\
+import jax
+from jax import lax
+
+
+class Trainer:
+    def __init__(self):
+        self.step = jax.pmap(self._step, axis_name="i")
+
+    def loss(self, params, x):
+        return (params["w"] * x).sum()
+
+    def _step(self, params, x):
+        grads = jax.grad(self.loss)(params, x)
+        return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, grads)
+""",
+)
+VALID = (
+    """\
+import functools
+
+import jax
+import optax
+from model import loss_fn
+
+tx = optax.adam(1e-3)
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(params, opt_state, batch):
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch)
+    loss, grads = jax.lax.pmean((loss, grads), axis_name="batch")
+    updates, opt_state = tx.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, loss
+""",
+    """\
+import jax
+import optax
+
+tx = optax.sgd(0.1)
+
+
+@jax.pmap
+def train_one_member_of_an_ensemble(params, opt_state, batch):
+    grads = jax.grad(lambda p: (p * batch).sum())(params)
+    updates, opt_state = tx.update(grads, opt_state)
+    return optax.apply_updates(params, updates), opt_state
+""",
+    """\
+import functools
+
+import jax
+from training import optimizer, sync
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def helper_synchronises(params, opt_state, batch):
+    grads = jax.grad(lambda p: (p * batch).sum())(params)
+    grads = sync(grads)
+    updates, opt_state = optimizer.update(grads, opt_state)
+    return updates, opt_state
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def updates_are_averaged(params, opt_state, batch):
+    grads = jax.grad(lambda p: (p * batch).sum())(params)
+    updates, opt_state = optimizer.update(grads, opt_state)
+    updates = jax.lax.pmean(updates, "batch")
+    return updates, opt_state
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def mapped_over_leaves(params, opt_state, batch):
+    grads = jax.grad(lambda p: (p * batch).sum())(params)
+    grads = jax.tree.map(lambda g: jax.lax.pmean(g, "batch"), grads)
+    updates, opt_state = optimizer.update(grads, opt_state)
+    return updates, opt_state
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def mapped_with_partial(params, opt_state, batch):
+    grads = jax.grad(lambda p: (p * batch).sum())(params)
+    grads = jax.tree_util.tree_map(functools.partial(jax.lax.pmean, axis_name="batch"), grads)
+    updates, opt_state = optimizer.update(grads, opt_state)
+    return updates, opt_state
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Updates with gradients that no collective took."""
+    replicated = "replicate" in module.text
+    seen: set[object] = set()
+    for mapping in mappings.pmaps:
+        if mapping.function is None or (mapping.axis is None and not replicated):
+            continue
+        function = mapping.function.node
+        if function in seen:
+            continue
+        seen.add(function)
+        for made in gradients(module, mappings, function):
+            if (
+                made.synced_by
+                or made.lost
+                or not made.updates
+                or _elsewhere(module, mappings, made, function)
+            ):
+                continue
+            if returned_reduction(module, mappings, made) is not None:
+                continue  # JP105
+            name = sorted(made.names)[0]
+            axis = f'"{mapping.axis}"' if isinstance(mapping.axis, str) else '"batch"'
+            yield module.finding(
+                "JP104",
+                made.updates[0],
+                f"`{name}` is each device's own gradient: the parameters are updated with it before it is "
+                "averaged over the devices",
+                f"Average it first: `{name} = jax.lax.pmean({name}, axis_name={axis})`",
+            )
+
+
+def _elsewhere(module: Module, mappings: Mappings, made: Gradients, function: Function) -> bool:
+    """Whether a function that the mapped one calls holds a collective, which may be what synchronises."""
+    loss = made.loss.node if made.loss is not None else None
+    return any(
+        node is not function and node is not loss and loss not in set(module.ancestors(collective.call))
+        for node in mappings.reachable(function)
+        for collective in mappings.collectives(node)
+        if function not in module.ancestors(collective.call)
+    )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP104",
+        "gradients not synchronised before an update",
+        meaning=(
+            "A mapped function takes a gradient of its share of the batch and updates the parameters with "
+            "it, "
+            "and no collective is applied in between."
+        ),
+        why=(
+            "Every device then trains a model of its own on its share: the copies drift apart without an "
+            "error, "
+            "and it even looks faster, since nothing is communicated."
+        ),
+        cure="Average the gradients over the axis before the update.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

@@ -1,0 +1,138 @@
+"""JP105: a reduction inside the differentiated loss."""
+
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.gradients import gradients, returned_reduction
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import functools
+
+import jax
+
+
+def loss_fn(w, x):
+    return jax.lax.pmean((w * x).mean(), axis_name="batch")
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def train_step(w, x):
+    grads = jax.grad(loss_fn)(w, x)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, w, grads)
+""",
+    """\
+import functools
+
+import jax
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(state, x):
+    def loss_fn(params):
+        loss = state.apply_fn(params, x).sum()
+        loss = jax.lax.psum(loss, "batch")
+        return loss, {"loss": loss}
+
+    (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+    grads = jax.lax.psum(grads, "batch")
+    return state.apply_gradients(grads=grads), loss
+""",
+)
+VALID = (
+    """\
+import functools
+
+import jax
+
+
+def loss_fn(w, x):
+    return (w * x).mean()
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def train_step(w, x):
+    grads = jax.grad(loss_fn)(w, x)
+    grads = jax.lax.pmean(grads, axis_name="batch")
+    return jax.tree.map(lambda p, g: p - 0.1 * g, w, grads)
+""",
+    """\
+import functools
+
+import jax
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def the_mean_of_the_gradients_makes_it_right(state, x):
+    def loss_fn(params):
+        return jax.lax.psum(state.apply_fn(params, x).sum(), "batch")
+
+    grads = jax.grad(loss_fn)(state.params)
+    grads = jax.lax.pmean(grads, "batch")
+    return state.apply_gradients(grads=grads)
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def statistics_are_no_loss(state, x):
+    def loss_fn(params):
+        mean = jax.lax.pmean(x.mean(0), "batch")
+        return state.apply_fn(params, x - mean).mean()
+
+    grads = jax.lax.pmean(jax.grad(loss_fn)(state.params), "batch")
+    return state.apply_gradients(grads=grads)
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Losses whose value is a reduction over devices, unless the gradients are averaged afterwards."""
+    seen: set[object] = set()
+    for mapping in mappings.pmaps:
+        if mapping.function is None or mapping.function.node in seen:
+            continue
+        seen.add(mapping.function.node)
+        for made in gradients(module, mappings, mapping.function.node):
+            reduction = returned_reduction(module, mappings, made)
+            if reduction is None or made.lost:
+                continue
+            name = (module.qualname(reduction.func) or "psum").rpartition(".")[2]
+            if made.synced_by == {"jax.lax.psum"}:
+                what = "its gradients, summed over N devices, are N times too large"
+            elif not made.synced_by and made.updates:
+                what = "its gradient is still each device's own" + (
+                    ", times the number of devices" if name == "psum" else ""
+                )
+            else:
+                continue
+            yield module.finding(
+                "JP105",
+                reduction,
+                f"`{name}` is inside the function that is differentiated: {what}",
+                "Return the device's own loss, and apply `jax.lax.pmean` to loss and gradients after "
+                "`value_and_grad`",
+            )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP105",
+        "reduction inside the differentiated loss",
+        meaning="The loss whose gradient is taken ends in a `psum` or `pmean`.",
+        why=(
+            "Under `pmap` the gradient of a `psum` is a `psum` of what flows back, the same on all "
+            "devices: the "
+            "result is the device's own gradient, N times too large for `psum`, and not the gradient of "
+            "the mean."
+        ),
+        cure="Keep the loss local, and synchronise loss and gradients after they were computed.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

@@ -1,0 +1,157 @@
+"""JP109: in_axes that does not fit the parameters."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Edit, Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import UNKNOWN, FunctionRef, Module, parameters
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+
+def scale(x, n, y):
+    return x * n + y
+
+
+parallel_scale = jax.pmap(scale, in_axes=(0, None), static_broadcasted_argnums=1)
+""",
+    """\
+import jax
+
+scale = jax.pmap(lambda x, y: x * y, in_axes=[0, None])
+""",
+    """\
+import jax
+
+
+def scale(x, y):
+    return x * y
+
+
+parallel_scale = jax.pmap(scale, in_axes=(0,))
+""",
+)
+VALID = (
+    """\
+import jax
+
+
+def scale(x, n, y):
+    return x * n + y
+
+
+parallel_scale = jax.pmap(scale, in_axes=(0, None, None), static_broadcasted_argnums=1)
+""",
+    """\
+import jax
+
+
+def scale(x, y, n=1, *more, **options):
+    return x * y * n
+
+
+a = jax.pmap(scale, in_axes=(0, None))
+b = jax.pmap(scale, in_axes=(0, None), static_broadcasted_argnums=(2,))
+c = jax.pmap(scale, in_axes=(0, {"w": None, "b": 0}))
+d = jax.pmap(lambda x: x, in_axes=0)
+e = jax.pmap(lambda *xs: xs, in_axes=(0, 0, 0))
+
+
+class Model:
+    def step(self, x, y):
+        return x * y
+
+    def run(self, x, y):
+        return jax.pmap(self.step, in_axes=(0, None))(x, y)
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Lists, and tuples whose length is not that of the parameters."""
+    for mapping in mappings.pmaps:
+        node = mapping.application.argument(99, "in_axes")
+        if not mapping.is_jax_pmap or not isinstance(node, ast.expr):
+            continue
+        axes = module.assigned(node)
+        if isinstance(axes, ast.List):
+            edits: tuple[Edit, ...] = ()
+            if axes is node and axes.elts:
+                inner = ", ".join(module.source(element) for element in axes.elts)
+                edits = (module.replace(node, f"({inner}{',' if len(axes.elts) == 1 else ''})"),)
+            yield module.finding(
+                "JP109",
+                node,
+                "`in_axes` is a list, which jax takes for a part of the arguments' structure",
+                "Write a tuple, with one entry for each argument",
+                edits,
+            )
+        elif isinstance(axes, ast.Tuple) and mapping.function is not None:
+            static = _static(module, mapping.application.argument(99, "static_broadcasted_argnums"))
+            count = _required(mapping.function, len(axes.elts))
+            if static is None or count is None or mapping.application.open:
+                continue
+            dynamic = [index for index in range(count) if index not in static]
+            if static and dynamic and len(axes.elts) <= max(dynamic):
+                yield module.finding(
+                    "JP109",
+                    node,
+                    f"`in_axes` has {len(axes.elts)} entries for {count} arguments: static ones need a "
+                    "place too",
+                    f"Put `None` at position {min(static)}, where the static argument is",
+                )
+            elif not static and len(axes.elts) != count:
+                yield module.finding(
+                    "JP109",
+                    node,
+                    f"`in_axes` has {len(axes.elts)} entries for {count} arguments",
+                    "Write one entry for each argument, `None` for those that all devices get whole",
+                )
+
+
+def _static(module: Module, node: object) -> set[int] | None:
+    """Positions of the static arguments, None where they cannot be told."""
+    if node is None:
+        return set()
+    value = module.constant(node) if isinstance(node, ast.AST) else UNKNOWN
+    values = value if isinstance(value, tuple) else (value,)
+    positions = {each for each in values if isinstance(each, int) and each >= 0}
+    return positions if len(positions) == len(values) else None
+
+
+def _required(reference: FunctionRef, given: int) -> int | None:
+    """How many arguments a call has; with defaults, the number nearest to `given` that is possible."""
+    arguments = reference.node.args
+    if arguments.vararg is not None or reference.keywords:
+        return None
+    most = len(parameters(reference.node)) - reference.bound
+    least = most - len(arguments.defaults)
+    return min(max(given, least), most) if least >= 0 else None
+
+
+RULE = Rule(
+    diagnostic(
+        "JP109",
+        "in_axes does not fit the parameters",
+        meaning=(
+            "The `in_axes` tuple of a `pmap` does not have one entry for each positional argument, or it "
+            "is a list."
+        ),
+        why=(
+            "jax matches it with the arguments as a tree, static ones included: a tuple that is too short "
+            "is an `IndexError` or an error about pytree structure that names neither the argument nor the "
+            "function."
+        ),
+        cure="Write a tuple with one entry for each argument, `None` at the static ones.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

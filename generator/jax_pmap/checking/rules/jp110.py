@@ -1,0 +1,85 @@
+"""JP110: negative out_axes."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+pairs = jax.pmap(lambda x: (x, x), out_axes=-1)
+""",
+    """\
+import jax
+
+pairs = jax.pmap(lambda x: (x, x), out_axes=(0, {"last": -1}))
+""",
+)
+VALID = (
+    """\
+import jax
+
+pairs = jax.pmap(lambda x: (x, x), out_axes=1)
+""",
+    """\
+import jax
+
+rows = jax.vmap(lambda x: x, out_axes=-1)
+last = jax.pmap(lambda x: x[-1], out_axes=(None, 0))
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Negative numbers in `out_axes`."""
+    for mapping in mappings.pmaps:
+        node = mapping.application.argument(99, "out_axes")
+        if not mapping.is_jax_pmap or not isinstance(node, ast.expr):
+            continue
+        axes = module.assigned(node)
+        negative = (
+            next(
+                (
+                    each
+                    for each in ast.walk(axes)
+                    if isinstance(each, ast.UnaryOp) and isinstance(each.op, ast.USub)
+                ),
+                None,
+            )
+            if axes is not None
+            else None
+        )
+        if negative is not None and isinstance(module.constant(negative), int):
+            yield module.finding(
+                "JP110",
+                negative,
+                f"`out_axes` holds `{module.source(negative)}`: `pmap` does not count from the end, and "
+                "the result "
+                "has another shape",
+                "Count the axis of the stacked result from the front",
+            )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP110",
+        "negative out_axes",
+        meaning="`out_axes` of a `pmap` holds a negative number.",
+        why=(
+            "It is no error since jax 0.8, and the device axis does not end up last: an output of `(2, 2)` "
+            "on 4 devices comes back as `(8, 2, 1)`."
+        ),
+        cure="Count from the front: for outputs of rank 2, the last place of the device axis is 2.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

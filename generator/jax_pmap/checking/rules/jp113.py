@@ -1,0 +1,174 @@
+"""JP113: the devices of all hosts counted for the leading axis."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Edit, Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+step = jax.pmap(lambda x: 2 * x)
+
+
+def run(x):
+    x = x.reshape((jax.device_count(), -1) + x.shape[1:])
+    return step(x)
+""",
+    """\
+import jax
+import jax.numpy as jnp
+
+num_devices = jax.device_count()
+data = jnp.arange(num_devices * 4)
+sharded = data.reshape((num_devices, 4))
+parallel = jax.pmap(lambda x: 2 * x)
+result = parallel(sharded)
+""",
+    """\
+import jax
+
+step = jax.pmap(lambda key: jax.random.normal(key, (3,)))
+
+
+def run(key):
+    n = len(jax.devices())
+    return step(jax.random.split(key, n))
+""",
+)
+VALID = (
+    """\
+import jax
+
+step = jax.pmap(lambda x: 2 * x)
+
+
+def run(x):
+    x = x.reshape((jax.local_device_count(), -1) + x.shape[1:])
+    return step(x)
+""",
+    """\
+import jax
+
+step = jax.pmap(lambda x: 2 * x)
+
+
+def run(x):
+    per_device = 512 // jax.device_count()
+    x = x.reshape((jax.local_device_count(), per_device))
+    print(len(jax.devices()))
+    return step(x)
+
+
+def one_host(x):
+    assert jax.process_count() == 1
+    return x
+""",
+    """\
+import jax
+
+
+def mesh(x):
+    return x.reshape((jax.device_count(), -1))
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Shapes and splits for `pmap` in which the devices of all hosts are counted."""
+    if not any(mapping.is_jax_pmap for mapping in mappings.pmaps):
+        return
+    if "process_count" in module.text or "process_index" in module.text or "host_count" in module.text:
+        return
+    for call in module.calls(module.tree):
+        size = _leading_size(module, call)
+        made = module.assigned(size)
+        if size is None or not isinstance(made, ast.Call) or not _reaches_pmap(module, mappings, call):
+            continue
+        written = module.source(made)
+        edits: tuple[Edit, ...] = ()
+        if module.qualname(made.func) == "jax.device_count" and made is size:
+            edits = (module.replace(made.func, "jax.local_device_count"), *module.import_edit("import jax"))
+        elif not _counts_all(module, made):
+            continue
+        yield module.finding(
+            "JP113",
+            size if isinstance(size, ast.expr) else call,
+            f"`{written}` counts the devices of all hosts; the leading axis of what `pmap` takes has the "
+            "size of "
+            "this host's devices",
+            "Use `jax.local_device_count()`; on one host it is the same",
+            edits if _counts_all(module, made) else (),
+        )
+
+
+def _counts_all(module: Module, call: ast.Call) -> bool:
+    if call.args and module.qualname(call.func) == "builtins.len" and isinstance(call.args[0], ast.Call):
+        inner = call.args[0]
+        return module.qualname(inner.func) == "jax.devices" and not inner.args
+    return module.qualname(call.func) == "jax.device_count" and not call.args
+
+
+def _leading_size(module: Module, call: ast.Call) -> ast.AST | None:
+    """The first number of a reshape, or the number of keys of a split, where it counts all devices."""
+    name = module.qualname(call.func) or ""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    first: ast.AST | None = None
+    if (name == "jax.random.split" and len(call.args) == 2) or (
+        name in ("jax.numpy.reshape", "numpy.reshape") and len(call.args) == 2
+    ):
+        first = call.args[1]
+    elif method == "reshape" and call.args:
+        first = call.args[0]
+    while isinstance(first, ast.BinOp) and isinstance(first.op, ast.Add):
+        first = first.left
+    if isinstance(first, ast.Tuple | ast.List) and first.elts:
+        first = first.elts[0]
+    made = module.assigned(first)
+    return first if isinstance(made, ast.Call) and _counts_all(module, made) else None
+
+
+def _reaches_pmap(module: Module, mappings: Mappings, call: ast.Call) -> bool:
+    """Whether the value is handed to a pmapped function: there and then, or by the name it is given."""
+    node: ast.AST = call
+    for parent in module.ancestors(call):
+        if isinstance(parent, ast.Call) and mappings.pmap_at(parent.func) is not None:
+            return True
+        if isinstance(parent, ast.stmt):
+            node = parent
+            break
+    if not isinstance(node, ast.Assign):
+        return False
+    names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+    around = module.enclosing_function(call) or module.tree
+    return any(
+        mappings.pmap_at(each.func) is not None
+        and any(isinstance(argument, ast.Name) and argument.id in names for argument in each.args)
+        for each in module.calls(around)
+    )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP113",
+        "device_count for local_device_count",
+        meaning=(
+            "An array for `pmap` is given a leading axis of `jax.device_count()`, or of `len(jax.devices())`."
+        ),
+        why=(
+            "Those count the devices of all hosts. Each host hands `pmap` its own part, whose leading axis "
+            "is `jax.local_device_count()`. On one host the two agree, so it shows up only on a cluster."
+        ),
+        cure="Use `jax.local_device_count()`. `--fix` does so where the call stands in the shape itself.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

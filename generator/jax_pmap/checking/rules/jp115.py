@@ -1,0 +1,78 @@
+"""JP115: pmap inside pmap."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+both = jax.pmap(jax.pmap(lambda x: 2 * x))
+""",
+    """\
+import jax
+
+
+@jax.pmap
+def outer(x):
+    return jax.pmap(lambda row: 2 * row)(x)
+""",
+)
+VALID = (
+    """\
+import jax
+
+both = jax.pmap(jax.vmap(lambda x: 2 * x))
+""",
+    """\
+import jax
+
+
+@jax.pmap
+def outer(x):
+    return x
+
+
+def run(x):
+    return jax.pmap(lambda row: 2 * row)(outer(x))
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Maps over devices that are made or called in a function that is itself mapped over devices."""
+    mapped = {m.function.node for m in mappings.pmaps if m.is_jax_pmap and m.function is not None}
+    for mapping in mappings.pmaps:
+        if not mapping.is_jax_pmap:
+            continue
+        inner = mapping.application.argument(0, "fun")
+        nested = isinstance(inner, ast.Call) and any(other.node is inner for other in mappings.pmaps)
+        if nested or module.enclosing_function(mapping.node) in mapped:
+            yield module.finding(
+                "JP115",
+                mapping.node,
+                "`pmap` inside `pmap`, which current jax does not take",
+                "Map the inner function with `jax.vmap`, or use `jax.shard_map` over a mesh with two axes",
+            )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP115",
+        "pmap inside pmap",
+        meaning="A function that is mapped with `pmap` maps another one with `pmap`.",
+        why="Since jax 0.8 it is an error about a context mesh.",
+        cure="Use `jax.vmap` for the inner map, or one `jax.shard_map` over a mesh with two axes.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

@@ -1,0 +1,111 @@
+"""JP117: a static argument that changes in every call."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import jax
+
+
+def step(x, i):
+    return x * i
+
+
+p_step = jax.pmap(step, static_broadcasted_argnums=(1,))
+
+
+def train(x):
+    for i in range(1000):
+        x = p_step(x, i)
+    return x
+""",
+)
+VALID = (
+    """\
+import jax
+
+
+def step(x, i):
+    return x * i
+
+
+p_step = jax.pmap(step, in_axes=(0, None))
+
+
+def train(x):
+    for i in range(1000):
+        x = p_step(x, i)
+    return x
+""",
+    """\
+import jax
+
+p_step = jax.pmap(lambda x, mode: x, static_broadcasted_argnums=(1,))
+
+
+def train(x):
+    for mode in ("train", "eval"):
+        x = p_step(x, mode)
+    return x
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Counters of a loop over `range` or `enumerate` that are given to a static argument."""
+    if not mappings.pmaps:
+        return
+    for loop in module.nodes:
+        if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+            continue
+        source = module.qualname(loop.iter.func)
+        if source == "builtins.range":
+            counter: ast.expr = loop.target
+        elif source == "builtins.enumerate" and isinstance(loop.target, ast.Tuple):
+            counter = loop.target.elts[0]
+        else:
+            continue
+        if not isinstance(counter, ast.Name):
+            continue
+        for call in (each for statement in loop.body for each in module.calls(statement)):
+            mapping = mappings.pmap_at(call.func)
+            if mapping is None or not mapping.is_jax_pmap:
+                continue
+            node = mapping.application.argument(99, "static_broadcasted_argnums")
+            static = module.constant(node) if node is not None else ()
+            for position in static if isinstance(static, tuple) else (static,):
+                if not isinstance(position, int) or not 0 <= position < len(call.args):
+                    continue
+                given = call.args[position]
+                if isinstance(given, ast.Name) and given.id == counter.id:
+                    yield module.finding(
+                        "JP117",
+                        given,
+                        f"`{given.id}` changes in every turn and is a static argument: every call compiles "
+                        "anew",
+                        "Make it an ordinary argument that all devices get whole: `None` at its place in "
+                        "`in_axes`",
+                    )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP117",
+        "static argument that changes every call",
+        meaning="The counter of a loop is given to a static argument of a mapped function.",
+        why="A static argument is part of what is compiled: each new value compiles the function again.",
+        cure="Take it out of `static_broadcasted_argnums` and put `None` at its place in `in_axes`.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

@@ -1,0 +1,148 @@
+"""JP119: gradients clipped before they are averaged."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.gradients import gradients
+from jax_pmap.checking.mapped import REDUCTIONS, Mappings
+from jax_pmap.checking.module import Module, names_in
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import functools
+
+import jax
+import optax
+from model import loss_fn
+
+clip = optax.clip_by_global_norm(1.0)
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)
+    grads, _ = clip.update(grads, clip.init(params))
+    grads = jax.lax.pmean(grads, axis_name="batch")
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+""",
+)
+VALID = (
+    """\
+import functools
+
+import jax
+import optax
+from model import loss_fn
+
+clip = optax.clip_by_global_norm(1.0)
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)
+    grads = jax.lax.pmean(grads, axis_name="batch")
+    grads, _ = clip.update(grads, clip.init(params))
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+""",
+    """\
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def values_may_be_clipped(params, batch):
+    grads = jax.grad(lambda p: jnp.clip(p * batch, 0, 1).sum())(params)
+    grads = jax.lax.pmean(grads, axis_name="batch")
+    return grads
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """Gradients that a clipping takes before the collective does."""
+    for function in {m.function.node: None for m in mappings.pmaps if m.function is not None}:
+        if isinstance(function, ast.Lambda):
+            continue
+        for made in gradients(module, mappings, function):
+            if not made.synced_by & REDUCTIONS:
+                continue
+            clipped: ast.Call | None = None
+            for statement in _after(function.body, made.call):
+                for call in module.calls(statement):
+                    given = (
+                        set().union(*(names_in(argument) for argument in call.args)) if call.args else set()
+                    )
+                    if not given & made.names:
+                        continue
+                    if module.qualname(call.func) in REDUCTIONS:
+                        if clipped is not None and _keeps(module, clipped, made.names):
+                            yield _finding(module, clipped, sorted(made.names)[0])
+                        clipped = None
+                        break
+                    if _is_clip(module, call):
+                        clipped = clipped or call
+                else:
+                    continue
+                break
+
+
+def _finding(module: Module, clipped: ast.Call, name: str) -> Finding:
+    return module.finding(
+        "JP119",
+        clipped,
+        f"`{name}` is clipped on each device before it is averaged: that is another update than clipping the "
+        "average",
+        "Average first, then clip",
+    )
+
+
+def _after(body: list[ast.stmt], call: ast.Call) -> list[ast.stmt]:
+    """The statements of `body` that follow the one with `call` in it."""
+    for index, statement in enumerate(body):
+        if any(node is call for node in ast.walk(statement)):
+            return body[index + 1 :]
+    return []
+
+
+def _keeps(module: Module, clipped: ast.Call, names: set[str]) -> bool:
+    """Whether the clipped gradients take the place of the others."""
+    statement = module.statement(clipped)
+    if not isinstance(statement, ast.Assign):
+        return False
+    return bool(set().union(*(names_in(target) for target in statement.targets)) & names)
+
+
+def _is_clip(module: Module, call: ast.Call) -> bool:
+    """``clip.update(grads, …)`` of a clipping transformation of optax."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
+        return False
+    made = module.assigned(call.func.value)
+    return isinstance(made, ast.Call) and (module.qualname(made.func) or "").startswith(
+        ("optax.clip_by_global_norm", "optax.clip", "optax.adaptive_grad_clip")
+    )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP119",
+        "gradients clipped before they are averaged",
+        meaning=(
+            "A mapped function clips the gradients of its share of the batch, and averages them afterwards."
+        ),
+        why=(
+            "The mean of clipped gradients is not the clipped mean: the update depends on the number of "
+            "devices."
+        ),
+        cure="Average the gradients first, then clip.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic

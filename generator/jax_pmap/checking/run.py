@@ -1,0 +1,229 @@
+"""`check` over files and folders: which files, which checks, what comes out of them together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jax_pmap.checking.cache import Cache, digest
+from jax_pmap.checking.findings import Edit, Finding, apply_edits, fingerprints, sorted_findings
+from jax_pmap.checking.rule import chosen
+from jax_pmap.checking.static import ABOUT, check_text
+from jax_pmap.config import project_root
+from jax_pmap.model import DEFAULT_TIMEOUT, Refusal, RefusalError, Span, refused
+from jax_pmap.sources import decode, project_files, read_bytes
+
+Say = Callable[[str], None]
+#: Suffixes of the files that are looked at in a folder.
+SUFFIXES = (".py",)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """The question `check` is asked."""
+
+    #: Files and folders, as typed; empty: the current folder.
+    paths: tuple[str, ...] = ()
+    #: Codes, or beginnings of codes, to report; empty: all.
+    select: tuple[str, ...] = ()
+    #: Codes, or beginnings of codes, not to report.
+    ignore: tuple[str, ...] = ()
+    #: Mend what can be mended for certain.
+    fix: bool = False
+    #: False: read only, nothing is run.
+    run: bool = True
+    #: False: every file is looked at anew.
+    cache: bool = True
+    python: Path | None = None
+    #: Seconds of wall time for each thing that is run.
+    timeout: float = DEFAULT_TIMEOUT
+    #: A text to check in place of files, with the name it goes by.
+    text: str | None = None
+    text_name: str = "<stdin>"
+    #: Folder that relative paths start from.
+    directory: Path = field(default_factory=Path.cwd)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check` found."""
+
+    findings: tuple[Finding, ...]
+    #: Files looked at.
+    files: int
+    #: Findings that were mended, and are not among `findings`.
+    fixed: int = 0
+    #: With a text in place of files and `fix`: the text as it should be.
+    text: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing found. 1: something. 2: part of the question could not be asked."""
+        from jax_pmap import diagnostics
+
+        return max((diagnostics.exit_code(finding.code) for finding in self.findings), default=0)
+
+
+def quiet(_: str) -> None:
+    """Say nothing."""
+
+
+def check(request: CheckRequest, say: Say = quiet) -> CheckReport | Refusal:
+    """Check files and folders, or one text.
+
+    Args:
+        request: the question; see `CheckRequest`.
+        say: told in a line what is going on.
+    """
+    try:
+        return _check(request, say)
+    except RefusalError as error:
+        return error.refusal
+
+
+def _check(request: CheckRequest, say: Say) -> CheckReport:
+    wanted = _wanted(request)
+    if request.text is not None:
+        return _check_one_text(request, request.text, wanted)
+    cache = Cache(project_root(request.directory) if request.cache else None)
+    files = list(files_of(request))
+    findings: list[Finding] = []
+    lines: dict[str, list[str]] = {}
+    fixed = 0
+    for path, shown in files:
+        data = read_bytes(path)
+        if data is None or not ABOUT.search(data):
+            continue
+        say(f"reading {shown}")
+        found = [finding for finding in _static(data, shown, cache) if finding.code in wanted]
+        if request.fix and any(finding.fixable for finding in found):
+            found, mended = _fix(path, data, shown, found, wanted)
+            fixed += mended
+        if found:
+            lines[shown] = (read_bytes(path) or b"").decode("utf-8", "replace").splitlines()
+        findings += found
+    cache.save()
+    return CheckReport(_numbered(findings, lines), len(files), fixed)
+
+
+def _wanted(request: CheckRequest) -> frozenset[str]:
+    """The codes to report, JP005 always: what cannot be read cannot be said to be right."""
+    from jax_pmap import diagnostics
+
+    known = diagnostics.codes()
+    for option, codes in (("--select", request.select), ("--ignore", request.ignore)):
+        for code in codes:
+            if not any(name.startswith(code) for name in known):
+                near = diagnostics.nearest(code)
+                raise refused(
+                    "JP018",
+                    f"`{option} {code}` names no code.",
+                    f"Did you mean `{near}`?" if near else "`jax-pmap explain` lists them all.",
+                    None,
+                )
+    return chosen(known, request.select, request.ignore) | {"JP005"}
+
+
+def _check_one_text(request: CheckRequest, text: str, wanted: frozenset[str]) -> CheckReport:
+    shown = request.text_name
+    found = [finding for finding in check_text(text, shown) if finding.code in wanted]
+    fixed = 0
+    if request.fix:
+        new, fixed = apply_edits(text, found)
+        found = [finding for finding in check_text(new, shown) if finding.code in wanted]
+        text = new
+    return CheckReport(_numbered(found, {shown: text.splitlines()}), 1, fixed, text if request.fix else None)
+
+
+def _numbered(findings: Sequence[Finding], lines: dict[str, list[str]]) -> tuple[Finding, ...]:
+    """In order, with fingerprints."""
+    ordered = sorted_findings(findings)
+    marks = fingerprints(ordered, lines)
+    return tuple(dataclasses.replace(each, fingerprint=marks[i]) for i, each in enumerate(ordered))
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+def files_of(request: CheckRequest) -> Iterator[tuple[Path, str]]:
+    """Every file to look at and its name in messages, each once.
+
+    Raises:
+        RefusalError: JP018, for a path that is not there.
+    """
+    seen: set[Path] = set()
+    for text in request.paths or (".",):
+        path = request.directory / text
+        if path.is_dir():
+            found: Iterator[Path] = project_files(path, SUFFIXES)
+        elif path.is_file():
+            found = iter([path])
+        else:
+            raise refused(
+                "JP018",
+                f"`{text}` is neither a file nor a folder.",
+                "Name files or folders to check; without any, the current folder is checked.",
+                None,
+            )
+        for each in found:
+            if each not in seen:
+                seen.add(each)
+                yield each, _shown(each, request.directory)
+
+
+def _shown(path: Path, directory: Path) -> str:
+    try:
+        return path.resolve().relative_to(directory.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+# --- the rules ----------------------------------------------------------------------------
+
+
+def _static(data: bytes, shown: str, cache: Cache) -> list[Finding]:
+    key = digest("rules", shown, data)
+    kept = cache.get(key)
+    if kept is not None:
+        return [_from_json(each) for each in kept]
+    found = check_bytes(data, shown)
+    cache.put(key, [dataclasses.asdict(each) for each in found])
+    return found
+
+
+def check_bytes(data: bytes, shown: str) -> list[Finding]:
+    """Every finding in the bytes of a Python file."""
+    try:
+        source = decode(data, shown)
+    except RefusalError as error:
+        assert error.refusal.span is not None
+        return [Finding("JP005", error.refusal.reason, error.refusal.hint, error.refusal.span)]
+    return check_text(source.text, shown)
+
+
+def _from_json(document: dict[str, object]) -> Finding:
+    values = dict(document)
+    values["span"] = Span(**values["span"])  # type: ignore[arg-type]
+    values["edits"] = tuple(Edit(**edit) for edit in values["edits"])  # type: ignore[attr-defined]
+    values["details"] = tuple(values["details"])  # type: ignore[arg-type]
+    return Finding(**values)  # type: ignore[arg-type]
+
+
+def _fix(
+    path: Path, data: bytes, shown: str, found: list[Finding], wanted: frozenset[str]
+) -> tuple[list[Finding], int]:
+    """Edit the file until nothing certain is left; what remains to be reported, and how much was mended."""
+    from jax_pmap.files import write_text
+
+    source = decode(data, shown)
+    text, mended = source.text, 0
+    for _ in range(10):
+        text, count = apply_edits(text, found)
+        if not count:
+            break
+        mended += count
+        found = [finding for finding in check_text(text, shown) if finding.code in wanted]
+    write_text(path, text.encode(source.encoding))
+    return found, mended

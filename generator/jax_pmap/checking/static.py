@@ -1,0 +1,38 @@
+"""The rules over one text: parse it, ask every rule, leave out what comments switch off."""
+
+from __future__ import annotations
+
+import re
+
+from jax_pmap.checking.findings import Finding, sorted_findings
+from jax_pmap.checking.suppress import unsuppressed
+from jax_pmap.model import RefusalError
+
+#: A text without one of these words has nothing that a rule is about, and is not even parsed.
+ABOUT = re.compile(
+    rb"pmap|p(?:sum|mean|max|min)\b|all_gather|psum_scatter|axis_index|device_put_(?:repl|shard)|PmapSharding"
+    rb"|PositionalSharding|use_mesh|experimental|jax\.interpreters|global_device_array"
+)
+
+
+def check_text(text: str, shown: str) -> list[Finding]:
+    """Every finding of every rule in a Python text.
+
+    Args:
+        text: the decoded text of a file.
+        shown: the file's name in messages.
+    """
+    from jax_pmap.checking.mapped import Mappings
+    from jax_pmap.checking.module import Module
+    from jax_pmap.checking.rule import rules
+    from jax_pmap.sources import parse
+
+    try:
+        tree = parse(text, shown)
+    except RefusalError as error:
+        assert error.refusal.span is not None
+        return [Finding("JP005", error.refusal.reason, error.refusal.hint, error.refusal.span)]
+    module = Module(text, shown, tree)
+    mappings = Mappings(module)
+    found = [finding for rule in rules() for finding in rule.find(module, mappings)]
+    return unsuppressed(sorted_findings(found), module.lines)

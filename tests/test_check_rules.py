@@ -1,0 +1,125 @@
+"""The rules of `check`, held to the snippets in their own files."""
+
+import ast
+
+import pytest
+
+from jax_pmap import diagnostics
+from jax_pmap.checking.findings import apply_edits
+from jax_pmap.checking.rule import rules
+from jax_pmap.checking.static import ABOUT, check_text
+
+RULES = {rule.code: rule for rule in rules()}
+
+
+def snippets(kind):
+    return [
+        pytest.param(code, text, id=f"{code}-{number}")
+        for code, rule in RULES.items()
+        for number, text in enumerate(getattr(rule, kind), 1)
+    ]
+
+
+@pytest.mark.parametrize(("code", "text"), snippets("valid"))
+def test_valid_snippets_are_left_alone(code, text):
+    """Not one rule, the snippet's own or another, has anything to say."""
+    assert check_text(text, "snippet.py") == []
+
+
+@pytest.mark.parametrize(("code", "text"), snippets("invalid"))
+def test_invalid_snippets_are_found_once(code, text):
+    (found,) = check_text(text, "snippet.py")
+    assert found.code == code
+    assert ABOUT.search(text.encode()), "the file would not even be read"
+    line = text.splitlines()[found.span.line - 1]
+    assert line[found.span.column :].strip()
+    assert found.hint
+    assert "`" in found.message
+    assert not found.message.endswith(".")
+
+
+FIXABLE = [each for each in snippets("invalid") if check_text(each.values[1], "snippet.py")[0].fixable]
+
+
+@pytest.mark.parametrize(("code", "text"), FIXABLE)
+def test_a_fix_leaves_nothing_to_be_found(code, text):
+    found = check_text(text, "snippet.py")
+    mended, count = apply_edits(text, found)
+    assert count == 1
+    ast.parse(mended)
+    assert check_text(mended, "snippet.py") == []
+
+
+@pytest.mark.parametrize(("code", "text"), snippets("invalid"))
+def test_a_comment_switches_a_rule_off(code, text):
+    (found,) = check_text(text, "snippet.py")
+    lines = text.splitlines()
+    number = found.span.line - 1
+    for comment, silent in [
+        (f"# jax-pmap: ignore[{code}]", True),
+        (f"# jax-pmap: ignore[JP199, {code.lower()}]", True),
+        ("# jax-pmap: ignore", True),
+        ("# jax-pmap: ignore[JP199]", False),
+    ]:
+        written = [*lines[:number], f"{lines[number]}  {comment}", *lines[number + 1 :]]
+        assert (check_text("\n".join(written), "snippet.py") == []) is silent, comment
+    assert check_text(f"# jax-pmap: ignore-file[{code}]\n{text}", "snippet.py") == []
+
+
+def test_rules_are_diagnostics():
+    assert len(RULES) >= 19
+    for code, rule in RULES.items():
+        assert diagnostics.find(code) is rule.diagnostic
+        assert diagnostics.exit_code(code) == 1
+        assert len(rule.valid) + len(rule.invalid) >= 3
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "import jax\npmap = jax.pmap",
+        "from jax import pmap",
+        "import jax as j\npmap = j.pmap",
+        "import functools\nimport jax\npmap = functools.partial(jax.pmap)",
+        "try:\n    from jax import pmap\nexcept ImportError:\n    from jax.api import pmap",
+    ],
+)
+def test_aliases_are_seen_through(alias):
+    text = f"{alias}\nimport jax.lax as L\nAXIS = 'a'\nf = pmap(lambda x: L.psum(x, 'b'), axis_name=AXIS)\n"
+    assert [finding.code for finding in check_text(text, "snippet.py")] == ["JP102"]
+
+
+@pytest.mark.parametrize(
+    "prelude",
+    [
+        "from mine import pmap",
+        "def pmap(f, axis_name):\n    return f",
+        "import jax\npmap = jax.pmap\nif input():\n    pmap = None",
+        "import jax\nfor pmap in (jax.pmap, jax.vmap):\n    pass",
+    ],
+)
+def test_what_may_be_something_else_is_left_alone(prelude):
+    text = f"{prelude}\nimport jax.lax as L\nf = pmap(lambda x: L.psum(x, 'b'), axis_name='a')\n"
+    assert check_text(text, "snippet.py") == []
+
+
+def test_places_count_characters_not_bytes():
+    text = "import jax\nf = ('äöü', jax.pmap(lambda x: x, out_axes=-1))\n"
+    (found,) = check_text(text, "snippet.py")
+    assert text.splitlines()[1][found.span.column : found.span.end_column] == "-1"
+
+
+def test_a_file_that_does_not_parse_is_said():
+    (found,) = check_text("import jax\njax.pmap(\n", "snippet.py")
+    assert (found.code, found.span.line) == ("JP005", 2)
+
+
+def test_fixes_keep_line_endings_and_make_an_import_once():
+    text = "import jax\r\n\r\nf = jax.pmap(axis_name='a')\r\ng = jax.pmap(axis_name='b')\r\n"
+    mended, count = apply_edits(text, check_text(text, "snippet.py"))
+    assert count == 2
+    assert mended == (
+        "import functools\r\nimport jax\r\n\r\n"
+        "f = functools.partial(jax.pmap, axis_name='a')\r\n"
+        "g = functools.partial(jax.pmap, axis_name='b')\r\n"
+    )
