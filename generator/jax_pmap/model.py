@@ -200,7 +200,8 @@ class Argument:
 class Sync:
     """One value that a collective makes whole, at one place in the body."""
 
-    #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``.
+    #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``; ``"fold_in"`` is no collective:
+    #: a PRNG key made another on every device, for numbers that belong to examples.
     op: str
     #: The value as the reader knows it: ``"loss"``, ``"metrics['n']"`` or a short expression.
     value: str
@@ -302,6 +303,9 @@ class Evidence:
     replicas_identical: bool
     #: What was not run, and why, one sentence each.
     notes: tuple[str, ...] = ()
+    #: True when random numbers are drawn for examples: those of several devices are others than
+    #: those of one, and the rest was shown equal with a generator that draws equal ones.
+    equal_draws: bool = False
 
     @property
     def proved(self) -> bool:

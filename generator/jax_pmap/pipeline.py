@@ -16,6 +16,7 @@ from jax_pmap.config import read_config
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.locate import locate
 from jax_pmap.model import (
+    Backend,
     Devices,
     Evidence,
     Generated,
@@ -206,7 +207,7 @@ def _proved(
 
     def run(plan: Plan) -> Evidence:
         code = emit(target, plan, request, None, loaded.carried)
-        return prove(session, target, plan, observed, code, say)
+        return prove(session, target, plan, observed, code, say, request.backend is Backend.JIT)
 
     try:
         # Device counts come from the code that takes all devices; the chosen ones are run on top.

@@ -1,40 +1,48 @@
-"""JP051: random numbers that belong to examples."""
+"""JP051: random numbers of two kinds that come from one key at one place."""
 
 from jax_pmap.diagnostics.base import Diagnostic
 
 DIAGNOSTIC = Diagnostic(
     code="JP051",
-    title="random numbers that belong to examples",
+    title="a key whose draws cannot be kept apart",
     exit_code=1,
     meaning=(
-        "The function draws noise with the shape of the batch from a key that is the same on every device."
+        "Numbers drawn for examples need a key that is another on every device, and numbers drawn for "
+        "parameters one that is the same. At the place named here one key serves both, or is returned "
+        "as well, or draws and shares cannot be matched. Which keys to fold is found by running the "
+        "function, so with --no-proof every draw for examples is refused."
     ),
     why=(
-        "With one key everywhere, all devices draw the same dropout mask and the same noise: "
-        "eight devices give one eighth of the randomness, and nothing looks wrong. With a key per "
-        "device the numbers differ from the single-device ones, so equality cannot be shown."
+        "With one key everywhere, all devices draw the same dropout mask for other examples: eight devices "
+        "give one eighth of the randomness, and nothing looks wrong. With other keys for the parameters' "
+        "noise, the copies of the parameters drift apart. A key is folded with the device's index only where "
+        "all that is drawn from it belongs to examples."
     ),
     cure=(
-        "Give every example its own key and split the keys with the batch: make them outside with "
-        "`jax.random.split(key, batch_size)` and draw with `jax.vmap`. The result then does not "
-        "depend on the number of devices."
+        "Split the key with `jax.random.split` and use one part for the examples alone. A key for every "
+        "example, made outside and passed like data, works too, and then even the numbers are those of one "
+        "device."
     ),
     example="""\
 import jax
 
 
-def augment(key, x):
-    return x + jax.random.normal(key, x.shape)
+def jitter(key, w, x):
+    def noisy(value):
+        return value + jax.random.normal(key, value.shape)
+
+    return noisy(w), noisy(x)
 """,
-    command="jax-pmap gen data.py::augment --arg 'key=key' --arg 'x=f32[24,5]'",
+    command="jax-pmap gen data.py::jitter --arg 'key=key' --arg 'w=f32[7]' --arg 'x=f32[24,5]'",
     fixed="""\
 import jax
 
 
-def augment(keys, x):
-    def one(key, row):
-        return row + jax.random.normal(key, row.shape)
+def jitter(key, w, x):
+    def noisy(key, value):
+        return value + jax.random.normal(key, value.shape)
 
-    return jax.vmap(one)(keys, x)
+    key_w, key_x = jax.random.split(key)
+    return noisy(key_w, w), noisy(key_x, x)
 """,
 )

@@ -42,7 +42,8 @@ class Header:
         worst = self.evidence.worst()
         counts = ", ".join(str(count) for count in sorted({c.devices for c in checks}))
         steps = max(c.steps for c in checks)
+        noise = "; equal for equal draws, noise for examples differs" if self.evidence.equal_draws else ""
         return (
             f"Proved: {counts} devices, {steps} chained step{'s' if steps > 1 else ''}, {worst.precision} "
-            f"error {worst.error:.1e} (bound {worst.tolerance:.1e}), jax {self.evidence.jax_version}"
+            f"error {worst.error:.1e} (bound {worst.tolerance:.1e}), jax {self.evidence.jax_version}{noise}"
         )

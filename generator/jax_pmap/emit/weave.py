@@ -32,15 +32,17 @@ def weave(
     reach: bool = False,
     result: str = "result",
     jax: str = "jax",
+    everywhere: bool = False,
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
     `axis` is the source of the axis name; `taps` are points to record; `probes` are inner
     functions to run for their taps before they are called; with `reach`, entered branches are
-    recorded too; `result` names the result where it must be taken apart, `jax` is what jax is
-    imported as.
+    recorded too; with `everywhere`, inner functions are tapped like the outermost; `result` names
+    the result where it must be taken apart, `jax` is what jax is imported as.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
+    editor.everywhere = everywhere
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -89,6 +91,7 @@ class Editor(cst.CSTTransformer):
         self.syncs, self.probes, self.jax = syncs, probes, jax
         #: The scope that is tapped; collectives go into all of them.
         self.scope = scope
+        self.everywhere = False
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
         for sync in syncs:
@@ -143,16 +146,30 @@ class Editor(cst.CSTTransformer):
             sync = self.wrap.get(where)
             if sync is not None and sync.value == expression.text:
                 self.used.add(("wrap", where))
-                updated = wrap_call(f"{self.jax}.lax.{sync.op}", updated, self.axis)
+                updated = self.wrapped(sync, updated)
             if expression.point in self.taps and self.tapped(expression.statement):
                 updated = self.tap(expression.point, updated)
             if updated is not plain and self.body.is_tight(original):
                 updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return updated
 
+    def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
+        """A collective, or a fold of a key, around a node."""
+        if sync.op != "fold_in":
+            return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis)
+        if sync.paths != ("",):
+            return cst.parse_expression(rebuild(sync.value, [sync], lambda _, key: self.fold(key)))
+        call = cst.parse_expression(self.fold("key"))
+        assert isinstance(call, cst.Call)
+        return call.with_changes(args=[call.args[0].with_changes(value=parenthesized(value)), *call.args[1:]])
+
+    def fold(self, key: str) -> str:
+        """Source of a key that is another on every device."""
+        return f"{self.jax}.random.fold_in({key}, {self.jax}.lax.axis_index({self.axis}))"
+
     def tapped(self, statement: int) -> bool:
         """Whether a statement belongs to the scope that is tapped."""
-        return self.body.statements[statement].scope == self.scope
+        return self.everywhere or self.body.statements[statement].scope == self.scope
 
     def inner(self, scope: int) -> Editor:
         """The same editor for an inner function's own statements."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,25 +10,11 @@ from jax_pmap.model import Refusal
 from jax_pmap.reading.facts import FunctionFacts
 
 
-def coupled(
-    facts: FunctionFacts, statement: Statement, culprit: Expression | None, feeds_key: bool
-) -> Refusal:
-    """A value that is neither whole, nor a share, nor partial, made by `culprit`.
-
-    `feeds_key` says that a PRNG key goes into it.
-    """
+def coupled(facts: FunctionFacts, statement: Statement, culprit: Expression | None) -> Refusal:
+    """A value that is neither whole, nor a share, nor partial, made by `culprit`."""
     span = culprit.span if culprit else statement.span
     text = culprit.text if culprit else ", ".join(name for name, _ in statement.names) or "this statement"
     short = shortened(text)
-    words = set(re.findall(r"\w+", text))
-    if "random." in text and (feeds_key or words & set(facts.key_parameters)):
-        return Refusal(
-            "JP051",
-            f"`{short}` draws random numbers whose shape depends on the batch: each device would draw "
-            "the same ones for other examples",
-            "Draw them outside and pass them as an argument of the batch's size, or pass one key per example",
-            span,
-        )
     called = [name for name in facts.called_parameters if short.startswith(f"{name}(")]
     if called:
         return Refusal(

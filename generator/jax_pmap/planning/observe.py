@@ -628,9 +628,7 @@ class Observer:
         if self._wrap_all(state, added, first, numbers=True):
             return True
         worst = culprits[0] if culprits else None
-        below = [first[c.point] for c in self._descendants(worst.point) if c.point in first] if worst else []
-        feeds_key = any(leaf["category"] == "key" for event in below for leaf in event.leaves)
-        state.hopeless[statement.index] = coupled(self.facts, statement, worst, feeds_key)
+        state.hopeless[statement.index] = coupled(self.facts, statement, worst)
         return self._advance(state, events)
 
     def _look_inside(self, state: _State, call: Expression) -> bool:
@@ -654,7 +652,11 @@ class Observer:
                 not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(call.span))
             ):
                 return scope.index
-        found = self.definitions(callee, self.body)
+        return self.open(callee, self.body)
+
+    def open(self, name: str, beside: Body) -> int | None:
+        """Take the body of a function of the user's into the tables; its scope, or None without such."""
+        found = self.definitions(name, beside)
         if found is None:
             return None
         body, gradient_calls = found

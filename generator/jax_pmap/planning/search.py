@@ -13,6 +13,7 @@ from jax_pmap.emit.beside import definitions_of
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
+from jax_pmap.planning.folds import FOLD, find_folds
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observation, Observer
 from jax_pmap.planning.plan import chain, is_literal, plain_constants, plan_arguments, plan_outputs
@@ -108,7 +109,8 @@ def find_plan(
 def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
     """Whether anything in the result was sharded, or had to be made whole."""
     sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
-    return sharded or bool(observation.syncs or facts.collectives)
+    reduced = any(sync.op != FOLD for sync in observation.syncs)
+    return sharded or bool(reduced or facts.collectives)
 
 
 def _global_view(
@@ -295,7 +297,8 @@ def _observe_variants(
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
     count = next(count for count in (8, 4, 2, 1) if size >= 2 * count)
-    start = saved.syncs if saved is not None else ()
+    # Which keys to fold is found anew once the collectives are settled.
+    start = tuple(sync for sync in saved.syncs if sync.op != FOLD) if saved is not None else ()
     base = observer.observe(roles, {}, count, start)
     if isinstance(base, Refusal):
         return base
@@ -326,9 +329,14 @@ def _observe_variants(
     unseen = unseen_side(body, seen, reached, values)
     if unseen is not None:
         return unseen
-    final = dataclasses.replace(
-        base, syncs=merge_neighbours(body, minimal(observer, roles, count, syncs, target))
-    )
+    syncs = minimal(observer, roles, count, syncs, target)
+    folds: tuple[Sync, ...] = ()
+    for variant in variants:
+        found = find_folds(observer, roles, variant, count, (*syncs, *folds))
+        if isinstance(found, Refusal):
+            return found
+        folds += found
+    final = dataclasses.replace(base, syncs=(*merge_neighbours(body, syncs), *folds))
     return final, tuple(variants), values, reached
 
 

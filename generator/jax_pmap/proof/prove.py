@@ -18,11 +18,18 @@ STEPS = 3
 
 
 def prove(
-    session: Session, target: Target, plan: Plan, observed: Observed, code: str, say: Callable[[str], None]
+    session: Session,
+    target: Target,
+    plan: Plan,
+    observed: Observed,
+    code: str,
+    say: Callable[[str], None],
+    global_view: bool = False,
 ) -> Evidence:
     """Run the emitted `code` beside the reference on every device count the batch allows.
 
-    Code that chooses its own devices is run on just those.
+    Code that chooses its own devices is run on just those. Code in the `global_view` of jit draws the very
+    numbers of one device and is compared as it is; other code is compared for equal draws.
 
     Raises:
         RefusalError: JP045, with the output, the device count, the error and the likeliest cause; JP041
@@ -34,6 +41,7 @@ def prove(
     name = target.facts.name
     checks: list[Check] = []
     notes: dict[str, None] = {}
+    folded = False
     for variant in observed.variants:
         say(f"proving on {', '.join(map(str, counts))} devices")
         answer = session.ask(
@@ -49,8 +57,10 @@ def prove(
             chain=[[argument, steps_into(where)] for argument, where in plan.chain],
             replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED],
             overrides=variant,
+            global_view=global_view,
             **observed.roles.request(),
         )
+        folded |= answer.get("folded", False)
         if not answer["checks"]:
             raise RefusalError(too_few(answer["skipped"], batch, target))
         notes |= dict.fromkeys(map(not_tried, answer["skipped"]))
@@ -73,6 +83,7 @@ def prove(
         python_version=session.versions["python"],
         replicas_identical=True,
         notes=tuple(notes),
+        equal_draws=folded,
     )
 
 
@@ -136,6 +147,8 @@ def failure(check: Answer, span: Span) -> Refusal:
         details = error_details(error)
     elif found["what"] == "replicas":
         reason = f"{output} is planned as replicated, but {where} {found['why']}"
+    elif found["what"] == "draws":
+        reason = f"the emitted code uses its random keys wrongly {where}: {found['why']}"
     elif found["what"] == "value":
         reason = (
             f"{output} differs {where}: error {found['error']:.1e} of its size, "

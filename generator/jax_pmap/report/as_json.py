@@ -37,7 +37,7 @@ from jax_pmap.model import (
 
 REPORT_SCHEMA_VERSION = 1
 
-SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather")
+SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in")
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 
 
@@ -295,6 +295,8 @@ def _check(decoded: Any, path: str) -> None:
     if isinstance(decoded, Sync):
         _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
         _check_choice(decoded.where, ("after", "wrap"), f"{path}.where")
+        if decoded.op == "fold_in" and decoded.where != "wrap":
+            _refuse(f"`{path}.where` is `after`; a key is folded where it stands: `wrap`.")
     elif isinstance(decoded, AxesNode):
         _check_choice(decoded.kind, AXES_KINDS, f"{path}.kind")
         expected = 0 if decoded.kind in ("tuple", "list") else len(decoded.children)

@@ -183,6 +183,8 @@ def evidence_parts(evidence: Evidence) -> list[str]:
         worst = evidence.worst(precision)
         name = "own dtypes" if precision == "as given" else precision
         parts.append(f"{name} error {worst.error:.2g} (bound {worst.tolerance:.2g})")
+    if evidence.equal_draws:
+        parts.append("equal for equal draws: numbers drawn for examples are others than on one device")
     parts.append("replicas bit-identical" if evidence.replicas_identical else "replicas DIFFER")
     parts.append(f"jax {evidence.jax_version}")
     return parts
@@ -360,10 +362,14 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
     ]
     rows: list[list[Cell]] = []
     for sync in plan.syncs:
+        if sync.op == "fold_in" and not written:
+            continue  # In the global view every draw is the one of a single device.
         paths = [path for path in sync.paths if path]
         value = ", ".join(sync.value + path for path in paths[:3]) if paths else sync.value
         if len(paths) > 3:
             value += f", … {len(paths) - 3} more"
+        if sync.op == "fold_in":
+            value += ": key folded with the device's index"
         op = sync.op if written else _KINDS[sync.op]
         size = human_bytes(sync.bytes) if sync.bytes else ""
         rows.append([(op, "green"), (_clean(value), ""), (_place(sync.span), ""), (size, "")])

@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, load, neighbours, observe, prove, proving
+from . import arguments, draws, load, neighbours, observe, prove, proving
 from .arguments import LeafAxes, Packed, Values
+from .generator import rekeyed, repeat_draws
 from .server import Answer, Problem, describe_exception, summary, text_of
 
 SEED = 20260
@@ -419,7 +420,13 @@ def observing_data(request: Answer, axes: LeafAxes) -> list[Values]:
     # Inputs made with another seed may differ in shape; they are left to the proof.
     form = str(describe(data[0]))
     data = [values for values in data if str(describe(values)) == form]
-    return [arguments.to_float64(values) if wide else values for values in data]
+    period = share_of(data[0], axes, request["count"])
+    return [rekeyed(arguments.to_float64(values) if wide else values, period) for values in data]
+
+
+def share_of(values: Values, axes: LeafAxes, count: int) -> int | None:
+    """Rows of one share: the period of the draws while a function is compared with itself, or None."""
+    return max(1, arguments.batch_size(values, axes) // count) if TARGET.draws else None
 
 
 def observe_code(request: Answer) -> Answer:
@@ -448,7 +455,7 @@ def observe_code(request: Answer) -> Answer:
             count,
         )
     )
-    with prove.x64(wide or TARGET.x64):
+    with prove.x64(wide or TARGET.x64), repeat_draws(share_of(data[0], axes, count)):
         if key not in TARGET.whole:
             packed = Packed(data[0], statics)
             compiled = observe.run_whole(
@@ -501,9 +508,31 @@ def observe_code(request: Answer) -> Answer:
     }
 
 
+def survey_draws(request: Answer) -> Answer:
+    """Which draws of the function belong to examples, and which marked keys they come from."""
+    axes, statics, count = leaf_axes(request), request["statics"], request["count"]
+    if not TARGET.draws:
+        return {"draws": [], "marks": []}
+    values, _ = prove.cut_to(TARGET.values(request.get("overrides", {})), axes, count)
+    marker = draws.Marker()
+    scope = {**vars(TARGET.module), observe.RECORDER: marker}
+    exec(request["prelude"], scope)
+    fn: Callable[..., Any] = load.define(request["code"], "<jax-pmap>", request["name"], scope)
+    with prove.x64(TARGET.x64):
+        whole = draws.whole_program(TARGET.fn, TARGET.signature, values, statics, TARGET.bound)
+        try:
+            return draws.survey(
+                whole, fn, marker, TARGET.signature, values, axes, statics, request["axis_name"], count
+            )
+        except MemoryError:
+            raise
+        except BaseException as error:
+            return {"unfollowed": summary(error)}
+
+
 def trials_of(request: Answer) -> proving.Trials:
     """Runs of the target for a request's roles: the same ones for every question about them."""
-    names = ("axes", "statics", "chain", "steps", "overrides")
+    names = ("axes", "statics", "chain", "steps", "overrides", "global_view")
     key = repr([request.get(name) for name in names])
     if key in TARGET.trials:
         return TARGET.trials[key]
@@ -518,6 +547,8 @@ def trials_of(request: Answer) -> proving.Trials:
         eps=TARGET.eps,
         x64=TARGET.x64,
         draws=TARGET.draws,
+        repeat=TARGET.draws and not request.get("global_view", True),
+        own_axes=bool(TARGET.axis_names),
     )
     TARGET.trials = {key: proving.Trials(question)}
     return TARGET.trials[key]
@@ -569,6 +600,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "trace": trace,
     "precision": precision,
     "observe": observe_code,
+    "draws": survey_draws,
     "prove": prove_code,
     "try_layouts": try_layouts,
     "prove_parallel": prove_parallel,

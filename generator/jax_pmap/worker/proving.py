@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
-from . import arguments, load, prove
+from . import arguments, load, noise, prove
 from .arguments import LeafAxes, Values
 from .explain import explain, explain_copies
+from .generator import rekeyed, repeat_draws
 from .parallel import Caller, attempt, find, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
@@ -44,6 +45,10 @@ class Question:
     x64: bool
     #: Whether the reference draws random numbers.
     draws: bool
+    #: Whether those repeat on every share of the batch, so that one device and several draw equal ones.
+    repeat: bool = False
+    #: Whether the reference itself uses a mapped axis.
+    own_axes: bool = False
 
     @property
     def wide(self) -> bool:
@@ -60,6 +65,10 @@ class Question:
             plans += [("given", index) for index in range(len(self.data))]
         return plans
 
+    def period(self, size: int, count: int) -> int | None:
+        """The period of the draws for a batch of `size` on `count` devices, see `repeat_draws`."""
+        return max(1, size // count) if self.repeat else None
+
     def precision(self, kind: str) -> bool:
         """The 64-bit mode of a precision."""
         return True if kind == "float64" else self.x64
@@ -70,13 +79,18 @@ class Trials:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self._made: dict[tuple[str, int, int], tuple[Trial, Bounds]] = {}
+        self._made: dict[tuple[str, int, int, int | None], tuple[Trial, Bounds]] = {}
 
-    def at(self, kind: str, index: int, size: int) -> tuple[Trial, Bounds]:
-        """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds."""
-        if (kind, index, size) not in self._made:
-            self._made[kind, index, size] = self._make(kind, index, size)
-        return self._made[kind, index, size]
+    def at(self, kind: str, index: int, size: int, period: int | None) -> tuple[Trial, Bounds]:
+        """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds.
+
+        Random numbers repeat with `period`.
+        """
+        asked = (kind, index, size, period)
+        if asked not in self._made:
+            with repeat_draws(period):
+                self._made[asked] = self._make(*asked)
+        return self._made[asked]
 
     def _run(self, kind: str, values: Values) -> Trial:
         question = self.question
@@ -85,18 +99,18 @@ class Trials:
         with prove.x64(question.precision(kind)):
             return Trial(question.reference, values, question.chain, question.steps)
 
-    def _make(self, kind: str, index: int, size: int) -> tuple[Trial, Bounds]:
+    def _make(self, kind: str, index: int, size: int, period: int | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.eps["given"]
-        values = arguments.cut(self.values(index), question.axes, size)
+        values = rekeyed(arguments.cut(self.values(index), question.axes, size), period)
         if kind == "float64":
-            fine, coarse = self._run("float64", values), self._run("given", values)
-            measure = None if question.draws else coarse
+            fine = self._run("float64", values)
+            measure = None if question.draws else self._run("given", values)
             return fine, prove.bounds(fine, measure, given, question.eps["float64"])
         coarse = self._run("given", values)
         if not question.wide:
             return coarse, prove.bounds(coarse, coarse, given, given)
         # The same run is the measure of rounding for both precisions.
-        measure = None if question.draws else self.at("float64", index, size)[0]
+        measure = None if question.draws else self.at("float64", index, size, period)[0]
         return coarse, prove.bounds(coarse, measure, given, given)
 
     def values(self, index: int) -> Values:
@@ -108,12 +122,13 @@ class Trials:
             question.data[0], question.axes, question.statics, SEED + index, wild=index > given
         )
 
-    def left_domain(self, index: int, size: int) -> bool:
+    def left_domain(self, index: int, size: int, period: int | None) -> bool:
         """Whether perturbing made the reference return what is no number, where it did not before."""
         if index < len(self.question.data):
             return False
         kind = "float64" if self.question.wide else "given"
-        return not self.at(kind, index, size)[0].finite() and self.at(kind, 0, size)[0].finite()
+        perturbed, given = (self.at(kind, i, size, period)[0] for i in (index, 0))
+        return not perturbed.finite() and given.finite()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +176,7 @@ def usable_sizes(
     for count in counts:
         size = base // count * count
         try:
-            trials.at(kind, 0, size)
+            trials.at(kind, 0, size, trials.question.period(size, count))
         except (MemoryError, Problem):
             raise
         except BaseException as error:
@@ -190,11 +205,12 @@ def check_count(
     that; `replicas` finds an output that differs between devices.
     """
     question, checks = trials.question, []
+    period = question.period(size, count)
     for kind, index in question.plans(with_given):
-        expected, allowed = trials.at(kind, index, size)
-        if trials.left_domain(index, size):
+        expected, allowed = trials.at(kind, index, size, period)
+        if trials.left_domain(index, size, period):
             continue
-        with prove.x64(question.precision(kind)):
+        with prove.x64(question.precision(kind)), repeat_draws(period):
             found = prove.run_parallel(
                 make(expected),
                 expected,
@@ -238,14 +254,16 @@ def prove_emitted(trials: Trials, emitted: Emitted, counts: Sequence[int], *, fi
 
     One answer a check, in order, stopping at the first failure: ``{"devices", "precision",
     "batch", "steps", "error", "tolerance"}`` or ``{…, "failure": {…}}``. Under ``"skipped"``, the
-    device counts that the reference itself leaves out, as it fails on the batch cut to fit them.
-    With `fixed`, the code chooses its devices itself.
+    device counts that the reference itself leaves out, as it fails on the batch cut to fit them. Under
+    ``"folded"``, whether random numbers are drawn for examples. With `fixed`, the code chooses its devices
+    itself.
     """
     question = trials.question
     sizes, skipped = usable_sizes(trials, counts, arguments.batch_size(question.data[0], question.axes))
     if len(sizes) < min(2, len(counts)):
         return {"checks": [], "skipped": skipped}
     checks: list[Answer] = []
+    folded = False
     for count, size in sizes.items():
         with prove.only_devices(len(jax.devices()) if fixed else count):
             try:
@@ -261,9 +279,14 @@ def prove_emitted(trials: Trials, emitted: Emitted, counts: Sequence[int], *, fi
                 size,
                 with_given=count == max(sizes),
             )
+            if question.repeat and "failure" not in checks[-1]:
+                found = noise.own_draws(question, function, emitted.replicas, count, size)
+                folded |= found.get("folded", False)
+                if "failure" in found:
+                    checks.append({"devices": count, **found})
         if "failure" in checks[-1]:
             break
-    return {"checks": checks, "skipped": skipped}
+    return {"checks": checks, "skipped": skipped, "folded": folded}
 
 
 def try_layouts(trials: Trials, signature: inspect.Signature, request: Answer, count: int) -> Answer:
@@ -277,13 +300,14 @@ def try_layouts(trials: Trials, signature: inspect.Signature, request: Answer, c
     if not sizes:
         return {"skipped": skipped[0]}
     function = find(request)
-    trial, allowed = trials.at("given", 0, sizes[count])
+    period = question.period(sizes[count], count)
+    trial, allowed = trials.at("given", 0, sizes[count], period)
     values = trial.values[0]
     tried = []
     asked = request.get("layouts") or itertools.islice(
         layouts(function, values, question.axes, question.statics), MOST_LAYOUTS
     )
-    with prove.x64(question.x64):
+    with prove.x64(question.x64), repeat_draws(period):
         for layout in (fitting(function, each) for each in asked):
             caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
             tried.append({"layout": layout, **attempt(caller, values, allowed[0])})

@@ -1,0 +1,168 @@
+"""Find the keys to fold with the device's index: those of draws that belong to examples.
+
+The function is traced on the whole batch and on shares with every key marked where it stands in
+the source. A draw whose shape grows with the batch needs a key that differs between devices; the
+last place its key passes on the way there, where nothing else is drawn from it and it is not returned,
+is where it is folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jax_pmap.emit.places import Expression
+from jax_pmap.emit.weave import inside_of, weave
+from jax_pmap.model import Refusal, Sync
+from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.observe import Observer, containers_above
+from jax_pmap.planning.roles import Roles
+from jax_pmap.session import Answer
+
+#: Rounds of folding and looking again: one finds the folds, one opens functions, one confirms.
+ROUNDS = 4
+#: What a fold stands for in a `Sync`.
+FOLD = "fold_in"
+
+
+def find_folds(
+    observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
+) -> tuple[Sync, ...] | Refusal:
+    """The folds that `syncs` need beside them, or why the draws cannot be kept apart (JP051)."""
+    folds: list[Sync] = []
+    opened = False
+    for _ in range(ROUNDS):
+        answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
+        if "unfollowed" in answer:
+            return Refusal(
+                "JP051",
+                f"the random numbers `{observer.facts.name}` draws on the whole batch and on a share of it "
+                f"cannot be matched: {answer['unfollowed']}",
+                "Draw them outside any loop over the examples, or pass one key per example",
+                observer.facts.span,
+            )
+        needed = {i for i, draw in enumerate(answer["draws"]) if draw["example"] and not draw["varying"]}
+        if not needed:
+            return tuple(folds)
+        found, lost = _choose(observer, answer, needed)
+        if lost and not opened:
+            opened = True
+            _open_everything(observer)
+            continue
+        if lost or not found:
+            return _entangled(observer, answer, lost or sorted(needed))
+        folds += found
+    return _entangled(observer, answer, sorted(needed))
+
+
+def _survey(
+    observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
+) -> Answer:
+    axis, jax = repr(observer.axis_name), "__jax_pmap_jax__"
+    points = [e.point for e in observer.by_point.values() if not e.in_test]
+    target, *others = observer.bodies
+    prelude = [f"import jax as {jax}"]
+    for body in others:
+        own = inside_of(body, syncs)
+        prelude.append(body.definition(weave(body, own, axis=axis, taps=points, jax=jax, everywhere=True)))
+    own = inside_of(target, syncs)
+    woven = weave(target, own, axis=axis, taps=points, jax=jax, everywhere=True)
+    observer.say("following the random keys")
+    return observer.session.ask(
+        "draws",
+        "following the random keys",
+        code=target.definition(woven),
+        prelude="\n".join(prelude),
+        name=observer.facts.name,
+        axis_name=observer.axis_name,
+        count=count,
+        overrides=dict(overrides),
+        **roles.request(),
+    )
+
+
+def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[Sync], list[int]]:
+    """Folds for the needed draws, and the draws for which there is no place."""
+    passed: dict[tuple[int, str], set[int]] = {}
+    barred: set[tuple[int, str]] = set()
+    for number, mark in enumerate(answer["marks"]):
+        at = mark["point"], mark["path"]
+        drawn = {i for i, draw in enumerate(answer["draws"]) if number in draw["marks"]}
+        passed.setdefault(at, set()).update(drawn)
+        # Source that takes a container apart names it several times.
+        again = bool(mark["path"]) and "(" in observer.by_point[mark["point"]].text
+        if mark["kept"] or not mark["bare"] or drawn - needed or again:
+            barred.add(at)
+    chosen: list[tuple[int, str]] = []
+    lost = []
+    for i in sorted(needed):
+        marks = {n: answer["marks"][n] for n in answer["draws"][i]["marks"]}
+        places = {n: (mark["point"], mark["path"]) for n, mark in marks.items()}
+        free = [n for n, at in places.items() if at not in barred]
+        if not free:
+            lost.append(i)
+        elif places[max(free)] not in chosen:
+            chosen.append(places[max(free)])
+    for at in list(chosen):
+        # What another fold further up has kept apart already needs none of its own.
+        others = {i for other in chosen if other != at for i in passed[other]}
+        if passed[at] <= others:
+            chosen.remove(at)
+    by_point: dict[int, list[str]] = {}
+    for point, path in chosen:
+        by_point.setdefault(point, []).append(path)
+    out = []
+    for point, paths in by_point.items():
+        expression = observer.by_point[point]
+        tree = next((m["tree"] for m in answer["marks"] if m["point"] == point and m["tree"]), None)
+        containers = () if paths == [""] else containers_above(paths, tree)
+        if containers is None:
+            lost += sorted(needed)
+            continue
+        out.append(Sync(FOLD, expression.text, "wrap", expression.span, tuple(paths), containers))
+    return sorted(out, key=lambda sync: (sync.span.line, sync.span.column)), lost
+
+
+def _open_everything(observer: Observer) -> None:
+    """Take the bodies of the user's functions that are used anywhere into the tables."""
+    known = {body.function.name.value for body in observer.bodies}
+    for body in observer.bodies:
+        names = sorted({name for statement in body.statements.values() for name in statement.reads} - known)
+        for name in names:
+            known.add(name)
+            if name not in body.local_names:
+                observer.open(name, body)
+
+
+def _entangled(observer: Observer, answer: Answer, lost: Sequence[int]) -> Refusal:
+    """A draw for examples whose key cannot be folded anywhere."""
+    expression: Expression | None = None
+    why = "no key of its own in the source leads to it"
+    for i in lost:
+        for number in answer["draws"][i]["marks"]:
+            mark = answer["marks"][number]
+            expression = observer.by_point[mark["point"]]
+            shared = any(
+                number in draw["marks"] and not (draw["example"] and not draw["varying"])
+                for draw in answer["draws"]
+            )
+            if mark["kept"]:
+                why = "it is also returned, and would then differ between devices"
+            elif shared:
+                why = "numbers that all devices share are drawn from it too"
+            else:
+                why = "it is many keys here, not one"
+    if expression is None:
+        return Refusal(
+            "JP051",
+            f"`{observer.facts.name}` draws random numbers for examples, and {why}: each device would draw "
+            "the same ones for other examples",
+            "Pass the key as an argument, or split it with jax.random.split in the function itself",
+            observer.facts.span,
+        )
+    return Refusal(
+        "JP051",
+        f"random numbers that belong to examples are drawn from the key `{shortened(expression.text)}`, so "
+        f"it has to be another on every device, but {why}",
+        "Split it first (`key, noise_key = jax.random.split(key)`) and use one part for the examples alone",
+        expression.span,
+    )

@@ -1,0 +1,416 @@
+"""Follow keys through a traced program to the random numbers drawn from them.
+
+A draw belongs to *examples* when its shape on a share of the batch is another than on all of it,
+else to *everybody*. On every device the same key gives the same numbers, so a draw for examples
+needs a key that differs between devices, and one for everybody must not have one.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core
+import numpy as np
+from jax.interpreters import ad, batching
+
+from .arguments import LeafAxes, Packed, Values, invoke, is_key, shards, skeleton
+
+#: Equations that draw from the key in their first operand.
+DRAWING = frozenset({"random_bits", "random_gamma", "rng_bit_generator"})
+#: Equations that make keys of keys, or of numbers.
+KEEPING = frozenset(
+    {"random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_seed", "random_clone"}
+)
+#: Collectives whose result is the same on every device.
+LEVELLING = frozenset(
+    {
+        "psum",
+        "psum2",
+        "psum_invariant",
+        "pmax",
+        "pmin",
+        "all_gather",
+        "all_gather_invariant",
+        "pmax_invariant",
+    }
+)
+#: Collectives whose result is another on every device.
+SPREADING = frozenset({"ppermute", "all_to_all", "reduce_scatter", "psum_scatter", "pgather", "axis_index"})
+
+#: Where in a program an equation is: indices of equations, outermost first.
+Place = tuple[int, ...]
+
+mark_p = jax.extend.core.Primitive("jax_pmap_mark")
+mark_p.def_impl(lambda x, *, point, path, bare: x)
+mark_p.def_abstract_eval(lambda x, *, point, path, bare: x)
+# Under vmap the key at a mark is many keys; they are better kept apart where they are still one.
+batching.primitive_batchers[mark_p] = lambda args, axes, *, point, path, bare: (
+    mark_p.bind(*args, point=point, path=path, bare=False),
+    axes[0],
+)
+ad.primitive_jvps[mark_p] = lambda primals, tangents, **params: (mark_p.bind(*primals, **params), tangents[0])
+
+
+class Unfollowed(Exception):
+    """Random numbers are drawn inside an operation this module does not know."""
+
+
+class Marker:
+    """What marked code calls: puts an equation where the value of an expression is a key or holds keys."""
+
+    def __init__(self) -> None:
+        self.key_shape = np.shape(jax.random.PRNGKey(0))
+        #: Containers of the marked values that are no single arrays, by point.
+        self.trees: dict[int, Any] = {}
+
+    def tap(self, point: int, value: Any) -> Any:
+        """`value`, with the keys in it marked. Only plain containers are looked into."""
+        if type(value) in (dict, tuple):
+            paths, tree = jax.tree_util.tree_flatten_with_path(value)
+            if not any(self.bare(leaf) for _, leaf in paths):
+                return value
+            self.trees[point] = skeleton(value)
+            leaves = [
+                mark_p.bind(leaf, point=point, path=jax.tree_util.keystr(path), bare=True)
+                if self.bare(leaf)
+                else leaf
+                for path, leaf in paths
+            ]
+            return jax.tree.unflatten(tree, leaves)
+        if not isinstance(value, (jax.Array, np.ndarray)):
+            return value
+        raw = value.dtype == np.uint32 and value.shape[-1:] == self.key_shape
+        if is_key(value) or raw:
+            return mark_p.bind(value, point=point, path="", bare=self.bare(value))
+        return value
+
+    def bare(self, leaf: Any) -> bool:
+        """Whether a leaf is one key, raw or typed."""
+        if is_key(leaf):
+            return bool(leaf.ndim == 0)
+        is_array = isinstance(leaf, (jax.Array, np.ndarray))
+        return is_array and leaf.dtype == np.uint32 and leaf.shape == self.key_shape
+
+    def reach(self, branch: int) -> None:
+        """Branches are noted elsewhere."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What is known of one value."""
+
+    #: Marks that a key in it has passed.
+    marks: frozenset[Place] = frozenset()
+    #: Whether it may differ between devices.
+    varying: bool = False
+    #: Whether it is computed from the device's own index.
+    index: bool = False
+    #: Whether a key in it was folded with that index.
+    folded: bool = False
+    #: Whether numbers drawn from a folded key went into it.
+    noisy: bool = False
+
+    def __or__(self, other: "Flow") -> "Flow":
+        """What is known of a value made from both."""
+        return Flow(
+            self.marks | other.marks,
+            self.varying or other.varying,
+            self.index or other.index,
+            self.folded or other.folded,
+            self.noisy or other.noisy,
+        )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One place where random numbers are drawn."""
+
+    #: Lengths of the loops around it, then its own shape.
+    shape: tuple[int, ...]
+    key: Flow
+
+
+@dataclass
+class Followed:
+    """What `follow` found."""
+
+    draws: list[Draw]
+    #: Point and path of each mark, and whether one key stands there.
+    marks: dict[Place, tuple[int, str, bool]]
+    results: list[Flow]
+
+
+def follow(closed: Any, varying: Sequence[bool] = ()) -> Followed:
+    """Follow keys through a closed jaxpr whose inputs differ between devices where `varying` says so.
+
+    Raises:
+        Unfollowed: random numbers are drawn inside an operation this module cannot look into.
+    """
+    walk = _Walk()
+    inputs = [Flow(varying=v) for v in varying] or [Flow()] * len(closed.jaxpr.invars)
+    results = walk.closed(closed, inputs, (), (), True)
+    return Followed(walk.draws, walk.marks, results)
+
+
+def union(flows: Sequence[Flow]) -> Flow:
+    """What is known of a value made from others."""
+    out = Flow()
+    for flow in flows:
+        out |= flow
+    return out
+
+
+class _Walk:
+    """Goes through the equations in order."""
+
+    def __init__(self) -> None:
+        self.draws: list[Draw] = []
+        self.marks: dict[Place, tuple[int, str, bool]] = {}
+
+    def closed(
+        self, closed: Any, inputs: Sequence[Flow], place: Place, loops: tuple[int, ...], record: bool
+    ) -> list[Flow]:
+        """Flows of the results of a closed jaxpr, or of an open one without constants."""
+        jaxpr = getattr(closed, "jaxpr", closed)
+        known: dict[Any, Flow] = dict.fromkeys(jaxpr.constvars, Flow())
+        known.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Flow:
+            return Flow() if hasattr(atom, "val") else known.get(atom, Flow())
+
+        for index, equation in enumerate(jaxpr.eqns):
+            flows = [read(atom) for atom in equation.invars]
+            out = self.equation(equation, flows, (*place, index), loops, record)
+            known.update(zip(equation.outvars, out, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(
+        self, equation: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
+    ) -> list[Flow]:
+        """Flows of the results of one equation."""
+        name, count = equation.primitive.name, len(equation.outvars)
+        params = equation.params
+        together = union(flows)
+        if equation.primitive is mark_p:
+            if record:
+                self.marks[place] = (params["point"], params["path"], params["bare"])
+            return [dataclasses.replace(together, marks=together.marks | {place})]
+        if name in DRAWING:
+            if record:
+                self.draws.append(Draw((*loops, *equation.outvars[-1].aval.shape), flows[0]))
+            return [Flow(varying=together.varying, noisy=together.noisy or flows[0].folded)] * count
+        if name == "random_fold_in":
+            key, number = flows
+            return [
+                dataclasses.replace(
+                    key, varying=key.varying or number.varying, folded=key.folded or number.index
+                )
+            ]
+        if name in LEVELLING:
+            return [dataclasses.replace(together, varying=False, index=False)] * count
+        if name in SPREADING:
+            return [dataclasses.replace(together, varying=True, index=name == "axis_index")] * count
+        if name == "scan":
+            return self.scan(params, flows, place, loops, record)
+        if name == "while":
+            return self.while_loop(params, flows, place, loops, record)
+        if name == "cond":
+            chosen, *rest = flows
+            found = [
+                self.closed(branch, rest, (*place, number), loops, record)
+                for number, branch in enumerate(params["branches"])
+            ]
+            chosen = dataclasses.replace(chosen, marks=frozenset())
+            return [union([chosen, *each]) for each in zip(*found, strict=True)]
+        if name in ("shard_map", "xla_pmap"):
+            return self.mapped(params, flows, place, loops, record)
+        inner = inner_jaxpr(params)
+        if inner is not None and len(getattr(inner, "jaxpr", inner).invars) == len(flows):
+            return self.closed(inner, flows, place, loops, record)
+        if inner is not None and draws_inside(inner):
+            raise Unfollowed(name)
+        if name.startswith(("random_", "rng_")) and name not in KEEPING:
+            raise Unfollowed(name)
+        return [
+            together if holds_key(var) else dataclasses.replace(together, marks=frozenset(), folded=False)
+            for var in equation.outvars
+        ]
+
+    def scan(
+        self, params: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
+    ) -> list[Flow]:
+        """A loop of known length: the carry goes round until nothing more is learned of it."""
+        consts, carry = params["num_consts"], params["num_carry"]
+        inside = (*loops, params["length"])
+        while True:
+            out = self.closed(params["jaxpr"], flows, place, inside, False)
+            after = [a | b for a, b in zip(flows[consts : consts + carry], out[:carry], strict=True)]
+            if after == flows[consts : consts + carry]:
+                break
+            flows = [*flows[:consts], *after, *flows[consts + carry :]]
+        return self.closed(params["jaxpr"], flows, place, inside, record)
+
+    def while_loop(
+        self, params: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
+    ) -> list[Flow]:
+        """A loop of unknown length; what differs in its test differs in its result."""
+        tests, consts = params["cond_nconsts"], params["body_nconsts"]
+        test, body, carry = flows[:tests], flows[tests : tests + consts], flows[tests + consts :]
+        inside = (*loops, -1)
+        while True:
+            (goes_on,) = self.closed(params["cond_jaxpr"], [*test, *carry], (*place, 0), inside, False)
+            out = self.closed(params["body_jaxpr"], [*body, *carry], (*place, 1), inside, False)
+            goes_on = dataclasses.replace(goes_on, marks=frozenset())
+            after = [a | b | goes_on for a, b in zip(carry, out, strict=True)]
+            if after == carry:
+                break
+            carry = after
+        self.closed(params["cond_jaxpr"], [*test, *carry], (*place, 0), inside, record)
+        self.closed(params["body_jaxpr"], [*body, *carry], (*place, 1), inside, record)
+        return carry
+
+    def mapped(
+        self, params: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
+    ) -> list[Flow]:
+        """A function mapped over devices: what is split over them differs between them."""
+        if "in_axes" in params:  # pmap up to jax 0.7
+            split = [axis is not None for axis in params["in_axes"]]
+        else:
+            specs = params["in_specs"] if "in_specs" in params else params["in_names"]
+            split = [any(part is not None for part in names_of(spec)) for spec in specs]
+        inputs = [
+            dataclasses.replace(flow, varying=flow.varying or one)
+            for flow, one in zip(flows, split, strict=True)
+        ]
+        return self.closed(inner_jaxpr(params), inputs, place, loops, record)
+
+
+def names_of(spec: Any) -> list[Any]:
+    """Mesh axes in a partition spec, or in the dict that older versions of jax have."""
+    return list(spec.values()) if isinstance(spec, dict) else list(spec)
+
+
+def inner_jaxpr(params: Any) -> Any:
+    """The jaxpr that an equation runs, or None."""
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        if hasattr(getattr(params.get(name), "jaxpr", params.get(name)), "eqns"):
+            return params[name]
+    return None
+
+
+def draws_inside(inner: Any) -> bool:
+    """Whether random numbers are drawn anywhere in a jaxpr."""
+    from .prove import draws_numbers
+
+    return draws_numbers(getattr(inner, "jaxpr", inner))
+
+
+def holds_key(var: Any) -> bool:
+    """Whether a variable's type is one that a key, raw or typed, can have."""
+    dtype = getattr(var.aval, "dtype", None)
+    return dtype is not None and (dtype == np.uint32 or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def arrays_of(value: Any) -> list[Any]:
+    """The array leaves of a result."""
+    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, (jax.Array, np.ndarray))]
+
+
+def whole_program(
+    fn: Callable[..., Any],
+    signature: inspect.Signature,
+    values: Values,
+    statics: Sequence[str],
+    bound: Callable[[Callable[[], Any]], Any],
+) -> Any:
+    """The jaxpr of `fn` on the whole batch."""
+    packed = Packed(values, statics)
+
+    def run(*leaves: Any) -> list[Any]:
+        return arrays_of(bound(lambda: invoke(fn, signature, packed.unpack(leaves))))
+
+    return jax.make_jaxpr(run)(*packed.leaves)
+
+
+def survey(
+    whole: Any,
+    fn: Callable[..., Any],
+    marker: Marker,
+    signature: inspect.Signature,
+    values: Values,
+    axes: LeafAxes,
+    statics: Sequence[str],
+    axis_name: str,
+    count: int,
+) -> dict[str, Any]:
+    """Every draw of `fn` on shares of the batch, and the marks that its key has passed.
+
+    ``{"draws": [{"example", "varying", "folded", "marks"}], "marks": [{"point", "path", "bare",
+    "kept", "tree"}]}`` with the marks of a draw as places in that list; a mark is kept where what
+    passed it is returned. ``{"unfollowed": reason}`` where draws and shares cannot be matched.
+    `whole` is the jaxpr of the function on all of the batch.
+    """
+    one, leaves, in_axes = shards(values, axes, count, statics)
+
+    def run(*leaves: Any) -> list[Any]:
+        return arrays_of(invoke(fn, signature, one.unpack(leaves)))
+
+    devices = jax.devices()[:count]
+    mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=devices)
+    try:
+        before, after = follow(whole), follow(jax.make_jaxpr(mapped)(*leaves))
+    except Unfollowed as error:
+        return {"unfollowed": f"inside `{error}`"}
+    if len(before.draws) != len(after.draws):
+        return {"unfollowed": f"{len(before.draws)} times on the whole batch, {len(after.draws)} on a share"}
+    numbers = {place: number for number, place in enumerate(after.marks)}
+    kept = {place for result in after.results for place in result.marks}
+    return {
+        "draws": [
+            {
+                "example": right.shape != left.shape,
+                "varying": right.key.varying,
+                "folded": right.key.folded,
+                "marks": sorted(numbers[place] for place in right.key.marks),
+            }
+            for left, right in zip(before.draws, after.draws, strict=True)
+        ],
+        "marks": [
+            {
+                "point": point,
+                "path": path,
+                "bare": bare,
+                "kept": place in kept,
+                "tree": marker.trees.get(point) if path else None,
+            }
+            for place, (point, path, bare) in after.marks.items()
+        ],
+    }
+
+
+def misuse(whole: Any, emitted: Followed, own_collectives: bool) -> str | None:
+    """What is wrong with the keys that emitted code draws from, or None.
+
+    `whole` is the jaxpr of the original on the whole batch. Where the original itself uses the
+    device's index (`own_collectives`), a key of its own that differs is its own affair.
+    """
+    before = follow(whole)
+    if len(before.draws) != len(emitted.draws):
+        return (
+            f"the original draws random numbers in {len(before.draws)} places and the emitted code in "
+            f"{len(emitted.draws)}"
+        )
+    for left, right in zip(before.draws, emitted.draws, strict=True):
+        if left.shape != right.shape and not right.key.varying:
+            return (
+                f"the draw of shape {left.shape} belongs to examples, and every device draws the same "
+                "numbers for other examples"
+            )
+        if left.shape == right.shape and right.key.varying and not own_collectives:
+            return (
+                f"the draw of shape {left.shape} belongs to all devices, and every device draws other numbers"
+            )
+    return None

@@ -1,0 +1,107 @@
+"""Run emitted code with jax's own random numbers, and hold it to what must be true of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from . import draws, prove
+from .arguments import Packed, category, cut, to_float64
+from .server import Answer, describe_exception
+
+if TYPE_CHECKING:
+    from .proving import Question
+
+
+def own_draws(
+    question: Question,
+    emitted: Callable[..., Any],
+    replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
+    count: int,
+    size: int,
+) -> Answer:
+    """Whether the keys of `emitted` are right, and its results that hold no noise of examples.
+
+    Every draw for examples must have a key that differs between the `count` devices and every
+    other one a key that does not, as the traced program shows. Then the program is run on `size` rows:
+    replicated outputs must be the same bits on every device, and an output that no folded key went into
+    must be the original's, keys to the last bit. Answers ``{"folded": whether any key was folded}``
+    or ``{"failure": {...}}``.
+    """
+    kind = "float64" if question.wide else "given"
+    values = cut(question.data[0], question.axes, size)
+    values = to_float64(values) if question.wide else values
+    packed = Packed(values, question.statics)
+
+    def program(run: Callable[..., Any]) -> Any:
+        return jax.make_jaxpr(lambda leaves: draws.arrays_of(run(packed.unpack(leaves))))(packed.leaves)
+
+    with prove.x64(question.precision(kind)):
+        try:
+            followed = draws.follow(program(lambda values: question.invoke(emitted, values)))
+            wrong = draws.misuse(program(question.reference), followed, question.own_axes)
+            if wrong is not None:
+                return {"failure": {"what": "draws", "step": 0, "why": wrong}}
+            want = question.reference(values)
+            got = question.invoke(emitted, values)
+            jax.block_until_ready(draws.arrays_of(got))
+        except MemoryError:
+            raise
+        except draws.Unfollowed as error:
+            why = f"random numbers are drawn inside `{error}`, which cannot be looked into"
+            return {"failure": {"what": "draws", "step": 0, "why": why}}
+        except BaseException as error:
+            return {"failure": {"what": "exception", "step": 0, "error": describe_exception(error)}}
+        found = differs(got, want, followed.results, replicas, count, question.eps[kind])
+    return found or {"folded": any(draw.key.folded for draw in followed.draws)}
+
+
+def differs(
+    got: Any,
+    want: Any,
+    flows: Sequence[draws.Flow],
+    replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
+    count: int,
+    eps: float,
+) -> Answer | None:
+    """The first difference between two results where there may be none.
+
+    `flows` says of each array of `got` what went into it.
+    """
+    form = prove.same_form(got, want)
+    if form:
+        return {"failure": {**form, "step": 0}}
+    table = prove.leaf_table(got)
+    apart = replicas(table, count)
+    if apart:
+        return {"failure": {"what": apart["what"], "path": apart["path"], "why": apart["why"], "step": 0}}
+    arrays = [
+        (path, leaf, target)
+        for (path, leaf), target in zip(table, jax.tree.leaves(want), strict=True)
+        if category(leaf) in ("array", "key")
+    ]
+    for (path, leaf, target), flow in zip(arrays, flows, strict=True):
+        if flow.folded:
+            why = f"the output `{path}` holds a key that is another on every device"
+            return {"failure": {"what": "draws", "step": 0, "why": why}}
+        if flow.noisy:
+            continue
+        left, right = prove.host(leaf), prove.host(target)
+        off, scale = prove.distance(left, right)
+        bound = prove.SLACK * prove.ASSUMED * scale * eps if right.dtype.kind in "fcV" else 0.0
+        if not off <= bound:
+            return {
+                "failure": {
+                    "what": "value",
+                    "path": path,
+                    "step": 0,
+                    "error": off / (scale or 1.0),
+                    "tolerance": bound / (scale or 1.0),
+                    "ratio": prove.ratio(left, right),
+                    "got": repr(left.ravel()[:4].tolist()),
+                    "want": repr(right.ravel()[:4].tolist()),
+                }
+            }
+    return None

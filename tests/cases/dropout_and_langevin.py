@@ -1,0 +1,113 @@
+# flags: gen train_step --inputs this::inputs --backend shard_map
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def train_step(params, key, batch):
+    key, drop, noise = jax.random.split(key, 3)
+
+    def loss_fn(params):
+        h = jnp.tanh(batch["x"] @ params["w"])
+        keep = jax.random.bernoulli(drop, 0.5, h.shape)
+        h = jnp.where(keep, h / 0.5, 0.0)
+        return jnp.mean((h @ params["v"] - batch["y"]) ** 2)
+
+    loss, grads = jax.value_and_grad(loss_fn)(params)
+    grads["w"] += 0.01 * jax.random.normal(noise, grads["w"].shape)
+    params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+    return params, key, loss
+
+
+def inputs(seed):
+    r = np.random.default_rng(seed)
+    params = {"w": r.normal(size=(5, 7)).astype("float32"), "v": r.normal(size=7).astype("float32")}
+    batch = {"x": r.normal(size=(24, 5)).astype("float32"), "y": r.normal(size=24).astype("float32")}
+    return params, jax.random.PRNGKey(seed), batch
+# output
+"""Data-parallel `train_step`: same call and same results as dropout_and_langevin.py::train_step, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.cache
+def mesh():
+    """The devices as one axis; made at the first call, so importing this file starts none."""
+    return Mesh(np.array(jax.devices()), (AXIS,))
+
+
+def p_train_step(params, key, batch):
+    """`train_step` over the mesh: whole arrays outside, one device's share inside."""
+
+    # check_vma=False: the collectives here are written out. With True, gradients of
+    # replicated arguments arrive already summed, and a pmean after them is wrong.
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh(),
+        in_specs=(P(), P(), P(AXIS)),
+        out_specs=P(),
+        check_vma=False,
+    )
+    def per_device(params, key, batch):
+        key, drop, noise = jax.random.split(key, 3)
+
+        def loss_fn(params):
+            h = jnp.tanh(batch["x"] @ params["w"])
+            keep = jax.random.bernoulli(
+                jax.random.fold_in(drop, jax.lax.axis_index(AXIS)), 0.5, h.shape
+            )
+            h = jnp.where(keep, h / 0.5, 0.0)
+            return jnp.mean((h @ params["v"] - batch["y"]) ** 2)
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)
+        grads["w"] += 0.01 * jax.random.normal(noise, grads["w"].shape)
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+        return params, key, loss
+
+    return per_device(params, key, batch)
+
+
+@functools.cache
+def compiled():
+    """`p_train_step` compiled for the mesh; made at the first call."""
+    whole = NamedSharding(mesh(), P())
+    split = NamedSharding(mesh(), P(AXIS))
+    return jax.jit(
+        p_train_step, in_shardings=(whole, whole, split), out_shardings=whole
+    )
+
+
+def shard(batch):
+    """Put arrays on the devices, split along axis 0."""
+    count = mesh().size
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        name = f"batch{jax.tree_util.keystr(path)}"
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"train_step: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices; "
+                f"pass a multiple of {count}"
+            )
+        sizes[name] = size
+
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"train_step: the batch has more than one size: {sizes}")
+
+    sharding = NamedSharding(mesh(), P(AXIS))
+    return jax.device_put(batch, sharding)
+
+
+def train_step(params, key, batch):
+    return compiled()(params, key, shard(batch))
