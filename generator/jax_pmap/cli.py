@@ -132,6 +132,12 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="place|devices",
             help="Also emit: place the next batch early; report the devices in use.",
         ),
+        _option(
+            "--remainder",
+            section="Parallel code",
+            metavar="error|pad|drop",
+            help="What to do with a batch that does not divide.  [default: error]",
+        ),
         _option("--no-proof", section="Running", is_flag=True, help="Read only: run nothing, prove nothing."),
         _option(
             "--python",

@@ -386,6 +386,9 @@ class Request:
     donate: tuple[str, ...] = ()
     #: Helpers to emit although the function does not need them: ``"place"``, ``"devices"``.
     helpers: tuple[str, ...] = ()
+    #: What the emitted code does with a batch that the devices do not share evenly: ``"error"``, ``"pad"``
+    #: or ``"drop"``.
+    remainder: str = "error"
     #: The user's interpreter; None: `[tool.jax-pmap] python`, $VIRTUAL_ENV, ./.venv, this one.
     python: Path | None = None
     #: Seconds of wall time for one run of the worker.

@@ -14,6 +14,7 @@ from jax_pmap.config import Config
 from jax_pmap.model import DEFAULT_TIMEOUT, Backend, Devices, Refusal, RefusalError, Request
 
 HELPERS = ("place", "devices")
+REMAINDERS = ("error", "pad", "drop")
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
 
@@ -149,6 +150,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         key=options["key"],
         donate=options["donate"],
         helpers=tuple(dict.fromkeys(one_of("--helper", name, HELPERS) for name in options["helper"])),
+        remainder=one_of("--remainder", options.get("remainder") or "error", REMAINDERS),
         python=Path(options["python"]) if options["python"] else None,
         timeout=timeout(options["timeout"])
         if options["timeout"] is not None
@@ -167,7 +169,7 @@ def command_line(options: Mapping[str, Any]) -> str:
     the header of an emitted file does not depend on it.
     """
     words = ["jax-pmap", "gen", options["target"]]
-    for name in ("axis_name", "devices", "inputs", "plan", "backend"):
+    for name in ("axis_name", "devices", "inputs", "plan", "backend", "remainder"):
         if options.get(name):
             words += [f"--{name.replace('_', '-')}", options[name]]
     for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper"):

@@ -207,7 +207,8 @@ def _proved(
 
     def run(plan: Plan) -> Evidence:
         code = emit(target, plan, request, None, loaded.carried)
-        return prove(session, target, plan, observed, code, say, request.backend is Backend.JIT)
+        jit = request.backend is Backend.JIT
+        return prove(session, target, plan, observed, code, say, jit, request.remainder)
 
     try:
         # Device counts come from the code that takes all devices; the chosen ones are run on top.

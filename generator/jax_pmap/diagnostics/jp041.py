@@ -15,8 +15,8 @@ DIAGNOSTIC = Diagnostic(
     ),
     cure=(
         "Choose a batch size that is a multiple of the device count: 24 suits 2, 3, 4 and 8. "
-        "Otherwise ask for fewer devices with `--devices`. In a data loader, drop or carry over "
-        "the short last batch knowingly."
+        "Otherwise ask for fewer devices with `--devices`. For batches that come uneven, such as the last "
+        "one of an epoch, `--remainder pad` or `--remainder drop` emit code that takes any size."
     ),
     example="""\
 import jax.numpy as jnp

@@ -23,6 +23,9 @@ class Header:
     #: Why there is no evidence.
     unproved: str = "the proof was declined (--no-proof)"
 
+    #: What the code does with a batch that does not divide, in a line; empty where that is an error.
+    remainder: str = ""
+
     def text(self) -> str:
         """The comment lines, without the content hash that `seal` adds."""
         command = " ".join(self.command.split())
@@ -32,6 +35,7 @@ class Header:
                 f"#   {command}",
                 f"# Source: {self.source} sha256:{self.source_hash}",
                 f"# {self._verdict()}",
+                *([f"# {self.remainder}"] if self.remainder else []),
             ]
         )
 

@@ -47,6 +47,9 @@ class Names:
     #: Helpers that take an argument apart into arrays and constants, and put it together.
     partition: str
     combine: str
+    #: Helpers that make an uneven batch even, and take added rows off results.
+    fit: str
+    cut: str
 
 
 def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
@@ -110,5 +113,7 @@ def names_for(
         compiled=own("compiled"),
         partition=own("partition"),
         combine=own("combine"),
+        fit=own("fit"),
+        cut=own("cut"),
         **{alias: imported(alias) for alias in ALIASES},
     )

@@ -25,6 +25,7 @@ from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
 from jax_pmap.emit.names import ALIASES, Names, names_for
 from jax_pmap.emit.partition import Partition
+from jax_pmap.emit.remainder import Remainder
 from jax_pmap.emit.source import (
     assigned_names,
     escaped,
@@ -76,6 +77,8 @@ class EmitUnit:
     shadowed: frozenset[str] = frozenset()
     #: Helpers asked for: ``"place"``, ``"devices"``.
     helpers: tuple[str, ...] = ()
+    #: How an uneven batch is made even; None: it is an error.
+    remainder: Remainder | None = None
     #: Modules that `definitions` were copied from: nothing is imported from them.
     copied_from: frozenset[str] = frozenset()
 
@@ -173,7 +176,8 @@ class _Context:
             "devices": self._devices(),
             "shard": self._shard(),
             "partition": any(not part.equinox for part in self.partition.parts),
-            "before": self.partition.before(),
+            "before": [*self.partition.before(), *self._fit_line()],
+            "fit": self._fit(),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
@@ -418,11 +422,71 @@ class _Context:
             names, values = unshard["returned"], unshard["merged"]
         elif unshard is not None:
             call = f"{self.n.unshard}({call})"
+        if rows := self._rows():
+            return self._cut(call, names, values, rows)
         if self.partition.kept:
             return self.partition.result(self.unit.body, call, names, values)
         if names:
             return [f"{', '.join(names)} = {call}", f"return {', '.join(values)}"]
         return [f"return {call}"]
+
+    def _cut(self, call: str, names: list[str], values: list[str], rows: str) -> list[str]:
+        """The lines behind the call that also take the added rows off."""
+        if not names:
+            return [f"return {self.n.cut}({call}, {rows})"]
+        merged = f"({', '.join(values)})"
+        return [f"{', '.join(names)} = {call}", f"return {self.n.cut}({merged}, {rows})"]
+
+    # --- uneven batches -------------------------------------------------------------------
+
+    def _rows(self) -> str | None:
+        """The drop-in's name for the batch's own size, where results are cut to it."""
+        remainder = self.unit.remainder
+        if remainder is None or remainder.mode == "drop" or not used_axes(self.plan.output_axes):
+            return None
+        rows = "rows"
+        while rows in self.unit.taken_names | {a.name for a in self.arguments}:
+            rows += "_"
+        return rows
+
+    def _fit_line(self) -> list[str]:
+        if self.unit.remainder is None:
+            return []
+        names = [a.name for a in self.split]
+        rows = self._rows()
+        return [f"{', '.join([*names, rows] if rows else names)} = {self.n.fit}({', '.join(names)})"]
+
+    def _fit(self) -> dict[str, Any] | None:
+        remainder, n = self.unit.remainder, self.n
+        if remainder is None:
+            return None
+        names, axis, pad = [a.name for a in self.split], remainder.axis, remainder.mode == "pad"
+        what = f"`{names[0]}`" if len(names) == 1 else "The arguments"
+        docstring = f"{what} without the last rows, as many as the devices share evenly."
+        if pad:
+            docstring = f"{what} with rows added at the end, as many as the devices share evenly."
+        if remainder.zeros:
+            zero = ", ".join(f"`{path}`" for path in remainder.zeros)
+            docstring += f"\n\n    They repeat the last row; {zero} has 0 there, which leaves them out.\n    "
+        keystr = f"{n.jax}.tree_util.keystr"
+        output = self.output_axes
+        ahead = ":, " * axis
+        one = len(names) == 1
+        returned = [self._shard()["value"]] if one else [f'arrays["{name}"]' for name in names]
+        return {
+            "pad": pad,
+            "axis": axis,
+            "count": f"len({self._device_list()})" if self.pmap else f"{n.mesh}().size",
+            "docstring": docstring,
+            "taken": f"leaf[{ahead}index]",
+            "within": f"({n.np}.arange(len(index)) < rows).reshape(-1, *[1] * (leaf.ndim - {axis + 1}))",
+            "name": f'f"{names[0]}{{{keystr}(path)}}"' if one else f"path[0].key + {keystr}(path[1:])",
+            "zeros": tuple_source([string(path) for path in remainder.zeros]) if remainder.zeros else "",
+            "returned": ", ".join([*returned, "rows"] if self._rows() else returned),
+            "cut": self._rows() is not None,
+            "cut_axes": None if isinstance(output, int) else tree_source(output),
+            "kept": f"leaf[{':, ' * output}:rows]" if isinstance(output, int) else "",
+        }
 
     def _guard(self, name: str, values: tuple[str, ...]) -> dict[str, str] | None:
         if not values:

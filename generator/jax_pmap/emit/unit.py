@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax_pmap
 from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.places import Body
+from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import EmitUnit, Header, render
 from jax_pmap.emit.weave import inside_of, weave
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Sync, refused
@@ -80,6 +81,7 @@ def emit(
         # Collectives are the only thing of ours inside a body.
         shadowed=frozenset({"jax"}) & _bound([text.text, *(other.body.text.text for other in adapted)]),
         helpers=request.helpers,
+        remainder=remainder_of(plan, request.remainder, backend, facts.span),
         copied_from=_module_names(source) if carried else frozenset(),
     )
     if names and not all(part.isidentifier() for part in source.module.split(".")):
@@ -111,6 +113,8 @@ def emit(
     header = Header(
         jax_pmap.__version__, command, f"{source.shown_path}::{source.qualname}", text.digest, evidence
     )
+    if unit.remainder is not None:
+        header = dataclasses.replace(header, remainder=unit.remainder.said())
     if evidence is None and request.proof:
         header = dataclasses.replace(header, unproved="the proof is still to come")
     return render(unit, plan, backend, header)

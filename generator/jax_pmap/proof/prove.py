@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Span
+from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Span, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.reading.target import Target
@@ -25,15 +25,18 @@ def prove(
     code: str,
     say: Callable[[str], None],
     global_view: bool = False,
+    remainder: str = "error",
 ) -> Evidence:
     """Run the emitted `code` beside the reference on every device count the batch allows.
 
     Code that chooses its own devices is run on just those. Code in the `global_view` of jit draws the very
-    numbers of one device and is compared as it is; other code is compared for equal draws.
+    numbers of one device and is compared as it is; other code is compared for equal draws. Unless `remainder`
+    is ``"error"``, batches that the devices do not share evenly are run as well.
 
     Raises:
         RefusalError: JP045, with the output, the device count, the error and the likeliest cause; JP041
-            where the original takes the batch of too few device counts.
+            where the original takes the batch of too few device counts; JP060 where an uneven batch
+            gives another result.
     """
     batch, chosen = batch_size(plan), plan.devices.number
     counts = [count for count in COUNTS if count <= batch] if chosen is None else [chosen]
@@ -41,7 +44,7 @@ def prove(
     name = target.facts.name
     checks: list[Check] = []
     notes: dict[str, None] = {}
-    folded = False
+    folded = ran_uneven = False
     for variant in observed.variants:
         say(f"proving on {', '.join(map(str, counts))} devices")
         answer = session.ask(
@@ -53,6 +56,7 @@ def prove(
             path=str(target.source.path.with_name(f"{name}_parallel.py")),
             counts=counts,
             fixed=chosen is not None,
+            remainder=remainder,
             steps=steps,
             chain=[[argument, steps_into(where)] for argument, where in plan.chain],
             replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED],
@@ -65,8 +69,11 @@ def prove(
             raise RefusalError(too_few(answer["skipped"], batch, target))
         notes |= dict.fromkeys(map(not_tried, answer["skipped"]))
         for check in answer["checks"]:
+            if "failure" in check and check.get("uneven"):
+                raise RefusalError(uneven(check, target, remainder))
             if "failure" in check:
                 raise RefusalError(failure(check, target.facts.span))
+            ran_uneven |= bool(check.get("uneven"))
             checks.append(
                 Check(
                     devices=check["devices"],
@@ -77,6 +84,16 @@ def prove(
                     tolerance=check["tolerance"],
                 )
             )
+    if remainder != "error" and not ran_uneven:
+        raise refused(
+            "JP060",
+            f"`{target.facts.name}` takes no batch size that the devices do not share evenly, so --remainder "
+            f"{remainder} cannot be proved",
+            "Leave --remainder out, or give example inputs with a larger batch",
+            target.facts.span,
+        )
+    if remainder == "drop":
+        notes["of an uneven batch only the first rows are used, as many as the devices share evenly"] = None
     return Evidence(
         checks=tuple(checks),
         jax_version=session.versions["jax"],
@@ -84,6 +101,22 @@ def prove(
         replicas_identical=True,
         notes=tuple(notes),
         equal_draws=folded,
+    )
+
+
+def uneven(check: Answer, target: Target, remainder: str) -> Refusal:
+    """What to say of a batch that does not divide and gives another result than the original."""
+    said = failure(check, target.facts.span)
+    return Refusal(
+        "JP060",
+        f"with --remainder {remainder} and a batch of {check['batch']} "
+        f"{'the added rows count: ' if remainder == 'pad' else ''}{said.reason}",
+        "Multiply by the mask or weights before every sum over the batch and divide by their sum, not by the "
+        "number of rows; or --remainder drop"
+        if remainder == "pad"
+        else "Leave --remainder out",
+        said.span,
+        said.details,
     )
 
 

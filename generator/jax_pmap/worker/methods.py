@@ -559,7 +559,13 @@ def prove_code(request: Answer) -> Answer:
     emitted = proving.Emitted(
         request["code"], request["path"], request["module"], request["name"], tuple(request["replicated"])
     )
-    return proving.prove_emitted(trials_of(request), emitted, request["counts"], fixed=request["fixed"])
+    return proving.prove_emitted(
+        trials_of(request),
+        emitted,
+        request["counts"],
+        fixed=request["fixed"],
+        remainder=request["remainder"],
+    )
 
 
 def try_layouts(request: Answer) -> Answer:

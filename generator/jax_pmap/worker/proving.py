@@ -16,6 +16,7 @@ from .generator import rekeyed, repeat_draws
 from .parallel import Caller, attempt, find, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
+from .uneven import check_uneven
 
 #: Seed of the perturbed inputs.
 SEED = 20260
@@ -249,14 +250,16 @@ def add_cause(failure: dict[str, Any], question: Question, trial: Trial, count: 
         failure["cause"] = explain_copies(copies, want)
 
 
-def prove_emitted(trials: Trials, emitted: Emitted, counts: Sequence[int], *, fixed: bool) -> Answer:
+def prove_emitted(
+    trials: Trials, emitted: Emitted, counts: Sequence[int], *, fixed: bool, remainder: str = "error"
+) -> Answer:
     """Run emitted code on several device counts beside the reference.
 
     One answer a check, in order, stopping at the first failure: ``{"devices", "precision",
     "batch", "steps", "error", "tolerance"}`` or ``{…, "failure": {…}}``. Under ``"skipped"``, the
     device counts that the reference itself leaves out, as it fails on the batch cut to fit them. Under
     ``"folded"``, whether random numbers are drawn for examples. With `fixed`, the code chooses its devices
-    itself.
+    itself. Unless `remainder` is ``"error"``, batches that do not divide are run as well.
     """
     question = trials.question
     sizes, skipped = usable_sizes(trials, counts, arguments.batch_size(question.data[0], question.axes))
@@ -284,6 +287,9 @@ def prove_emitted(trials: Trials, emitted: Emitted, counts: Sequence[int], *, fi
                 folded |= found.get("folded", False)
                 if "failure" in found:
                     checks.append({"devices": count, **found})
+            if remainder != "error" and "failure" not in checks[-1]:
+                base = arguments.batch_size(question.data[0], question.axes)
+                checks += check_uneven(trials, function, emitted, count, base, remainder)
         if "failure" in checks[-1]:
             break
     return {"checks": checks, "skipped": skipped, "folded": folded}

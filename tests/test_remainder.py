@@ -1,0 +1,143 @@
+"""Batches that the devices do not share evenly: padded where that is neutral, cut where that is asked."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["project"]
+
+FUNCTIONS = """
+import jax
+import jax.numpy as jnp
+
+
+def masked(w, batch):
+    def loss_fn(w):
+        error = (batch["x"] @ w - batch["y"]) ** 2
+        return jnp.sum(error * batch["mask"]) / jnp.sum(batch["mask"])
+
+    loss, grad = jax.value_and_grad(loss_fn)(w)
+    return w - 0.1 * grad, loss
+
+
+def counted(x, mask):
+    return jnp.sum(x * mask[:, None]) / x.shape[0]
+
+
+def mean(x):
+    return jnp.mean(x, axis=0)
+
+
+def worst(x, mask):
+    return jnp.max(x * mask[:, None])
+
+
+def centred(x):
+    return x - jnp.mean(x)
+
+
+def each(w, x, y):
+    return jnp.tanh(x @ w), w, y * 2
+
+
+def make(seed=0):
+    key = jax.random.key(seed)
+    x = jax.random.normal(key, (24, 3))
+    mask = (jnp.arange(24) % 5 > 0).astype(jnp.float32)
+    return x[0], {"x": x, "y": x[:, 1], "mask": mask}
+"""
+X, MASK = "x=f32[24,3]", "mask=mask[24]"
+
+
+def run(project, *words):
+    project.write("fns.py", FUNCTIONS)
+    return project.run("gen", *words)
+
+
+@pytest.mark.parametrize("backend", ["pmap", "shard_map", "jit"])
+def test_added_rows_count_for_nothing(project, backend):
+    """A masked training step: proved on uneven batches, then run on all sizes down to one row."""
+    result = run(
+        project, "fns.py::masked", "--inputs", "fns.py::make", "--remainder", "pad", "--backend", backend
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "# Uneven batch: rows are added, with batch['mask'] zero in them; proved" in result.stdout
+    (project.folder / "fns_pmap.py").write_text(result.stdout)
+    sizes = range(1, 25) if backend == "pmap" else (1, 7, 23)
+    program = f"""
+import jax, json, fns, fns_pmap
+w, batch = fns.make()
+errors = []
+for size in {list(sizes)}:
+    part = jax.tree.map(lambda leaf: leaf[:size] if size > 1 else leaf[3:4], batch)
+    got, want = fns_pmap.masked(w, part), fns.masked(w, part)
+    errors.append(max(float(abs(a - b).max()) for a, b in zip(got, want)))
+print(json.dumps(errors))
+"""
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=project.folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert max(json.loads(done.stdout)) < 1e-5
+
+
+def test_results_of_examples_are_cut_to_the_batch(project):
+    arguments = ("--arg", "w=f32[3]", "--arg", X, "--arg", "y=f32[24]")
+    result = run(project, "fns.py::each", *arguments, "--remainder", "pad", "--replicate", "w")
+    assert result.exit_code == 0, result.stderr
+    assert "rows are added, which are cut off again" in result.stdout
+    assert "x, y, rows = fit(x, y)" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("mean", "--arg", X), "counts every row of the batch (pmean)"),
+        (("centred", "--arg", X), "counts every row of the batch"),
+        (
+            ("counted", "--arg", X, "--arg", MASK),
+            "with --remainder pad and a batch of 23 the added rows count",
+        ),
+        (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),
+    ],
+)
+def test_padding_that_is_not_neutral_is_refused(project, words, says):
+    name, *others = words
+    result = run(project, f"fns.py::{name}", *others, "--remainder", "pad")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "error[JP060]" in result.stderr
+    assert says in result.words
+    assert "--remainder drop" in result.words
+
+
+def test_the_last_rows_are_dropped_where_asked_and_said_so(project):
+    result = run(project, "fns.py::mean", "--arg", X, "--remainder", "drop")
+    assert result.exit_code == 0, result.stderr
+    assert "# Uneven batch: its last rows are DROPPED" in result.stdout
+    assert "--remainder drop" in result.stdout.splitlines()[1]
+    assert "only the first rows are used" in result.words
+    (project.folder / "fns_pmap.py").write_text(result.stdout)
+    program = """
+import jax.numpy as jnp, fns, fns_pmap
+x = jnp.arange(69.0).reshape(23, 3)
+assert abs(fns_pmap.mean(x) - fns.mean(x[:20])).max() < 1e-5
+try:
+    fns_pmap.mean(x[:3])
+except ValueError as error:
+    assert "a batch of 3 is too small for 4 devices" in str(error)
+else:
+    raise AssertionError
+"""
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=project.folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_way_is_refused(project):
+    project.write("fns.py", FUNCTIONS)
+    project.refused("JP018", "gen", "fns.py::mean", "--remainder", "padd", says=("--remainder pad",))
