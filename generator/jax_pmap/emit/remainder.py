@@ -81,7 +81,8 @@ def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tupl
     if extreme is not None:
         raise refused(
             "JP060",
-            f"`{extreme.value}` is made whole by {extreme.op}; a weight of zero leaves a row out of sums alone",
+            f"`{extreme.value}` is made whole by {extreme.op}, and a weight of zero leaves rows out of "
+            "sums alone",
             "Use --remainder drop",
             extreme.span,
         )
