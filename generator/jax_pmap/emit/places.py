@@ -130,6 +130,8 @@ class Body:
         self.function = function
         self.statements: dict[int, Statement] = {}
         self.expressions: list[Expression] = []
+        #: Names of other scopes that are read inside an expression.
+        self.free: list[Expression] = []
         self.branches: list[Branch] = []
         self.scopes: dict[int, Scope] = {}
         self.statement_nodes: dict[cst.CSTNode, Statement] = {}
@@ -310,10 +312,11 @@ class Body:
             wanted = node.value in self.local_names
         elif isinstance(node, cst.Attribute) and side_of is None:
             wanted = root_name(node) in self.local_names
-        if wanted:
-            point = self._next_point()
+        free = not wanted and isinstance(node, cst.Name | cst.Attribute) and parent is not None
+        if wanted or free:
+            number = self._next_point()
             expression = Expression(
-                point,
+                number,
                 statement,
                 parent,
                 self.span(node),
@@ -324,8 +327,9 @@ class Body:
                 side_of=side_of,
                 in_test=test,
             )
-            self.expressions.append(expression)
+            (self.expressions if wanted else self.free).append(expression)
             self.expression_nodes[node] = expression
+            point = number if wanted else None
         inner = point if point is not None else parent
         if isinstance(node, cst.Call):
             # The callee is no value of its own; what a method is called on is.

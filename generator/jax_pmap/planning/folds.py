@@ -58,7 +58,7 @@ def _survey(
     observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
 ) -> Answer:
     axis, jax = repr(observer.axis_name), "__jax_pmap_jax__"
-    points = [e.point for e in observer.by_point.values() if not e.in_test]
+    points = [e.point for e in expressions(observer).values() if not e.in_test]
     target, *others = observer.bodies
     prelude = [f"import jax as {jax}"]
     for body in others:
@@ -80,16 +80,23 @@ def _survey(
     )
 
 
+def expressions(observer: Observer) -> dict[int, Expression]:
+    """Every expression of the observed bodies by its point, names of other scopes too."""
+    return {e.point: e for body in observer.bodies for e in (*body.expressions, *body.free)}
+
+
 def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[Sync], list[int]]:
     """Folds for the needed draws, and the draws for which there is no place."""
+    by_number = expressions(observer)
     passed: dict[tuple[int, str], set[int]] = {}
     barred: set[tuple[int, str]] = set()
     for number, mark in enumerate(answer["marks"]):
         at = mark["point"], mark["path"]
         drawn = {i for i, draw in enumerate(answer["draws"]) if number in draw["marks"]}
         passed.setdefault(at, set()).update(drawn)
-        # Source that takes a container apart names it several times.
-        again = bool(mark["path"]) and "(" in observer.by_point[mark["point"]].text
+        # Source that takes a container apart names it several times; a display's members speak for it.
+        text = by_number[mark["point"]].text
+        again = bool(mark["path"]) and not text.replace(".", "").replace("_", "").isalnum()
         if mark["kept"] or not mark["bare"] or drawn - needed or again:
             barred.add(at)
     chosen: list[tuple[int, str]] = []
@@ -112,7 +119,7 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
         by_point.setdefault(point, []).append(path)
     out = []
     for point, paths in by_point.items():
-        expression = observer.by_point[point]
+        expression = by_number[point]
         tree = next((m["tree"] for m in answer["marks"] if m["point"] == point and m["tree"]), None)
         containers = () if paths == [""] else containers_above(paths, tree)
         if containers is None:
@@ -140,12 +147,17 @@ def _entangled(observer: Observer, answer: Answer, lost: Sequence[int]) -> Refus
     for i in lost:
         for number in answer["draws"][i]["marks"]:
             mark = answer["marks"][number]
-            expression = observer.by_point[mark["point"]]
+            expression = expressions(observer)[mark["point"]]
+            same = [
+                n
+                for n, other in enumerate(answer["marks"])
+                if (other["point"], other["path"]) == (mark["point"], mark["path"])
+            ]
             shared = any(
-                number in draw["marks"] and not (draw["example"] and not draw["varying"])
+                set(same) & set(draw["marks"]) and not (draw["example"] and not draw["varying"])
                 for draw in answer["draws"]
             )
-            if mark["kept"]:
+            if any(answer["marks"][n]["kept"] for n in same):
                 why = "it is also returned, and would then differ between devices"
             elif shared:
                 why = "numbers that all devices share are drawn from it too"

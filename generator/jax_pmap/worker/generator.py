@@ -22,13 +22,19 @@ from .arguments import is_key
 
 #: jax's table of generators by name. Raw keys and new ones take theirs from it when they are used.
 REGISTRY: dict[str, Any] = jax.extend.random.define_prng_impl.__globals__["prng"].prngs
-#: What `jax.random.poisson` insists on, and the modules of jax that hold it.
+#: jax's own generators; the one `jax.random.poisson` insists on, and the modules of jax that hold it.
+OWN = tuple(REGISTRY.values())
 THREEFRY = REGISTRY["threefry2x32"]
 HOLDERS = [
     module
     for name, module in list(sys.modules.items())
     if name.startswith("jax._src.") and vars(module).get("threefry_prng_impl") is THREEFRY
 ]
+#: The namespace of jax's sampling functions, and the gate in it that every key passes. A jax without
+#: that gate would leave typed keys that are no arguments to their own generator, and their draws
+#: refused as unequal.
+SAMPLING: dict[str, Any] = getattr(jax.random.split, "__globals__", {})
+GATE = "_check_prng_key"
 
 
 def mixed(word: Any) -> Any:
@@ -100,7 +106,8 @@ def repeating(period: int, key_shape: tuple[int, ...]) -> Any:
 def repeat_draws(period: int | None) -> Iterator[None]:
     """Let every key draw from `repeating`; None changes nothing.
 
-    Typed keys carry their generator with them: those in arguments go through `rekeyed`.
+    Typed keys carry their generator with them: those in arguments go through `rekeyed` before, so that a
+    loop gets and gives back keys of one type; others are changed as they are used.
     """
     if period is None:
         yield
@@ -124,11 +131,22 @@ def repeat_draws(period: int | None) -> Iterator[None]:
         # A fold with the device's own index only keeps the draws of the devices apart.
         return key if any(data is index for index in indices) else fold_in(key, data)
 
+    gate = SAMPLING.get(GATE)
+
+    def rekeying_gate(name: str, key: Any, **options: Any) -> Any:
+        assert gate is not None
+        # Only to look at a key changes nothing, and `rekeyed` itself does it.
+        return gate(name, key if name == "key_data" else rekeyed(key, period), **options)
+
     jax.random.fold_in, jax.lax.axis_index = fold_in_unless_index, marked_index
+    if gate is not None:
+        SAMPLING[GATE] = rekeying_gate
     try:
         yield
     finally:
         jax.random.fold_in, jax.lax.axis_index = fold_in, axis_index
+        if gate is not None:
+            SAMPLING[GATE] = gate
         jax.config.update("jax_random_seed_offset", offset)
         REGISTRY.clear()
         REGISTRY.update(saved)
@@ -140,7 +158,7 @@ def rekeyed(value: Any, period: int | None) -> Any:
     """`value` with its typed keys made keys of `repeating`; None changes nothing."""
 
     def one(leaf: Any) -> Any:
-        if not is_key(leaf):
+        if not is_key(leaf) or leaf.dtype._impl not in OWN:
             return leaf
         words = jax.random.key_data(leaf)
         return jax.random.wrap_key_data(words, impl=repeating(period, words.shape[leaf.ndim :]))

@@ -1,0 +1,226 @@
+"""Random numbers: which keys are folded, what is shown of them, and that a wrong fold is caught."""
+
+import json
+import re
+import textwrap
+
+import pytest
+from project import Project, project  # noqa: F401 (a fixture)
+
+from jax_pmap.emit.unit import emit
+from jax_pmap.inputs.load import load
+from jax_pmap.model import RefusalError, Request
+from jax_pmap.pipeline import _read, _session, quiet
+from jax_pmap.planning.search import find_plan
+from jax_pmap.proof.prove import prove
+
+ROWS = """
+
+    def rows(seed, *shape):
+        return np.random.default_rng(seed).normal(size=shape).astype("float32")
+"""
+HEAD = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+"""
+STEP = """
+    def train_step(params, key, x):
+        key, drop, noise = jax.random.split(key, 3)
+
+        def loss_fn(params):
+            hidden = jnp.tanh(x @ params)
+            return jnp.mean(hidden * jax.random.bernoulli(drop, 0.5, hidden.shape))
+
+        grads = jax.grad(loss_fn)(params)
+        return params - 0.1 * grads + 0.01 * jax.random.normal(noise, params.shape), key
+
+
+    def inputs(seed):
+        return rows(seed, 5, 3), jax.random.PRNGKey(seed), rows(seed, 16, 5)
+"""
+FOLD = "jax.random.fold_in({}, jax.lax.axis_index(AXIS))"
+
+
+def source(text):
+    """A module around `text`, which has `rows` to make inputs."""
+    return "\n\n".join(map(textwrap.dedent, (HEAD, ROWS, text)))
+
+
+def folds(code):
+    """Every folded key in emitted code, on one line each."""
+    return re.findall(
+        r"jax\.random\.fold_in\( ?(.*?), jax\.lax\.axis_index\(AXIS\) ?\)", " ".join(code.split())
+    )
+
+
+def test_a_fold_too_few_or_too_many_is_caught_by_the_proof(project):  # noqa: F811
+    project.write("steps.py", source(STEP))
+    request = Request("steps.py::train_step", inputs="steps.py::inputs", python=None)
+    with _session(request) as session:
+        target = _read(request)
+        loaded = load(session, target, request, quiet)
+        observed = find_plan(session, target, loaded, request, quiet)
+        code = emit(target, observed.plan, request, None)
+        assert folds(code) == ["drop"]
+        evidence = prove(session, target, observed.plan, observed, code, quiet)
+        assert evidence.proved
+        assert evidence.equal_draws
+
+        def refusal(old, new):
+            found = re.search(re.escape(old).replace(r"\ ", r"\s+"), code)
+            assert found is not None, code
+            faulty = code.replace(found[0], new)
+            with pytest.raises(RefusalError) as raised:
+                prove(session, target, observed.plan, observed, faulty, quiet)
+            assert raised.value.refusal.code == "JP045"
+            return raised.value.refusal.reason
+
+        # No key differs: every device drops the same units of other examples.
+        assert "every device draws the same numbers" in refusal(
+            "jax.random.fold_in(drop, jax.lax.axis_index(AXIS))", "drop"
+        )
+        # The noise of parameters differs: their copies drift apart.
+        assert "every device draws other numbers" in refusal(
+            "jax.random.normal(noise,", f"jax.random.normal({FOLD.format('noise')},"
+        )
+        # The carried key differs, and with it all that is drawn from the next step on.
+        assert "random keys wrongly" in refusal(
+            "jax.random.split(key, 3)", f"jax.random.split({FOLD.format('key')}, 3)"
+        )
+        # A key that is returned folded, although nothing is drawn from it any more.
+        assert "its copies differ between devices" in refusal(
+            "noise, params.shape), key", f"noise, params.shape), {FOLD.format('key')}"
+        )
+        # A key that is the same everywhere and not the original's.
+        assert "[1]" in refusal(
+            "noise, params.shape), key", "noise, params.shape), jax.random.fold_in(key, 1)"
+        )
+
+
+def test_every_way_to_a_key_is_followed(project):  # noqa: F811
+    project.write(
+        "ways.py",
+        source("""
+        from typing import NamedTuple
+
+        KEY = jax.random.PRNGKey(7)
+
+
+        class State(NamedTuple):
+            step: jax.Array
+            key: jax.Array
+
+
+        def jitter(key, params, x):
+            params_key, x_key = jax.random.split(key)
+            return params + jax.random.normal(params_key, ()), x + jax.random.normal(x_key, x.shape)
+
+
+        def ways(state, rngs, keys, params, x):
+            made = jax.random.PRNGKey(state.step)
+            x = x * jax.random.uniform(made, x.shape[:1])[:, None]
+            x = x + jax.random.normal(jax.random.fold_in(state.key, state.step), x.shape)
+            x = x + jax.random.uniform(rngs["noise"], x.shape) * jax.random.normal(rngs["scale"], ())
+            x = jax.vmap(lambda k, row: row + jax.random.normal(k, row.shape))(
+                jax.random.split(rngs["each"], x.shape[0]), x
+            )
+            x = jax.vmap(lambda k, row: row + jax.random.normal(k, row.shape))(keys, x)
+            params, x = jitter(state.key, params, x)
+
+            def body(carry, sub):
+                return carry + jax.random.normal(sub, carry.shape), None
+
+            x, _ = jax.lax.scan(body, x, jax.random.split(rngs["scan"], 3))
+            x = x + jax.random.normal(jax.random.fold_in(KEY, state.step), x.shape)
+            return State(state.step + 1, jax.random.split(state.key)[0]), params, x
+
+        def inputs(seed):
+            key = jax.random.key(seed)
+            rngs = dict(zip(["noise", "scale", "each", "scan"], jax.random.split(key, 4)))
+            state = State(np.int32(3), jax.random.PRNGKey(seed))
+            return state, rngs, jax.random.split(key, 16), np.float32(1.5), rows(seed, 16, 5)
+"""),
+    )
+    result = project.run("gen", "ways.py::ways", "--inputs", "ways.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert folds(result.stdout) == [
+        "x_key",
+        "made",
+        "jax.random.fold_in(state.key, state.step)",
+        'rngs["noise"]',
+        'rngs["each"]',
+        "sub",
+        "jax.random.fold_in(KEY, state.step)",
+    ]
+    assert "equal for equal draws" in result.stdout
+    assert "key folded with the device's index" in result.words
+
+
+def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(project):  # noqa: F811
+    project.write(
+        "each.py",
+        source("""
+        def augment(keys, x):
+            return jax.vmap(lambda k, row: row + jax.random.normal(k, row.shape))(keys, x)
+
+
+        def inputs(seed):
+            return jax.random.split(jax.random.PRNGKey(seed), 16), np.ones((16, 3), "float32")
+
+
+        def noisy(key, x):
+            return x + jax.random.normal(key, x.shape)
+
+
+        def inputs_noisy(seed):
+            return jax.random.key(seed), np.ones((16, 3), "float32")
+"""),
+    )
+    result = project.run("gen", "each.py::augment", "--inputs", "each.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert folds(result.stdout) == []
+    assert "equal draws" not in result.stdout + result.words
+    result = project.run("gen", "each.py::noisy", "--inputs", "each.py::inputs_noisy", "--backend", "jit")
+    assert result.exit_code == 0, result.stderr
+    assert "fold_in" not in result.stdout + result.stderr
+    assert "equal draws" not in result.stdout + result.words
+
+
+def test_a_plan_with_a_fold_is_taken_back(project):  # noqa: F811
+    project.write("steps.py", source(STEP))
+    asked = ("steps.py::train_step", "--inputs", "steps.py::inputs")
+    planned = project.run("plan", *asked, "--output-format", "json")
+    assert planned.exit_code == 0, planned.stderr
+    plan = json.loads(planned.stdout)
+    (fold,) = [sync for sync in plan["plan"]["syncs"] if sync["op"] == "fold_in"]
+    assert (fold["value"], fold["where"]) == ("drop", "wrap")
+    project.write("plan.json", planned.stdout)
+    taken = project.run("gen", *asked, "--plan", "plan.json", "--output-format", "json")
+    assert taken.exit_code == 0, taken.stderr
+    report = json.loads(taken.stdout)
+    assert folds(report["code"]) == ["drop"]
+    assert report["evidence"]["equal_draws"] is True
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        ("return x[jax.random.permutation(key, x.shape[0])]", "JP043", "couples the examples"),
+        ("return x[jnp.argsort(jax.random.uniform(key, x.shape[:1]))]", "JP043", "couples the examples"),
+        ("return jax.random.permutation(key, x)", "JP043", "couples the examples"),
+        (
+            "return [x + jax.random.normal(key, v.shape) for v in (x, x[0])]",
+            "JP051",
+            "numbers that all devices share are drawn from it too",
+        ),
+    ],
+)
+def test_what_mixes_examples_or_draws_is_refused(project, body, code, says):  # noqa: F811
+    project.write(
+        "mixed.py",
+        f"import jax\nimport jax.numpy as jnp\nimport numpy as np\n\n\ndef mixed(key, x):\n    {body}\n\n\n"
+        "def inputs(seed):\n    x = np.random.default_rng(seed).normal(size=(16, 3)).astype('float32')\n"
+        "    return jax.random.key(seed), x\n",
+    )
+    project.refused(code, "gen", "mixed.py::mixed", "--inputs", "mixed.py::inputs", says=(says,), exit_code=1)
