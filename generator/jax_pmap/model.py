@@ -218,6 +218,8 @@ class Sync:
     containers: tuple[tuple[str, str], ...] = ()
     #: Bytes of one device's copy in the user's own dtypes, 0 when unknown.
     bytes: int = 0
+    #: For ``"all_gather"``, the axis along which the devices' shares are put together.
+    axis: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

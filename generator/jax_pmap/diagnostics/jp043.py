@@ -14,7 +14,8 @@ DIAGNOSTIC = Diagnostic(
     why=(
         "Each device sees only its share. A median of medians is not the median; a cumulative sum "
         "starts again from zero on every device. The code would run, and its numbers would be "
-        "wrong."
+        "wrong. Where the examples can be gathered on every device and the rest of the function is "
+        "still shared, that is done; here each device would repeat nearly all the work."
     ),
     cure=(
         "If the operation was meant to run along another axis, say so (`axis=1`). If it must see "

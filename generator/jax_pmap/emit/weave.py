@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import libcst as cst
 
-from jax_pmap.emit.places import Body, Branch, Statement, inside, place
+from jax_pmap.emit.places import Body, Branch, Expression, Statement, inside, place
 from jax_pmap.model import Guard, Sync
 
 RECORDER = "__jax_pmap__"
@@ -147,7 +147,7 @@ class Editor(cst.CSTTransformer):
             if sync is not None and sync.value == expression.text:
                 self.used.add(("wrap", where))
                 updated = self.wrapped(sync, updated)
-            if expression.point in self.taps and self.tapped(expression.statement):
+            if self.tapped_here(expression):
                 updated = self.tap(expression.point, updated)
             if updated is not plain and self.body.is_tight(original):
                 updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -156,7 +156,7 @@ class Editor(cst.CSTTransformer):
     def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
         """A collective, or a fold of a key, around a node."""
         if sync.op != "fold_in":
-            return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis)
+            return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis, sync.axis)
         if sync.paths != ("",):
             return cst.parse_expression(rebuild(sync.value, [sync], lambda _, key: self.fold(key)))
         call = cst.parse_expression(self.fold("key"))
@@ -166,6 +166,13 @@ class Editor(cst.CSTTransformer):
     def fold(self, key: str) -> str:
         """Source of a key that is another on every device."""
         return f"{self.jax}.random.fold_in({key}, {self.jax}.lax.axis_index({self.axis}))"
+
+    def tapped_here(self, expression: Expression) -> bool:
+        """Whether an expression is tapped where it stands; a result made whole is, once it is whole."""
+        statement = self.body.statements[expression.statement]
+        later = statement.kind == "return" and statement.value == expression.point
+        synced = later and place(statement.span) in self.after
+        return expression.point in self.taps and self.tapped(statement.index) and not synced
 
     def tapped(self, statement: int) -> bool:
         """Whether a statement belongs to the scope that is tapped."""
@@ -254,7 +261,9 @@ class Editor(cst.CSTTransformer):
             if statement.kind == "return":
                 assert isinstance(updated, cst.Return) and updated.value is not None
                 updated = cst.Assign([cst.AssignTarget(cst.Name(self.result))], updated.value)
-                after.append(f"return {self.result}")
+                tapped = statement.value in self.taps and self.tapped(statement.index)
+                last = f"{RECORDER}.tap({statement.value}, {self.result})" if tapped else self.result
+                after.append(f"return {last}")
         if statement.scope == self.scope:
             before = self.probe_calls(statement)
             after += [
@@ -332,14 +341,24 @@ def name_node(name: str) -> cst.Name:
     return cst.Name(name)
 
 
-def wrap_call(function: str, value: cst.BaseExpression, axis: str) -> cst.BaseExpression:
-    """``function(value, axis_name=axis)`` around a node, its comments and layout kept."""
+def wrap_call(
+    function: str, value: cst.BaseExpression, axis: str, gathered: int | None = None
+) -> cst.BaseExpression:
+    """``function(value, axis_name=axis)`` around a node, its comments and layout kept.
+
+    `gathered` is the axis along which ``all_gather`` puts the shares together.
+    """
     axis_argument = cst.Arg(
         cst.parse_expression(axis),
         keyword=cst.Name("axis_name"),
         equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
     )
-    return cst.Call(cst.parse_expression(function), [cst.Arg(parenthesized(value)), axis_argument])
+    call = cst.Call(cst.parse_expression(function), [cst.Arg(parenthesized(value)), axis_argument])
+    if gathered is None:
+        return call
+    rest = cst.parse_expression(f"f(axis={gathered}, tiled=True)")
+    assert isinstance(rest, cst.Call)
+    return call.with_changes(args=[*call.args, *rest.args])
 
 
 def parenthesized(value: cst.BaseExpression) -> cst.BaseExpression:

@@ -10,6 +10,7 @@ that feed it are made whole. A collective that raises or does not help is taken 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ REDUCTIONS = {
 }
 #: A method call that puts its argument into a local container.
 KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
+#: An expression that ends in a transposition or in new axes.
+LAYOUT = re.compile(r"(\.m?T|\[(None|[\s:,.])*\])$")
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
 #: Up to this many expressions all are tapped from the start; beyond, statement by statement.
@@ -58,6 +61,8 @@ class Observation:
     reached: frozenset[int]
     #: Points that were passed: expressions and names that took part.
     seen: frozenset[int]
+    #: Where values are gathered: the part of one device's work that each of `count` devices does.
+    share: float | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +95,7 @@ class _State:
 
 def identity(sync: Sync) -> tuple[str, tuple[int, int, int, int], str]:
     """What makes two syncs the same."""
-    return sync.where, place(sync.span), sync.value + "".join(sync.paths) + sync.op
+    return sync.where, place(sync.span), f"{sync.value}{''.join(sync.paths)}{sync.op}{sync.axis}"
 
 
 class Event:
@@ -237,6 +242,7 @@ class Observer:
             axis_name=self.axis_name,
             count=count,
             overrides=dict(overrides),
+            measure=any(sync.op == "all_gather" for sync in state.syncs),
             **roles.request(),
         )
 
@@ -287,6 +293,7 @@ class Observer:
                     final.point,
                     frozenset(answer["reached"]),
                     frozenset(event.point for event in events),
+                    answer.get("share"),
                 )
             if not self._advance(state, events):
                 return next(iter(state.hopeless.values()), None) or self._not_whole(final)
@@ -527,6 +534,17 @@ class Observer:
         if op is not None:
             return [self._sync(op, value, where, span, event)]
         partial = event.partial(numbers or len(event.leaves) > 1)
+        ops = {leaf["kind"] for leaf in partial}
+        # An average, maximum or minimum of equal copies is that copy; integers would change type.
+        rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
+        floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
+        together = (
+            [self._sync(next(iter(ops)), value, where, span, event)]
+            if len(ops) == 1 and "psum" not in ops and rest_whole and floats
+            else []
+        )
+        if together and self._bytes(partial) * 2 > self._bytes(event.leaves):
+            return together
         containers = containers_above([leaf["path"] for leaf in partial], event.tree)
         if containers is not None:
             return [
@@ -537,13 +555,7 @@ class Observer:
                 )
                 for leaf in partial
             ]
-        ops = {leaf["kind"] for leaf in partial}
-        # An average, maximum or minimum of equal copies is that copy; integers would change type.
-        rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
-        floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
-        if len(ops) == 1 and "psum" not in ops and rest_whole and floats:
-            return [self._sync(ops.pop(), value, where, span, event)]
-        return []
+        return together
 
     def _sync(
         self,
@@ -554,13 +566,12 @@ class Observer:
         event: Event,
         leaves: Sequence[Answer] | None = None,
     ) -> Sync:
-        size = 0
-        for leaf in event.leaves if leaves is None else leaves:
-            count = 1
-            for length in leaf["shape"]:
-                count *= length
-            size += 0 if leaf.get("number") else count * self.itemsize(leaf["dtype"])
-        return Sync(op, value, where, span, bytes=size)
+        return Sync(op, value, where, span, bytes=self._bytes(event.leaves if leaves is None else leaves))
+
+    def _bytes(self, leaves: Sequence[Answer]) -> int:
+        """Bytes of one device's copy, in the user's own dtypes."""
+        arrays = [leaf for leaf in leaves if not leaf.get("number")]
+        return sum(math.prod(leaf["shape"]) * self.itemsize(leaf["dtype"]) for leaf in arrays)
 
     def _mend_return(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial parts of the result whole where they are returned."""
@@ -577,10 +588,7 @@ class Observer:
                 return self._wrap_all(state, self._origins(value, first), first, numbers=True) or (
                     self._look_closer(state, statement, events)
                 )
-            added = False
-            for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
-                added |= state.add(sync, statement.value)
-            return added or self._look_closer(state, statement, events)
+            return self._mend_parts(state, statement, whole) or self._look_closer(state, statement, events)
         if value.is_display:
             origins = [o for e in self._elements(value) for o in self._origins(e, first)]
             if self._wrap_all(state, origins, first, numbers=True):
@@ -588,13 +596,19 @@ class Observer:
             mixed = [
                 e for e in self._elements(value) if e.point in first and first[e.point].partial(numbers=True)
             ]
-            if mixed and not whole.varying:
-                added = False
-                for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
-                    added |= state.add(sync, statement.value)
-                if added:
-                    return True
+            if mixed and not whole.varying and self._mend_parts(state, statement, whole):
+                return True
         return self._look_closer(state, statement, events)
+
+    def _mend_parts(self, state: _State, statement: Statement, whole: Event) -> bool:
+        """Make whole the partial leaves of a result that has others too."""
+        assert statement.value is not None
+        value, added = self.by_point[statement.value], False
+        for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
+            if sync.paths == ("",):
+                sync = dataclasses.replace(sync, value=value.text, where="wrap", span=value.span)
+            added |= state.add(sync, statement.value)
+        return added
 
     def _look_closer(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
         """Find, inside a statement, the partial values that a varying one is made of."""
@@ -604,18 +618,8 @@ class Observer:
             state.expanded.add(statement.index)
             if len(self.by_point) > TAP_ALL:
                 return True
-        first: dict[int, Event] = {}
-        for event in events:
-            if event.point in self.by_point and self.owner[event.point] is statement:
-                first.setdefault(event.point, event)
-        culprits = [
-            self.by_point[point]
-            for point, event in first.items()
-            if (event.varying or any(leaf["kind"] == "varying" for leaf in event.leaves))
-            and not any(
-                child.point in first and first[child.point].varying for child in self._descendants(point)
-            )
-        ]
+        first = self._first(statement, events)
+        culprits = self._culprits(first)
         for culprit in culprits:
             feeding = self._partial_below(culprit, first)
             if self._wrap_all(state, feeding, first, numbers=True):
@@ -627,9 +631,75 @@ class Observer:
         added = [] if culprits or value is None or value.point not in first else self._origins(value, first)
         if self._wrap_all(state, added, first, numbers=True):
             return True
+        if self._gather(state, culprits, first):
+            self._gather_beside(state, statement, events)
+            return True
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.facts, statement, worst)
         return self._advance(state, events)
+
+    def _culprits(self, first: Mapping[int, Event]) -> list[Expression]:
+        """The smallest varying expressions of a statement: what goes into them is not."""
+        return [
+            self.by_point[point]
+            for point, event in first.items()
+            if point in self.by_point
+            and any(leaf["kind"] == "varying" for leaf in event.leaves)
+            and not any(
+                child.point in first and first[child.point].varying for child in self._descendants(point)
+            )
+        ]
+
+    def _gather(self, state: _State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
+        """Give expressions that couple the examples all of them, from every device."""
+        added = False
+        for culprit in culprits:
+            below = [events[each.point] for each in self._descendants(culprit.point) if each.point in events]
+            if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
+                continue  # Every device would draw the same numbers.
+            for operand in self._sharded_below(culprit, events):
+                event = events[operand.point]
+                axis = int(event.leaves[0]["kind"].partition(" ")[2])
+                sync = self._sync("all_gather", operand.text, "wrap", operand.span, event)
+                added |= state.add(dataclasses.replace(sync, axis=axis), operand.point)
+        return added
+
+    def _gather_beside(self, state: _State, statement: Statement, events: Sequence[Event]) -> None:
+        """Gather for the later statements of a scope that couple the examples on their own too.
+
+        Such as distances and whether labels agree: one of the whole batch beside one of a share would
+        not fit together.
+        """
+        tainted = {name for name, _ in statement.names}
+        order = dict.fromkeys(self.owner[event.point].index for event in events)
+        later = list(order)[list(order).index(statement.index) + 1 :]
+        for other in (self.statements[index] for index in later):
+            if other.scope != statement.scope:
+                continue
+            if other.reads & tainted:
+                tainted |= {name for name, _ in other.names}
+            elif other.kind == "assign":
+                first = self._first(other, events)
+                if any(event.varying for event in first.values()):
+                    self._gather(state, self._culprits(first), first)
+                    tainted |= {name for name, _ in other.names}
+
+    def _sharded_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """The largest subexpressions below `expression` that are shares along one axis.
+
+        Of ``x.T`` and ``x[:, None]`` that is ``x``, which may be wanted in another layout beside it.
+        """
+        out = []
+        for child in self.children.get(expression.point, []):
+            event = events.get(child.point)
+            kinds = {leaf["kind"] for leaf in event.leaves} if event is not None else set()
+            inner = self._sharded_below(child, events)
+            sharded = len(kinds) == 1 and kinds.pop().startswith("sharded")
+            if sharded and not (inner and LAYOUT.search(child.text)):
+                out.append(child)
+            else:
+                out += inner
+        return out
 
     def _look_inside(self, state: _State, call: Expression) -> bool:
         """Open the function that a call runs, directly or through a gradient."""

@@ -13,6 +13,7 @@ from jax_pmap.emit.beside import definitions_of
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
+from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.folds import FOLD, find_folds
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observation, Observer
@@ -34,6 +35,8 @@ COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
 CANDIDATES = 4
 #: Devices of the largest proof, which the example batch must fill.
 LARGEST = 8
+#: The part of one device's work that each of several may do at most.
+MOST_OF_IT = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +307,8 @@ def _observe_variants(
         return base
     if request.backend is not Backend.JIT:
         check_structure(target, roles)
+    if base.share is not None and base.share > MOST_OF_IT:
+        return gathered_in_vain(body, base, count)
     syncs, reached, seen = base.syncs, base.reached, base.seen
     variants: list[dict[str, str]] = [{}]
     values: dict[str, tuple[str, ...]] = {}
@@ -338,6 +343,28 @@ def _observe_variants(
         folds += found
     final = dataclasses.replace(base, syncs=(*merge_neighbours(body, syncs), *folds))
     return final, tuple(variants), values, reached
+
+
+def gathered_in_vain(body: Body, observation: Observation, count: int) -> Refusal:
+    """Equal, but with every device doing what one would: no parallel version."""
+    gathered = next(sync for sync in observation.syncs if sync.op == "all_gather")
+    where = place(gathered.span)
+    around = [e for e in body.expressions if inside(where, place(e.span)) and place(e.span) != where]
+    text, span = min(
+        ((e.text, e.span) for e in around),
+        key=lambda found: len(found[0]),
+        default=(gathered.value, gathered.span),
+    )
+    share = observation.share or 1.0
+    work = "all the work" if share >= 1 else f"{share:.0%} of the work"
+    return Refusal(
+        "JP043",
+        f"`{shortened(text)}` couples the examples of the batch: with all of them gathered, each of {count} "
+        f"devices would do {work} of one",
+        "Compute it from sums or means over the batch, keep it on one device, or try --backend jit, where "
+        "the compiler keeps the global meaning",
+        span,
+    )
 
 
 def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | None:
@@ -462,6 +489,11 @@ def _plan(
     arguments = plan_arguments(facts, loaded.described, roles, values, donated)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
     notes = [*loaded.notes, *_notes(arguments, observation.syncs)]
+    if observation.share is not None and request.backend is not Backend.JIT:
+        notes.append(
+            f"what is gathered is worked on by every device: each of {LARGEST} does {observation.share:.0%} "
+            "of the work of one"
+        )
     if not depends_on_batch(observation, facts):
         notes.append(
             "the results are equal, but whether the devices share the work is up to the compiler: no result "

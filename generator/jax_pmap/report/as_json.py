@@ -297,6 +297,8 @@ def _check(decoded: Any, path: str) -> None:
         _check_choice(decoded.where, ("after", "wrap"), f"{path}.where")
         if decoded.op == "fold_in" and decoded.where != "wrap":
             _refuse(f"`{path}.where` is `after`; a key is folded where it stands: `wrap`.")
+        if (decoded.op == "all_gather") != (decoded.axis is not None):
+            _refuse(f"`{path}` has op `{decoded.op}` and axis `{json.dumps(decoded.axis)}`.")
     elif isinstance(decoded, AxesNode):
         _check_choice(decoded.kind, AXES_KINDS, f"{path}.kind")
         expected = 0 if decoded.kind in ("tuple", "list") else len(decoded.children)

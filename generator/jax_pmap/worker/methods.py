@@ -500,9 +500,16 @@ def observe_code(request: Answer) -> Answer:
                 "last": points[-1] if points else None,
                 "events": observe.compare_numbers(TARGET.whole[key], recorder.events, count),
             }
+        share = None
+        if request["measure"]:
+            reference = function(request["reference_code"], request["reference_prelude"])
+            share = observe.share_of_work(
+                reference, sharded, TARGET.signature, data[0], axes, statics, request["axis_name"], count
+            )
     coarsest = min(TARGET.eps["float64" if wide else "given"], 2e-2 / 4096)
     whole = TARGET.whole[key]
     return {
+        "share": share,
         "events": observe.compare(whole, parts, count, coarsest, request["results"]),
         "reached": sorted(set(whole[2]) | set(parts[2])),
     }

@@ -1,7 +1,8 @@
 """Run a function whose values are tapped, whole and on shards, and say what each value is."""
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 
 from . import kinds
 from .arguments import LeafAxes, Packed, Values, category, cut, invoke, shards, skeleton
+from .work import work
 
 #: The name tapped code calls; the generator's weaver writes it.
 RECORDER = "__jax_pmap__"
@@ -236,6 +238,54 @@ def shard_run(
     return record(compiled, recorder, [leaves for _, leaves, _ in prepared])
 
 
+def share_of_work(
+    whole: Callable[..., Any],
+    part: Callable[..., Any],
+    signature: inspect.Signature,
+    values: Values,
+    axes: LeafAxes,
+    statics: Sequence[str],
+    axis_name: str,
+    count: int,
+) -> float:
+    """The part of the work of `whole`, on the whole batch, that `part` does on each of `count` devices."""
+    packed = Packed(values, statics)
+    one, leaves, in_axes = shards(values, axes, count, statics)
+
+    def run(fn: Callable[..., Any], arguments: Packed, leaves: Sequence[Any]) -> list[Any]:
+        invoke(fn, signature, arguments.unpack(leaves))
+        return []
+
+    mapped = jax.pmap(
+        lambda *given: run(part, one, given),
+        axis_name=axis_name,
+        in_axes=tuple(in_axes),
+        devices=jax.devices()[:count],
+    )
+    alone = jax.make_jaxpr(lambda given: run(whole, packed, given))(packed.leaves)
+    return work(jax.make_jaxpr(mapped)(*leaves).jaxpr) / max(work(alone.jaxpr), 1.0)
+
+
+@contextlib.contextmanager
+def gathering_typed(count: int) -> Iterator[None]:
+    """While functions are traced for their types alone, let ``all_gather`` say that its result is whole."""
+    saved = jax.lax.all_gather
+
+    def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, **_: Any) -> Any:
+        def gathered(leaf: Any) -> Any:
+            copies = [leaf] * count
+            joined = jax.numpy.concatenate(copies, axis) if tiled else jax.numpy.stack(copies, axis)
+            return (jax.lax.psum if joined.dtype.kind == "c" else jax.lax.pmax)(joined, axis_name)
+
+        return jax.tree.map(gathered, x)
+
+    jax.lax.all_gather = all_gather
+    try:
+        yield
+    finally:
+        jax.lax.all_gather = saved
+
+
 def note_varying(
     fn: Callable[..., Any],
     recorder: Recorder,
@@ -272,7 +322,8 @@ def note_varying(
 
     try:
         mapped = jax.shard_map(run, mesh=mesh, in_specs=tuple(in_specs), out_specs=[], check_vma=True)
-        jax.eval_shape(mapped, *whole.leaves)
+        with gathering_typed(count):
+            jax.eval_shape(mapped, *whole.leaves)
     except MemoryError:
         raise
     except Exception:

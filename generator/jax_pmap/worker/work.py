@@ -1,0 +1,52 @@
+"""How much arithmetic a traced function does, to tell work that is shared from work that is repeated."""
+
+import math
+from typing import Any
+
+
+def work(jaxpr: Any) -> float:
+    """Numbers a jaxpr computes, inner products counted by their terms; of a branch, the dearest.
+
+    For one device: inside a mapped function shapes are those of one share. Loops of unknown
+    length count once.
+    """
+    total = 0.0
+    for equation in jaxpr.eqns:
+        inner = [work(each) for value in equation.params.values() for each in jaxprs(value)]
+        if inner:
+            repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+            total += repeats * (max(inner) if equation.primitive.name == "cond" else sum(inner))
+        else:
+            total += terms(equation) * sum(size(out) for out in equation.outvars)
+    return total
+
+
+def jaxprs(value: Any) -> list[Any]:
+    """The jaxprs a parameter of an equation holds."""
+    found = []
+    for each in value if isinstance(value, (tuple, list)) else (value,):
+        each = getattr(each, "jaxpr", each)
+        if hasattr(each, "eqns"):
+            found.append(each)
+    return found
+
+
+def size(variable: Any) -> int:
+    """Elements of a variable."""
+    return math.prod(getattr(variable.aval, "shape", ()))
+
+
+def terms(equation: Any) -> int:
+    """Numbers that go into each element of the result."""
+    name, operands = equation.primitive.name, [v.aval for v in equation.invars if hasattr(v, "aval")]
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return int(math.prod(operands[0].shape[axis] for axis in contracted))
+    if name == "conv_general_dilated":
+        features = operands[1].shape[equation.params["dimension_numbers"].rhs_spec[0]]
+        return int(math.prod(operands[1].shape)) // max(1, int(features)) or 1
+    if name.startswith(("reduce_", "arg")):
+        return max(1, size(equation.invars[0]) // max(1, size(equation.outvars[0])))
+    if name == "sort":
+        return max(1, math.ceil(math.log2(max(2, size(equation.invars[0])))))
+    return 1
