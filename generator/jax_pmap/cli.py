@@ -320,6 +320,9 @@ Exit status: 0 nothing found, 1 something found, 2 part of it could not be check
 @_option("--select", section="Rules", multiple=True, metavar="CODE", help="Only these, such as JP104 or JP1.")
 @_option("--ignore", section="Rules", multiple=True, metavar="CODE", help="All but these.")
 @_option("--stdin-filename", section="Inputs", metavar="FILE", help="Name of the text given as `-`.")
+@_option("--no-run", section="Running", is_flag=True, help="Read only: run nothing, prove nothing.")
+@_option("--python", section="Running", metavar="PATH", help="Your interpreter.  [default: as for gen]")
+@_option("--timeout", section="Running", metavar="SECONDS", help="Limit for each run.  [default: 300]")
 @_option("--no-cache", section="Running", is_flag=True, help="Look at every file anew.")
 @_option(
     "--output-format",
@@ -361,7 +364,8 @@ def check(**options: Any) -> int:
 
 def _check_request(options: dict[str, Any]) -> CheckRequest:
     from jax_pmap.checking.run import CheckRequest
-    from jax_pmap.options import codes
+    from jax_pmap.model import DEFAULT_TIMEOUT
+    from jax_pmap.options import codes, timeout
 
     paths = options["paths"]
     text = None
@@ -372,7 +376,10 @@ def _check_request(options: dict[str, Any]) -> CheckRequest:
         select=codes(options["select"]),
         ignore=codes(options["ignore"]),
         fix=options["fix"],
+        run=not options["no_run"],
         cache=not options["no_cache"],
+        python=Path(options["python"]) if options["python"] else None,
+        timeout=timeout(options["timeout"]) if options["timeout"] else DEFAULT_TIMEOUT,
         text=text,
         text_name=options["stdin_filename"] or "<stdin>",
     )

@@ -7,6 +7,7 @@ prints, and nothing writes to the user's files.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -46,14 +47,20 @@ def quiet(_: str) -> None:
     """Say nothing."""
 
 
-def generate(request: Request, say: Say = quiet) -> Generated | Refusal:
+def generate(request: Request, say: Say = quiet, session: Session | None = None) -> Generated | Refusal:
     """The multi-device version of a function, shown equal to it, or why there is none.
 
     Args:
         request: the question; see `Request`.
         say: told in a line what is going on.
+        session: a worker to use and to leave running, as `start` makes it; None to start one and end it.
     """
-    return answered(lambda: _generate(request, say))
+    return answered(lambda: _generate(request, say, session))
+
+
+def start(request: Request) -> Session:
+    """A worker for `generate`, also for several requests one after the other that `start` alike."""
+    return _session(request)
 
 
 def make_plan(request: Request, say: Say = quiet) -> Plan | Refusal:
@@ -135,14 +142,14 @@ def _make_plan(request: Request, say: Say) -> Plan:
         return find_plan(session, target, loaded, request, say).plan
 
 
-def _generate(request: Request, say: Say) -> Generated:
+def _generate(request: Request, say: Say, given: Session | None) -> Generated:
     if not request.proof:
         from jax_pmap.emit.unit import emit
 
         target = _read(request)
         plan = _saved_plan(request, target) or _static_plan(target, request)
         return Generated(emit(target, plan, request, None), plan, request.backend, None)
-    with _session(request) as session:
+    with _session(request) if given is None else contextlib.nullcontext(given) as session:
         from jax_pmap.inputs.load import load
         from jax_pmap.planning.search import find_plan
 

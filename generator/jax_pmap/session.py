@@ -141,6 +141,12 @@ class Session:
         """End the worker and everything it started."""
         self.close()
 
+    def renew(self) -> None:
+        """Make the worker ready for another target: nothing of the last one is kept, the time starts anew."""
+        self.deadline = time.monotonic() + self.timeout
+        self.output.clear()
+        self.ask("forget", "starting over")
+
     def close(self) -> None:
         """Kill the worker and what it started, reap it, remove its temporary folder."""
         if self._closed:

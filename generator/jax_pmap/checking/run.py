@@ -9,13 +9,17 @@ from pathlib import Path
 
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.findings import Edit, Finding, apply_edits, fingerprints, sorted_findings
+from jax_pmap.checking.generated import Task, check_generated, is_candidate, task
 from jax_pmap.checking.rule import chosen
 from jax_pmap.checking.static import ABOUT, check_text
+from jax_pmap.checking.suppress import unsuppressed
 from jax_pmap.config import project_root
 from jax_pmap.model import DEFAULT_TIMEOUT, Refusal, RefusalError, Span, refused
 from jax_pmap.sources import decode, project_files, read_bytes
 
 Say = Callable[[str], None]
+#: Codes about generated files.
+GENERATED = frozenset({"JP150", "JP151", "JP152"})
 #: Suffixes of the files that are looked at in a folder.
 SUFFIXES = (".py",)
 
@@ -92,9 +96,13 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
     findings: list[Finding] = []
     lines: dict[str, list[str]] = {}
     fixed = 0
+    generated: list[Task] = []
     for path, shown in files:
         data = read_bytes(path)
         if data is None or not ABOUT.search(data):
+            continue
+        if is_candidate(data):
+            generated.append(task(path, shown, data, request.python, request.timeout))
             continue
         say(f"reading {shown}")
         found = [finding for finding in _static(data, shown, cache) if finding.code in wanted]
@@ -104,6 +112,15 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
         if found:
             lines[shown] = (read_bytes(path) or b"").decode("utf-8", "replace").splitlines()
         findings += found
+    if request.run and generated and not wanted.isdisjoint(GENERATED):
+        for each, outcome in zip(generated, check_generated(generated, cache, request.fix, say), strict=True):
+            lines[each.shown] = each.text.splitlines()
+            findings += [
+                finding
+                for finding in unsuppressed(outcome.findings, lines[each.shown])
+                if finding.code in wanted or finding.code not in GENERATED
+            ]
+            fixed += outcome.fixed
     cache.save()
     return CheckReport(_numbered(findings, lines), len(files), fixed)
 

@@ -114,6 +114,18 @@ def leaf_axes(request: Answer) -> LeafAxes:
     }
 
 
+def forget(request: Answer) -> Answer:
+    """Drop everything that is known of the target before; imported modules stay."""
+    vars(TARGET).update(vars(Target()))
+    return {}
+
+
+def loaded_files(request: Answer) -> Answer:
+    """The source files of all modules that are imported now."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return {"files": sorted({file for file in files if isinstance(file, str) and file.endswith(".py")})}
+
+
 def load_target(request: Answer) -> Answer:
     """Import the user's module and define the undecorated function in it."""
     load.keep_devices()
@@ -606,6 +618,8 @@ def search_inputs(request: Answer) -> Answer:
 
 
 HANDLERS: dict[str, Callable[[Answer], Answer]] = {
+    "forget": forget,
+    "loaded_files": loaded_files,
     "load": load_target,
     "inputs_from_callable": inputs_from_callable,
     "inputs_from_specs": inputs_from_specs,
