@@ -49,7 +49,7 @@ def with_rules(text: str) -> str:
     """`text` with the table of `check`'s rules between its two comments made anew."""
     from jax_pmap import diagnostics
 
-    codes = [code for code in diagnostics.codes() if code.startswith("JP1")]
+    codes = [code for code in diagnostics.codes() if "JP100" < code < "JP150"]
     rows = [f"| {code} | {diagnostics.find(code).title} |" for code in codes]
     table = "\n".join(["| code | |", "|---|---|", *rows])
     return re.sub(

@@ -142,7 +142,7 @@ def test_every_rule_is_in_the_table() -> None:
 
     text = (REPOSITORY / "docs" / "check.md").read_text(encoding="utf-8")
     for code in diagnostics.codes():
-        if code.startswith("JP1"):
+        if "JP100" < code < "JP150":
             assert f"| {code} | {diagnostics.find(code).title} |" in text, "run docs/refresh.py"
 
 

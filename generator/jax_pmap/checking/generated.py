@@ -32,7 +32,7 @@ from jax_pmap.sources import decode
 Say = Callable[[str], None]
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
 #: Refusals that say the question could not be asked here, and nothing about the file.
-_ENVIRONMENT = frozenset({"JP009", "JP010", "JP011", "JP012", "JP018"})
+ENVIRONMENT = frozenset({"JP009", "JP010", "JP011", "JP012", "JP018"})
 #: What the worker itself is made of; the cache notices changes of the tool.
 _WORKER = str(Path(jax_pmap.__file__).parent / "worker")
 #: Lines of a difference that are shown.
@@ -70,8 +70,8 @@ def task(path: Path, shown: str, data: bytes, python: Path | None, timeout: floa
     return Task(path.resolve(), shown, decode(data, shown).text, python, timeout)
 
 
-def check_generated(tasks: list[Task], cache: Cache, fix: bool, say: Say) -> list[Outcome]:
-    """Look at every generated file, in the order of `tasks`."""
+def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: Say) -> list[Outcome]:
+    """Look at every generated file, in the order of `tasks`; without `run`, only at whether it was edited."""
     outcomes: dict[int, Outcome] = {}
     todo: list[tuple[int, Task, Recorded, str]] = []
     for index, each in enumerate(tasks):
@@ -79,23 +79,24 @@ def check_generated(tasks: list[Task], cache: Cache, fix: bool, say: Say) -> lis
             early = _early(each, cache)
         except RefusalError as error:
             early = Outcome((_unasked(each, 1, error.refusal),))
-        if isinstance(early, Outcome):
-            outcomes[index] = early
+        if isinstance(early, Outcome) or not run:
+            outcomes[index] = early if isinstance(early, Outcome) else Outcome(())
         else:
             todo.append((index, each, *early))
     if todo:
-        with Pool() as pool, concurrent.futures.ThreadPoolExecutor(_lanes(len(todo))) as lanes:
+        with Pool() as pool, concurrent.futures.ThreadPoolExecutor(lanes(len(todo))) as threads:
 
             def one(item: tuple[int, Task, Recorded, str]) -> Outcome:
                 say(f"proving {item[1].shown} again")
                 return _made_again(item[1], item[2], item[3], cache, pool, fix)
 
-            for (index, *_), outcome in zip(todo, lanes.map(one, todo), strict=True):
+            for (index, *_), outcome in zip(todo, threads.map(one, todo), strict=True):
                 outcomes[index] = outcome
     return [outcomes[index] for index in range(len(tasks))]
 
 
-def _lanes(count: int) -> int:
+def lanes(count: int) -> int:
+    """How many of `count` things to do at a time: one for each core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(count, cores))
 
@@ -182,7 +183,7 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
     )
     result, files = _generate(request, pool)
     if isinstance(result, Refusal):
-        if result.code in _ENVIRONMENT:
+        if result.code in ENVIRONMENT:
             return Outcome((_unasked(each, recorded.line, result),))
         return Outcome((_unproved(each, recorded, result),))
     if _body(result.code) == _body(each.text):

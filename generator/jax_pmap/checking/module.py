@@ -507,6 +507,20 @@ class Module:
             return node
         return next((each for each in self.ancestors(node) if isinstance(each, ast.stmt)), None)
 
+    def caught_lines(self) -> set[int]:
+        """Lines whose errors are caught: in a `try` with handlers, or below ``pytest.raises``."""
+        lines: set[int] = set()
+        for node in self.nodes:
+            raises = isinstance(node, ast.With) and any(
+                isinstance(item.context_expr, ast.Call)
+                and "raises" in ast.unparse(item.context_expr.func).lower()
+                for item in node.items
+            )
+            if raises or (isinstance(node, ast.Try) and node.handlers):
+                for statement in node.body:  # type: ignore[attr-defined]
+                    lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+        return lines
+
     def is_guarded(self, node: ast.AST) -> bool:
         """Whether the code asks first: in a `try` with handlers, or below a test of a version or the like."""
         child = node

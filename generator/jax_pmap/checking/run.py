@@ -9,8 +9,9 @@ from pathlib import Path
 
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.findings import Edit, Finding, apply_edits, fingerprints, sorted_findings
-from jax_pmap.checking.generated import Task, check_generated, is_candidate, task
+from jax_pmap.checking.generated import ENVIRONMENT, Task, check_generated, is_candidate, lanes, task
 from jax_pmap.checking.rule import chosen
+from jax_pmap.checking.snippets import Page, check_pages
 from jax_pmap.checking.static import ABOUT, check_text
 from jax_pmap.checking.suppress import unsuppressed
 from jax_pmap.config import project_root
@@ -20,8 +21,10 @@ from jax_pmap.sources import decode, project_files, read_bytes
 Say = Callable[[str], None]
 #: Codes about generated files.
 GENERATED = frozenset({"JP150", "JP151", "JP152"})
+_PAGES = (".md", ".rst")
+_ABOUT_PAGES = frozenset({"JP160", "JP161", "JP162"})
 #: Suffixes of the files that are looked at in a folder.
-SUFFIXES = (".py",)
+SUFFIXES = (".py", ".md", ".rst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +100,18 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
     lines: dict[str, list[str]] = {}
     fixed = 0
     generated: list[Task] = []
+    pages: list[Page] = []
     for path, shown in files:
         data = read_bytes(path)
-        if data is None or not ABOUT.search(data):
+        if data is None:
             continue
+        if path.suffix in _PAGES:
+            pages.append(_page(request, path, shown, data, wanted))
+            continue
+        if not ABOUT.search(data):
+            continue
+        if b">>> " in data and not is_candidate(data):
+            pages.append(_page(request, path, shown, data, wanted))
         if is_candidate(data):
             generated.append(task(path, shown, data, request.python, request.timeout))
             continue
@@ -112,8 +123,10 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
         if found:
             lines[shown] = (read_bytes(path) or b"").decode("utf-8", "replace").splitlines()
         findings += found
-    if request.run and generated and not wanted.isdisjoint(GENERATED):
-        for each, outcome in zip(generated, check_generated(generated, cache, request.fix, say), strict=True):
+    if generated and not wanted.isdisjoint(GENERATED):
+        for each, outcome in zip(
+            generated, check_generated(generated, cache, request.fix, request.run, say), strict=True
+        ):
             lines[each.shown] = each.text.splitlines()
             findings += [
                 finding
@@ -121,8 +134,20 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
                 if finding.code in wanted or finding.code not in GENERATED
             ]
             fixed += outcome.fixed
+    if pages:
+        for page, found in zip(pages, check_pages(pages, cache, lanes(len(pages)), say), strict=True):
+            lines[page.shown] = page.text.splitlines()
+            found = unsuppressed(found, lines[page.shown])
+            findings += [each for each in found if each.code in wanted or each.code in ENVIRONMENT]
     cache.save()
     return CheckReport(_numbered(findings, lines), len(files), fixed)
+
+
+def _page(request: CheckRequest, path: Path, shown: str, data: bytes, wanted: frozenset[str]) -> Page:
+    named = str(path) in {str(request.directory / text) for text in request.paths}
+    text = data.decode("utf-8-sig", "replace")
+    run = request.run and not wanted.isdisjoint(_ABOUT_PAGES)
+    return Page(path.resolve(), shown, text, named, run, request.python, request.timeout)
 
 
 def _wanted(request: CheckRequest) -> frozenset[str]:

@@ -8,6 +8,8 @@ from jax_pmap.checking.findings import Finding, sorted_findings
 from jax_pmap.checking.suppress import unsuppressed
 from jax_pmap.model import RefusalError
 
+#: Mistakes that end in an error: code that catches it shows it on purpose.
+_RAISE = frozenset({"JP101", "JP102", "JP103", "JP108", "JP109", "JP115", "JP116"})
 #: A text without one of these words has nothing that a rule is about, and is not even parsed.
 ABOUT = re.compile(
     rb"pmap|p(?:sum|mean|max|min)\b|all_gather|psum_scatter|axis_index|device_put_(?:repl|shard)|PmapSharding"
@@ -34,5 +36,11 @@ def check_text(text: str, shown: str) -> list[Finding]:
         return [Finding("JP005", error.refusal.reason, error.refusal.hint, error.refusal.span)]
     module = Module(text, shown, tree)
     mappings = Mappings(module)
-    found = [finding for rule in rules() for finding in rule.find(module, mappings)]
+    caught = module.caught_lines()
+    found = [
+        finding
+        for rule in rules()
+        for finding in rule.find(module, mappings)
+        if not (finding.code in _RAISE and finding.span.line in caught)
+    ]
     return unsuppressed(sorted_findings(found), module.lines)
