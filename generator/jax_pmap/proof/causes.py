@@ -22,8 +22,8 @@ INSTEAD = {
 }
 #: Characters of an expression that stands for an output without a name.
 LONGEST = 40
-#: Largest relative error that a narrower float explains, beside its name; errors below the first are noise.
-NARROWED = ((1e-11, ""), (3e-6, "float32"), (3e-2, "bfloat16 or float16"))
+#: Relative errors that float32 in the place of float64 explains.
+NARROWED = (1e-11, 1e-6)
 
 
 def likeliest_cause(found: Answer, devices: int) -> str | None:
@@ -46,9 +46,8 @@ def likeliest_cause(found: Answer, devices: int) -> str | None:
             "the first call agrees and a later one does not, so some state is not carried or not synchronised"
         )
     if found["what"] == "value" and found.get("precision") == "float64":
-        for largest, name in NARROWED:
-            if found["error"] <= largest:
-                return f"the error is of the size of {name} rounding: something is narrowed" if name else None
+        if NARROWED[0] < found["error"] <= NARROWED[1]:
+            return "the error is of the size of float32's rounding: something may be narrowed to it"
     return None
 
 

@@ -1,0 +1,1 @@
+"""Faults planted into parallel code, each of which the proof has to catch."""

@@ -1,0 +1,63 @@
+"""Plant every fault into every source, and count those the proof catches: `make mutation`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from mutation.equivalent import why_equivalent
+from mutation.faults import FAULTS, Mutant, mutants
+from mutation.sources import Source, held, sources, verdict
+
+
+def run(source: Source, only: str) -> tuple[str, list[tuple[Mutant, str, str]]]:
+    """Every mutant of a source, with its verdict and, of a survivor, why it is equivalent."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder, held(source, Path(folder).resolve()) as warm:
+        warm.prove(warm.code)
+        for mutant in mutants(warm.code):
+            if only and mutant.fault != only:
+                continue
+            says = verdict(warm, mutant.code)
+            why = why_equivalent(source, mutant, warm.observed.plan) if says == "survived" else ""
+            found.append((mutant, says, why))
+    return source.name, found
+
+
+def main() -> int:
+    """Print caught / planted, and every survivor; exit 1 where one is not shown equivalent."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="sources; all of them by default")
+    parser.add_argument("--fault", default="", help="only this fault")
+    parser.add_argument("-j", "--jobs", type=int, default=2)
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every verdict")
+    asked = parser.parse_args()
+    chosen = [s for s in sources() if not asked.names or s.name in asked.names]
+    start, counts, survivors = time.monotonic(), Counter[str](), 0
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for name, found in pool.map(run, chosen, [asked.fault] * len(chosen)):
+            alive = [(m, why) for m, says, why in found if says == "survived"]
+            unshown = [m for m, why in alive if not why]
+            counts["planted"] += len(found)
+            counts["equivalent"] += len(alive) - len(unshown)
+            survivors += len(unshown)
+            print(f"{name}: {len(found) - len(alive)} of {len(found)} caught", flush=True)
+            for mutant, says, why in found:
+                if says == "survived" or asked.verbose:
+                    mark = f"equivalent: {why}" if why else says
+                    print(f"  {mutant.fault} {mutant.number}  `{mutant.line}`  {mark}", flush=True)
+    caught = counts["planted"] - counts["equivalent"] - survivors
+    print(
+        f"{caught} caught of {counts['planted']} planted ({len(FAULTS)} faults, {len(chosen)} sources); "
+        f"{counts['equivalent']} shown equivalent, {survivors} survived; {time.monotonic() - start:.0f} s"
+    )
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
