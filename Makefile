@@ -1,6 +1,6 @@
 # `make demo` and `make test` work from a clean checkout with nothing but Python 3.11+.
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench clean FORCE
+.PHONY: help env demo test lint format bench mutation clean FORCE
 
 # The environment made here is the one used, whatever the shell has active.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -46,6 +46,9 @@ test: lint  ## lint, then the whole test suite
 format: $(STAMP)  ## let ruff lay out and fix the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+mutation: $(STAMP)  ## plant every fault into every example and case; the proof must catch it
+	cd tests && ../$(BIN)/python -m mutation
 
 bench: $(STAMP)  ## print the speed ratios
 	$(BIN)/python benchmarks/run.py

@@ -25,7 +25,8 @@ def run(source: Source, only: str) -> tuple[str, list[tuple[Mutant, str, str]]]:
                 continue
             says = verdict(warm, mutant.code)
             why = why_equivalent(source, mutant, warm.observed.plan) if says == "survived" else ""
-            found.append((mutant, says, why))
+            if says != "not applicable":
+                found.append((mutant, says, why))
     return source.name, found
 
 

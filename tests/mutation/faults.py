@@ -6,6 +6,7 @@ the decorator; the numbers name rows of the list of pitfalls the tool is measure
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -176,8 +177,7 @@ def sync_dropped_for_one(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNod
     if collective(node) and isinstance(synced(node), cst.Tuple):
         for i, element in enumerate(synced(node).elements):
             parts = [
-                other.value if other is element else on(node, other.value)
-                for other in synced(node).elements
+                other.value if other is element else on(node, other.value) for other in synced(node).elements
             ]
             assert i < len(parts)
             yield cst.Tuple([cst.Element(part) for part in parts])
@@ -257,7 +257,10 @@ def _floats(sync, tree):
 """
 
 
-@fault("values are synchronised one statement late: after the clip, the square root, the update (20)", SYNC_FLOATS)
+@fault(
+    "values are synchronised one statement late: after the clip, the square root, the update (20)",
+    SYNC_FLOATS,
+)
 def sync_late(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     if not isinstance(node, cst.IndentedBlock):
         return
@@ -291,9 +294,7 @@ def sync_in_loss(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     if (
         m.matches(node, m.Call(func=m.Attribute(attr=m.Name("value_and_grad") | m.Name("grad"))))
         and place.function(node) in place.per_device
-        and not any(
-            m.matches(arg, m.Arg(keyword=m.Name("has_aux"))) for arg in node.args
-        )
+        and not any(m.matches(arg, m.Arg(keyword=m.Name("has_aux"))) for arg in node.args)
     ):
         inside = expression(
             "lambda *_a, **_k: jax.lax.psum(_f_(*_a, **_k), AXIS)", f=paren(node.args[0].value)
@@ -314,9 +315,7 @@ def paren(value: cst.BaseExpression) -> cst.BaseExpression:
 def count_written_down(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     if collective(node) == "pmean":
         for count in (2, 3, 4, 8):
-            yield expression(
-                f"jax.tree.map(lambda _v: _v / {count}, _sum_)", sum=renamed(node, "psum")
-            )
+            yield expression(f"jax.tree.map(lambda _v: _v / {count}, _sum_)", sum=renamed(node, "psum"))
 
 
 @fault("a factor that is 1 on one number of devices")
@@ -348,10 +347,17 @@ def a_thousandth_off(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
 NARROW = """
 def _narrowed(sync, tree, dtype):
     def one(leaf):
-        if not jax.dtypes.issubdtype(jax.numpy.result_type(leaf), np.floating):
+        leaf = jax.numpy.asarray(leaf)
+        if leaf.dtype.kind == "c":
+            leaf = leaf.real.astype(dtype).astype(leaf.real.dtype) + 1j * leaf.imag
             return sync(leaf)
-        return sync(jax.numpy.asarray(leaf).astype(dtype)).astype(leaf.dtype)
+        if jax.dtypes.issubdtype(leaf.dtype, np.floating):
+            return sync(leaf.astype(dtype)).astype(leaf.dtype)
+        return sync(leaf)
 
+    if not any(jax.numpy.result_type(leaf).itemsize > 2 and jax.numpy.result_type(leaf).kind in "fc"
+               for leaf in jax.tree.leaves(tree)):
+        raise NotImplementedError("not applicable")
     return jax.tree.map(one, tree)
 """
 
@@ -399,9 +405,23 @@ def other_axes(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
 @fault("an argument split that is whole, or whole that is split (5, 6, 21)")
 def wrong_in_axes(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     value = keyword_value(node, "in_axes", "in_specs")
-    if value is not None:
-        for other in other_axes(value):
-            yield node.with_changes(value=other)
+    if value is None:
+        return
+    # What is said of a static argument is not looked at.
+    call = next(up for up in place.above(node) if isinstance(up, cst.Call))
+    static = [arg.value for arg in call.args if keyword_value(arg, "static_broadcasted_argnums")]
+    code = cst.Module([]).code_for_node
+    numbers = {int(n) for n in re.findall(r"\d+", code(static[0]))} if static else set()
+    for other in other_axes(value):
+        if isinstance(value, cst.Tuple) and isinstance(other, cst.Tuple):
+            changed = [
+                i
+                for i, (a, b) in enumerate(zip(value.elements, other.elements, strict=True))
+                if code(a.value) != code(b.value)
+            ]
+            if set(changed) <= numbers:
+                continue
+        yield node.with_changes(value=other)
 
 
 @fault("a result taken of one device, or along another axis (30, 31)")
@@ -431,12 +451,15 @@ def interleaved(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
         )
 
 
-@fault("labels do not go with their rows: arrays of one axis are reversed")
+@fault("labels do not go with their rows: arrays of the fewest axes are reversed")
 def misaligned(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     if is_split(node, place):
-        yield node.with_changes(
-            func=node.func.with_changes(value=expression("(leaf[::-1] if leaf.ndim == 1 else leaf)"))
-        )
+        for ndim in (1, 2):
+            yield node.with_changes(
+                func=node.func.with_changes(
+                    value=expression(f"(leaf[::-1] if leaf.ndim == {ndim} else leaf)")
+                )
+            )
 
 
 @fault("the first rows twice, the last never (15)")

@@ -39,7 +39,9 @@ def sources() -> list[Source]:
         marker = MARKER.search(text)
         if marker is None or marker[1] == "refused" or "--no-proof" in text.partition("\n")[0]:
             continue
-        words = shlex.split(text.partition("\n")[0].removeprefix("# flags: ").replace("this::", f"{path.name}::"))
+        words = shlex.split(
+            text.partition("\n")[0].removeprefix("# flags: ").replace("this::", f"{path.name}::")
+        )
         if "::" not in words[1]:
             words[1] = f"{path.name}::{words[1]}"
         found.append(Source(path.stem, tuple(words[1:]), {path.name: text[: marker.start()]}))
@@ -49,7 +51,13 @@ def sources() -> list[Source]:
             inputs = "example_inputs" if path.stem == "train" else f"inputs_{name}"
             if f"def {inputs}(" in text and name not in ("ranks", inputs, "loss_fn"):
                 for backend in ("pmap", "shard_map"):
-                    words_ = (f"{path.name}::{name}", "--inputs", f"{path.name}::{inputs}", "--backend", backend)
+                    words_ = (
+                        f"{path.name}::{name}",
+                        "--inputs",
+                        f"{path.name}::{inputs}",
+                        "--backend",
+                        backend,
+                    )
                     found.append(Source(f"{name}-{backend}", words_, {path.name: text}))
     return found
 
@@ -105,11 +113,13 @@ def request_of(words: tuple[str, ...], folder: Path) -> Request:
 
 
 def verdict(held_: Held, code: str) -> str:
-    """``"survived"``, or how the proof caught `code`: the refusal's reason."""
+    """``"survived"``, ``"not applicable"``, or how the proof caught `code`: the refusal's reason."""
     try:
         held_.prove(code)
     except RefusalError as error:
         reason = error.refusal.reason
+        if "NotImplementedError: not applicable" in reason:
+            return "not applicable"
         if re.search(r"NameError|SyntaxError|UnboundLocalError|AttributeError: module", reason):
             raise AssertionError(f"the mutant is no code: {reason}\n{code}") from error
         return reason

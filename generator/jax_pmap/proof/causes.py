@@ -45,9 +45,9 @@ def likeliest_cause(found: Answer, devices: int) -> str | None:
         return (
             "the first call agrees and a later one does not, so some state is not carried or not synchronised"
         )
-    if found["what"] == "value" and found.get("precision") == "float64":
-        if NARROWED[0] < found["error"] <= NARROWED[1]:
-            return "the error is of the size of float32's rounding: something may be narrowed to it"
+    wide = found["what"] == "value" and found.get("precision") == "float64"
+    if wide and NARROWED[0] < found["error"] <= NARROWED[1]:
+        return "the error is of the size of float32's rounding: something may be narrowed to it"
     return None
 
 

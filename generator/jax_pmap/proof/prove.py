@@ -182,6 +182,8 @@ def failure(check: Answer, span: Span) -> Refusal:
         reason = f"{output} is planned as replicated, but {where} {found['why']}"
     elif found["what"] == "draws":
         reason = f"the emitted code uses its random keys wrongly {where}: {found['why']}"
+    elif found["what"] == "shares":
+        reason = f"{output} is planned as split over the devices, but {where} {found['why']}"
     elif found["what"] == "value":
         reason = (
             f"{output} differs {where}: error {found['error']:.1e} of its size, "

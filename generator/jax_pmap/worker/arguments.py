@@ -401,6 +401,75 @@ def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int, w
     return {name: value if name in statics else jax.tree.map(one, value) for name, value in moved.items()}
 
 
+def exaggerate(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values:
+    """The same values far out: rows of the batch up to a thousand times as large, counters far ahead.
+
+    What a clip, a threshold or a schedule does only there is else never compared.
+    """
+    size = batch_size(values, axes)
+    factors = np.logspace(-1.0, 3.0, size)
+
+    def row(leaf: Any, axis: int) -> Any:
+        if not is_float(leaf):
+            return leaf
+        return (leaf * factors.reshape([-1] + [1] * (leaf.ndim - 1 - axis))).astype(leaf.dtype)
+
+    def ahead(name: str, leaf: Any, index: int) -> Any:
+        number = category(leaf) == "int" or (
+            category(leaf) == "array" and leaf.dtype.kind in "iu" and leaf.ndim == 0
+        )
+        if index in axes.get(name, {}) or not number or abs(int(leaf)) >= AHEAD:
+            return leaf
+        return type(leaf)(leaf + AHEAD) if category(leaf) == "int" else far(leaf)
+
+    out = map_batch(values, axes, row)
+    for name, value in out.items():
+        if name not in statics:
+            leaves, tree = jax.tree.flatten(value)
+            out[name] = jax.tree.unflatten(tree, [ahead(name, leaf, i) for i, leaf in enumerate(leaves)])
+    return out
+
+
+def jitter(values: Values, statics: Sequence[str], eps: float, seed: int) -> Values | None:
+    """`values` with every float changed by up to `eps` of itself; None where there is no float."""
+    random = np.random.default_rng(seed)
+    found = False
+
+    def one(leaf: Any) -> Any:
+        nonlocal found
+        if not is_float(leaf):
+            return leaf
+        found = True
+        wide = np.asarray(leaf, np.complex128 if leaf.dtype.kind == "c" else np.float64)
+        return (wide * (1.0 + eps * random.uniform(-1.0, 1.0, wide.shape))).astype(leaf.dtype)
+
+    out = {name: value if name in statics else jax.tree.map(one, value) for name, value in values.items()}
+    return out if found else None
+
+
+#: How far ahead counters are put.
+AHEAD = 1000
+
+
+def far(leaf: Any) -> Any:
+    """An integer scalar further on, in its own dtype; as it is where that has no room."""
+    room = int(np.iinfo(leaf.dtype).max) - int(leaf)
+    return np.asarray(int(leaf) + AHEAD, leaf.dtype) if room > AHEAD else leaf
+
+
+def vary_numbers(values: Values, statics: Sequence[str], seed: int) -> Values:
+    """Other Python floats among the arguments, by up to a fifth: a number written down is then found out."""
+    random = np.random.default_rng(seed)
+
+    def one(leaf: Any) -> Any:
+        noise = float(random.uniform(-0.2, 0.2))
+        if type(leaf) is not float or not np.isfinite(leaf):
+            return leaf
+        return leaf * (1.0 + noise) if leaf else abs(noise)
+
+    return {name: value if name in statics else jax.tree.map(one, value) for name, value in values.items()}
+
+
 def redrawn(leaf: Any, axis: int, random: np.random.Generator) -> Any:
     """Other integers and booleans from the range they had, with 0 (or 1) where they were all equal.
 

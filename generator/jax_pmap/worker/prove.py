@@ -197,6 +197,34 @@ def bounds(trial: Trial, coarse: Trial | None, coarse_eps: float, eps: float) ->
     return out
 
 
+#: Rounding above this leaves so little of a number that `SLACK` would let real faults through.
+NARROW = 1e-6
+#: How many times the change by jitter, and how many units in the last place, are allowed there.
+JITTERED, ULPS = 8.0, 4.0
+
+
+def tightened(
+    allowed: Sequence[Sequence[float]], trial: Trial, jittered: Sequence[Trial], eps: float
+) -> list[list[float]]:
+    """`allowed`, held to what rounding can do in narrow floats.
+
+    `jittered` are runs on the same inputs, each number changed by up to one rounding `eps`. How far
+    they lead is how far the roundings inside, which are as many and as large, can lead.
+    """
+    out = []
+    for step, bounds_of_step in enumerate(allowed):
+        row = []
+        for index, bound in enumerate(bounds_of_step):
+            want = host(jax.tree.leaves(trial.results[step])[index])
+            moved, scale = 0.0, 0.0
+            for other in jittered:
+                error, scale = distance(host(jax.tree.leaves(other.results[step])[index]), want)
+                moved = max(moved, error)
+            row.append(min(bound, JITTERED * moved + ULPS * eps * scale))
+        out.append(row)
+    return out
+
+
 Leaves = Sequence[tuple[str, Any]]
 
 

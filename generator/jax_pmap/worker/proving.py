@@ -20,6 +20,10 @@ from .uneven import check_uneven
 
 #: Seed of the perturbed inputs.
 SEED = 20260
+#: Sets of inputs made from the first one, in order.
+PERTURBED = ("generic", "wild", "far")
+#: Runs on inputs changed by a rounding, where floats are narrow.
+JITTERS = 4
 Bounds = list[list[float]]
 #: Ways of calling a parallel function that are tried.
 MOST_LAYOUTS = 48
@@ -61,7 +65,9 @@ class Question:
 
         Indices past `data` are perturbed inputs, which say most in float64.
         """
-        plans = [("float64", index) for index in range(len(self.data) + 2)] if self.wide else []
+        # In narrow floats, numbers far out are all rounding.
+        made = PERTURBED if self.eps.get("float64", 1.0) <= prove.NARROW else PERTURBED[:-1]
+        plans = [("float64", index) for index in range(len(self.data) + len(made))] if self.wide else []
         if with_given or not self.wide:
             plans += [("given", index) for index in range(len(self.data))]
         return plans
@@ -105,25 +111,34 @@ class Trials:
     def _make(self, kind: str, index: int, size: int, period: int | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.eps["given"]
         values = rekeyed(arguments.cut(self.values(index), question.axes, size), period)
+        trial = self._run(kind, index, values)
         if kind == "float64":
-            fine = self._run("float64", index, values)
             measure = None if question.draws else self._run("given", index, values)
-            return fine, prove.bounds(fine, measure, given, question.eps["float64"])
-        coarse = self._run("given", index, values)
-        if not question.wide:
-            return coarse, prove.bounds(coarse, coarse, given, given)
-        # The same run is the measure of rounding for both precisions.
-        measure = None if question.draws else self.at("float64", index, size, period)[0]
-        return coarse, prove.bounds(coarse, measure, given, given)
+        elif question.wide:
+            # The same run is the measure of rounding for both precisions.
+            measure = None if question.draws else self.at("float64", index, size, period)[0]
+        else:
+            measure = trial
+        eps = question.eps[kind]
+        allowed = prove.bounds(trial, measure, given, eps)
+        if eps <= prove.NARROW or question.draws:
+            return trial, allowed
+        others = [arguments.jitter(values, question.statics, eps, SEED + i) for i in range(JITTERS)]
+        jittered = [self._run(kind, index, other) for other in others if other is not None]
+        return trial, prove.tightened(allowed, trial, jittered, eps) if jittered else allowed
 
     def values(self, index: int) -> Values:
         """Inputs `index`: as given, or past those in generic position."""
         question, given = self.question, len(self.question.data)
         if index < given:
             return question.data[index]
-        return arguments.perturb(
-            question.data[0], question.axes, question.statics, SEED + index, wild=index > given
+        form = PERTURBED[index - given]
+        values = arguments.perturb(
+            question.data[0], question.axes, question.statics, SEED + index, wild=form != "generic"
         )
+        if form == "far":
+            values = arguments.exaggerate(values, question.axes, question.statics)
+        return arguments.vary_numbers(values, question.statics, SEED + index)
 
     def left_domain(self, index: int, size: int, period: int | None) -> bool:
         """Whether perturbing made the reference return what is no number, where it did not before."""
@@ -163,6 +178,10 @@ class Emitted:
             why = prove.replicas_differ(leaves[index][1], count)
             if why:
                 return {"what": "replicas", "path": leaves[index][0], "why": why}
+        for index, (path, leaf) in enumerate(leaves):
+            if index not in self.replicated and len(leaf.sharding.device_set) != count:
+                why = f"it lies on {len(leaf.sharding.device_set)} devices, not {count}"
+                return {"what": "shares", "path": path, "why": why}
         return None
 
 

@@ -1,0 +1,68 @@
+"""A sample of `make mutation`: faults planted into emitted code, each of which the proof catches."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from mutation.equivalent import why_equivalent
+from mutation.faults import FAULTS, mutants
+from mutation.sources import Source, held, sources, verdict
+
+SOURCES = {source.name: source for source in sources()}
+
+
+def golden(source: Source) -> str:
+    """The code that the golden file holds for a source."""
+    path = Path(__file__).parent / "cases" / f"{source.name}.py"
+    return path.read_text(encoding="utf-8").partition("# output\n")[2]
+
+
+def test_every_fault_is_planted_somewhere_and_gives_code():
+    planted: set[str] = set()
+    for source in SOURCES.values():
+        code = golden(source) if "-" not in source.name else ""
+        for mutant in mutants(code) if code else ():
+            assert ast.dump(ast.parse(mutant.code)) != ast.dump(ast.parse(code))
+            planted.add(mutant.fault)
+    assert planted == {fault.name for fault in FAULTS}
+
+
+@pytest.mark.parametrize("name", ["clip_by_global_norm", "variance_from_two_means"])
+def test_faults_are_caught(name: str, tmp_path: Path) -> None:
+    with held(SOURCES[name], tmp_path.resolve()) as warm:
+        assert warm.prove(warm.code).proved
+        survived = []
+        for mutant in mutants(warm.code):
+            if mutant.number > 1:
+                continue
+            if verdict(warm, mutant.code) == "survived" and not why_equivalent(
+                SOURCES[name], mutant, warm.observed.plan
+            ):
+                survived.append((mutant.fault, mutant.line))
+    assert survived == []
+
+
+def test_a_fault_of_one_thousandth_in_float32_alone(tmp_path: Path) -> None:
+    module = """
+import jax.numpy as jnp
+import numpy as np
+
+
+def f(x):
+    x = x.astype(jnp.float32)
+    return {"mean": jnp.mean(x), "sum": jnp.sum(jnp.exp(x), 0), "half": jnp.mean(x.astype(jnp.bfloat16))}
+
+
+def inputs(seed):
+    return (np.random.default_rng(seed).normal(size=(48, 3)).astype(np.float32),)
+"""
+    source = Source("narrow", ("narrow.py::f", "--inputs", "narrow.py::inputs"), {"narrow.py": module})
+    with held(source, tmp_path.resolve()) as warm:
+        assert warm.prove(warm.code).proved
+        found = {
+            mutant.number: verdict(warm, mutant.code)
+            for mutant in mutants(warm.code)
+            if mutant.fault == "a_thousandth_off"
+        }
+    caught = [says for says in found.values() if "1.001 ×" in says]
+    assert len(caught) >= 2, found
