@@ -21,7 +21,7 @@ def test_every_fault_is_planted_somewhere_and_gives_code():
     planted: set[str] = set()
     for source in SOURCES.values():
         code = golden(source) if "-" not in source.name else ""
-        for mutant in mutants(code) if code else ():
+        for mutant in mutants(code, planted, most=1) if code else ():
             assert ast.dump(ast.parse(mutant.code)) != ast.dump(ast.parse(code))
             planted.add(mutant.fault)
     assert planted == {fault.name for fault in FAULTS}
@@ -32,9 +32,7 @@ def test_faults_are_caught(name: str, tmp_path: Path) -> None:
     with held(SOURCES[name], tmp_path.resolve()) as warm:
         assert warm.prove(warm.code).proved
         survived = []
-        for mutant in mutants(warm.code):
-            if mutant.number > 1:
-                continue
+        for mutant in mutants(warm.code, most=1):
             if verdict(warm, mutant.code) == "survived" and not why_equivalent(
                 SOURCES[name], mutant, warm.observed.plan
             ):
@@ -59,10 +57,9 @@ def inputs(seed):
     source = Source("narrow", ("narrow.py::f", "--inputs", "narrow.py::inputs"), {"narrow.py": module})
     with held(source, tmp_path.resolve()) as warm:
         assert warm.prove(warm.code).proved
-        found = {
-            mutant.number: verdict(warm, mutant.code)
-            for mutant in mutants(warm.code)
-            if mutant.fault == "a_thousandth_off"
-        }
-    caught = [says for says in found.values() if "1.001 ×" in says]
-    assert len(caught) >= 2, found
+        found = [
+            verdict(warm, mutant.code) for mutant in mutants(warm.code) if mutant.fault == "a_thousandth_off"
+        ]
+    # What is rounded to bfloat16 shows no thousandths; that must not excuse the others.
+    assert "output `['mean']` differs" in found[0]
+    assert "output `['sum']` differs" in found[1]

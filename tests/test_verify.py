@@ -1,15 +1,22 @@
 """`jax-pmap verify`: the proof alone, of code written by hand."""
 
+from __future__ import annotations
+
 import json
+from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
-from project import Project, project  # noqa: F401 (a fixture)
 from referencing import Registry, Resource
 
 import jax_pmap
 from jax_pmap.model import Request, Verified
 from jax_pmap.report.as_json import schema
+
+pytest_plugins = ["project"]
+
+if TYPE_CHECKING:
+    from project import Project
 
 TRAIN = """
     import functools
@@ -83,7 +90,7 @@ TRAIN = """
 
 
 @pytest.fixture
-def trainer(project: Project) -> Project:  # noqa: F811
+def trainer(project: Project) -> Project:
     """A project with a reference and some parallel versions of it."""
     project.write("train.py", TRAIN)
     project.options += ["--against", "train.py::train_step", "--inputs", "train.py::make_inputs"]

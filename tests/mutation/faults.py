@@ -7,7 +7,7 @@ the decorator; the numbers name rows of the list of pitfalls the tool is measure
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -71,8 +71,8 @@ def fault(says: str, helper: str = "") -> Callable[[Rewrite], Rewrite]:
     return register
 
 
-def mutants(code: str) -> Iterator[Mutant]:
-    """Every mutant of `code`, fault by fault."""
+def mutants(code: str, without: Collection[str] = (), most: int = 1 << 30) -> Iterator[Mutant]:
+    """Every mutant of `code`, fault by fault: of those not in `without`, `most` of each."""
     wrapper = MetadataWrapper(cst.parse_module(code))
     module = wrapper.module
     positions = wrapper.resolve(PositionProvider)
@@ -82,8 +82,10 @@ def mutants(code: str) -> Iterator[Mutant]:
     seen = {code}
     for each in FAULTS:
         number = 0
-        for node in nodes:
+        for node in nodes if each.name not in without else ():
             for other in each.rewrites(node, place):
+                if number >= most:
+                    break
                 changed = module.deep_replace(node, other)
                 assert isinstance(changed, cst.Module)
                 text = with_helper(changed, each.helper)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, draws, load, neighbours, observe, prove, proving
+from . import arguments, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .generator import rekeyed, repeat_draws
 from .server import Answer, Problem, describe_exception, summary, text_of
@@ -44,6 +44,8 @@ class Target:
         self.data: list[Values] = []
         self.whole: dict[str, observe.Recorded] = {}
         self.eps: dict[str, float] = {}
+        #: The same by output.
+        self.rounding: dict[str, prove.Rounding] = {}
         #: Whether the function draws random numbers.
         self.draws = False
         #: Runs of the reference that the last proof used.
@@ -390,6 +392,11 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
     return table, extra
 
 
+def eps_of_input(leaf: Any) -> float:
+    """The unit of rounding of an argument; 0 where it has none."""
+    return float(jax.numpy.finfo(leaf.dtype).eps) if arguments.is_float(leaf) else 0.0
+
+
 def precision(request: Answer) -> Answer:
     """Whether the function runs with float64 throughout; the coarsest rounding in it either way."""
     statics = request["statics"]
@@ -416,6 +423,12 @@ def precision(request: Answer) -> Answer:
             floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
             eps = max([eps, *floats])
         TARGET.eps[name] = eps
+        floats = [0.0 if enabled and cast else eps_of_input(leaf) for leaf in packed.leaves]
+        if len(floats) == len(jaxpr.jaxpr.invars):
+            leaves = prove.output_eps(jaxpr.jaxpr, floats)
+            TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves))
+        else:
+            TARGET.rounding[name] = prove.Rounding(eps)
     return {"eps": TARGET.eps}
 
 
@@ -549,10 +562,13 @@ def survey_draws(request: Answer) -> Answer:
             return {"unfollowed": summary(error)}
 
 
-def trials_of(request: Answer) -> proving.Trials:
-    """Runs of the target for a request's roles: the same ones for every question about them."""
+def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
+    """Runs of the target for a request's roles: the same ones for every question about them.
+
+    Arguments `left_out` keep their numbers: the parallel function has the defaults of its own for them.
+    """
     names = ("axes", "statics", "chain", "steps", "overrides", "global_view")
-    key = repr([request.get(name) for name in names])
+    key = repr([*(request.get(name) for name in names), sorted(left_out)])
     if key in TARGET.trials:
         return TARGET.trials[key]
     question = proving.Question(
@@ -564,10 +580,12 @@ def trials_of(request: Answer) -> proving.Trials:
         chain=tuple((name, path) for name, path in request["chain"]),
         steps=request["steps"],
         eps=TARGET.eps,
+        rounding=TARGET.rounding,
         x64=TARGET.x64,
         draws=TARGET.draws,
         repeat=TARGET.draws and not request.get("global_view", True),
         own_axes=bool(TARGET.axis_names),
+        settled=(*request["statics"], *left_out),
     )
     TARGET.trials = {key: proving.Trials(question)}
     return TARGET.trials[key]
@@ -589,15 +607,20 @@ def prove_code(request: Answer) -> Answer:
 
 def try_layouts(request: Answer) -> Answer:
     """Find out how the user's parallel function is called; see `proving.try_layouts`."""
-    return proving.try_layouts(trials_of(request), TARGET.signature, request, request["count"])
+    function = parallel.find(request)
+    trials = trials_of(request, parallel.left_out(function, TARGET.signature))
+    return proving.try_layouts(trials, function, TARGET.signature, request["count"], request.get("layouts"))
 
 
 def prove_parallel(request: Answer) -> Answer:
     """Run the user's parallel function beside the reference; see `proving.prove_parallel`."""
+    function = parallel.find(request)
+    trials = trials_of(request, parallel.left_out(function, TARGET.signature))
     checks = proving.prove_parallel(
-        trials_of(request),
+        trials,
+        function,
         TARGET.signature,
-        request,
+        request["layout"],
         request["count"],
         with_given=request["with_given"],
     )

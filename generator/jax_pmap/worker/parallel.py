@@ -232,6 +232,12 @@ def names_of(function: Callable[..., Any]) -> frozenset[str] | None:
     return frozenset(p.name for p in parameters)
 
 
+def left_out(function: Callable[..., Any], signature: inspect.Signature) -> list[str]:
+    """Parameters of the reference that the parallel function does not have."""
+    known = names_of(function)
+    return [] if known is None else [name for name in signature.parameters if name not in known]
+
+
 def is_default(parameter: inspect.Parameter, value: Any) -> bool:
     """Whether a value is its parameter's default, as far as that can be told."""
     if parameter.default is parameter.empty:

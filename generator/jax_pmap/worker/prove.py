@@ -1,6 +1,7 @@
 """Run the emitted code beside the reference and measure how far they are apart."""
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -170,19 +171,33 @@ SLACK = 64.0
 ASSUMED = 16.0
 
 
-def bounds(trial: Trial, coarse: Trial | None, coarse_eps: float, eps: float) -> list[list[float]]:
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """Units of rounding in one precision."""
+
+    #: Of the narrowest float anywhere in the function.
+    coarsest: float
+    #: Of the narrowest float that each output leaf of one call depends on; empty where it is not known.
+    leaves: tuple[float, ...] = ()
+
+    def at(self, step: int, leaf: int) -> float:
+        """Of an output leaf after `step` earlier calls, whose state may hold any of the rounding."""
+        return self.leaves[leaf] if step == 0 and leaf < len(self.leaves) else self.coarsest
+
+
+def bounds(trial: Trial, coarse: Trial | None, rough: Rounding, own: Rounding) -> list[list[float]]:
     """Absolute error allowed per step and leaf, from the reference's own rounding.
 
-    `coarse` is the reference on the same data in precision `coarse_eps`. Its distance from
+    `coarse` is the reference on the same data in precision `rough`. Its distance from
     `trial` shows how much the function amplifies rounding; one unit in the last place of the
-    largest element is the least that is assumed. That is scaled to `eps`, the precision
+    largest element is the least that is assumed. That is scaled to `own`, the precision
     `trial` was run in. None for `coarse`: the two cannot be compared, since random numbers are
     drawn, and `ASSUMED` stands in for the measurement, as it does where `coarse` overflows.
     """
     out = []
-    for fine, rough in zip(trial.results, (coarse or trial).results, strict=True):
-        row = []
-        for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(fine), strict=True):
+    for step, (fine, other) in enumerate(zip(trial.results, (coarse or trial).results, strict=True)):
+        row: list[float] = []
+        for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(fine), strict=True):
             if category(b) == "opaque":
                 row.append(0.0)
                 continue
@@ -191,8 +206,8 @@ def bounds(trial: Trial, coarse: Trial | None, coarse_eps: float, eps: float) ->
             error, _ = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
             # The coarser run may overflow where the finer one does not: nothing was measured then.
             measured = coarse is not None and np.isfinite(error)
-            unit = max(error / coarse_eps, scale) if measured else ASSUMED * scale
-            row.append(0.0 if exact else SLACK * unit * eps)
+            unit = max(error / rough.at(step, len(row)), scale) if measured else ASSUMED * scale
+            row.append(0.0 if exact else SLACK * unit * own.at(step, len(row)))
         out.append(row)
     return out
 
@@ -204,11 +219,11 @@ JITTERED, ULPS = 8.0, 4.0
 
 
 def tightened(
-    allowed: Sequence[Sequence[float]], trial: Trial, jittered: Sequence[Trial], eps: float
+    allowed: Sequence[Sequence[float]], trial: Trial, jittered: Sequence[Trial], own: Rounding
 ) -> list[list[float]]:
     """`allowed`, held to what rounding can do in narrow floats.
 
-    `jittered` are runs on the same inputs, each number changed by up to one rounding `eps`. How far
+    `jittered` are runs on the same inputs, each number changed by up to one rounding. How far
     they lead is how far the roundings inside, which are as many and as large, can lead.
     """
     out = []
@@ -220,7 +235,7 @@ def tightened(
             for other in jittered:
                 error, scale = distance(host(jax.tree.leaves(other.results[step])[index]), want)
                 moved = max(moved, error)
-            row.append(min(bound, JITTERED * moved + ULPS * eps * scale))
+            row.append(min(bound, JITTERED * moved + ULPS * own.at(step, index) * scale))
         out.append(row)
     return out
 
@@ -310,6 +325,57 @@ def coarsest_eps(jaxpr: Any) -> float:
     dtypes = {getattr(out.aval, "dtype", None) for equation in equations(jaxpr) for out in equation.outvars}
     floats = [d for d in dtypes if d is not None and jax.dtypes.issubdtype(d, np.inexact)]
     return max([float(np.finfo(np.float64).eps), *(float(jax.numpy.finfo(d).eps) for d in floats)])
+
+
+#: Equations that do no more than what stands in the jaxpr they hold.
+CALLS = frozenset(
+    {"pjit", "jit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
+)
+
+
+def output_eps(jaxpr: Any, inputs: Sequence[float]) -> list[float]:
+    """Of every output of `jaxpr`, the unit of rounding of the narrowest float it depends on.
+
+    `inputs` are those of what goes in.
+    """
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def unit(value: Any) -> float:
+        """Of a value as such; constants are taken as exact."""
+        dtype = getattr(value.aval, "dtype", None)
+        is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
+        return float(jax.numpy.finfo(dtype).eps) if is_float else 0.0
+
+    def read(value: Any) -> float:
+        return 0.0 if hasattr(value, "val") else known.get(value, unit(value))
+
+    for equation in jaxpr.eqns:
+        before = [read(value) for value in equation.invars]
+        inner = [
+            getattr(value, "jaxpr", value)
+            for value in equation.params.values()
+            if hasattr(getattr(value, "jaxpr", value), "eqns")
+        ]
+        if equation.primitive.name in CALLS and len(inner) == 1 and len(inner[0].invars) == len(before):
+            after = output_eps(inner[0], before)
+        else:
+            made = [unit(out) for each in equations(Holding(equation)) for out in each.outvars]
+            after = [max([*before, *made], default=0.0)] * len(equation.outvars)
+        known.update(zip(equation.outvars, after, strict=True))
+    least = float(np.finfo(np.float64).eps)
+    return [max(least, read(value), unit(value)) for value in jaxpr.outvars]
+
+
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    """One equation in the place of a jaxpr."""
+
+    equation: Any
+
+    @property
+    def eqns(self) -> list[Any]:
+        """The equation alone."""
+        return [self.equation]
 
 
 def draws_numbers(jaxpr: Any) -> bool:

@@ -3,7 +3,7 @@
 import inspect
 import itertools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from . import arguments, load, noise, prove
 from .arguments import LeafAxes, Values
 from .explain import explain, explain_copies
 from .generator import rekeyed, repeat_draws
-from .parallel import Caller, attempt, find, fitting, inconsistent, layouts
+from .parallel import Caller, Layout, attempt, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
 from .uneven import check_uneven
@@ -46,6 +46,8 @@ class Question:
     steps: int
     #: Coarsest rounding by precision: ``"given"``, and ``"float64"`` where the reference runs in it.
     eps: Mapping[str, float]
+    #: The same by output.
+    rounding: Mapping[str, prove.Rounding]
     #: The user's own 64-bit mode.
     x64: bool
     #: Whether the reference draws random numbers.
@@ -54,6 +56,8 @@ class Question:
     repeat: bool = False
     #: Whether the reference itself uses a mapped axis.
     own_axes: bool = False
+    #: Arguments whose numbers are never changed.
+    settled: tuple[str, ...] = ()
 
     @property
     def wide(self) -> bool:
@@ -109,7 +113,7 @@ class Trials:
             return Trial(question.reference, values, question.chain, steps)
 
     def _make(self, kind: str, index: int, size: int, period: int | None) -> tuple[Trial, Bounds]:
-        question, given = self.question, self.question.eps["given"]
+        question, given = self.question, self.question.rounding["given"]
         values = rekeyed(arguments.cut(self.values(index), question.axes, size), period)
         trial = self._run(kind, index, values)
         if kind == "float64":
@@ -119,13 +123,13 @@ class Trials:
             measure = None if question.draws else self.at("float64", index, size, period)[0]
         else:
             measure = trial
-        eps = question.eps[kind]
-        allowed = prove.bounds(trial, measure, given, eps)
+        eps, own = question.eps[kind], question.rounding[kind]
+        allowed = prove.bounds(trial, measure, given, own)
         if eps <= prove.NARROW or question.draws:
             return trial, allowed
         others = [arguments.jitter(values, question.statics, eps, SEED + i) for i in range(JITTERS)]
         jittered = [self._run(kind, index, other) for other in others if other is not None]
-        return trial, prove.tightened(allowed, trial, jittered, eps) if jittered else allowed
+        return trial, prove.tightened(allowed, trial, jittered, own) if jittered else allowed
 
     def values(self, index: int) -> Values:
         """Inputs `index`: as given, or past those in generic position."""
@@ -137,8 +141,8 @@ class Trials:
             question.data[0], question.axes, question.statics, SEED + index, wild=form != "generic"
         )
         if form == "far":
-            values = arguments.exaggerate(values, question.axes, question.statics)
-        return arguments.vary_numbers(values, question.statics, SEED + index)
+            values = arguments.exaggerate(values, question.axes, question.settled)
+        return arguments.vary_numbers(values, question.settled, SEED + index)
 
     def left_domain(self, index: int, size: int, period: int | None) -> bool:
         """Whether perturbing made the reference return what is no number, where it did not before."""
@@ -316,8 +320,16 @@ def prove_emitted(
     return {"checks": checks, "skipped": skipped, "folded": folded}
 
 
-def try_layouts(trials: Trials, signature: inspect.Signature, request: Answer, count: int) -> Answer:
-    """How a user's parallel function ends in each way of calling it, up to one that is equal.
+def try_layouts(
+    trials: Trials,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    count: int,
+    wanted: Sequence[Layout] | None,
+) -> Answer:
+    """How a user's parallel function ends in each `wanted` way of calling it, up to one that is equal.
+
+    None for all ways.
 
     Answers ``{"batch", "tried": [{"layout", "ends", …}]}``, or under ``"skipped"`` why nothing was tried.
     """
@@ -326,12 +338,11 @@ def try_layouts(trials: Trials, signature: inspect.Signature, request: Answer, c
     sizes, skipped = usable_sizes(trials, [count], base)
     if not sizes:
         return {"skipped": skipped[0]}
-    function = find(request)
     period = question.period(sizes[count], count)
     trial, allowed = trials.at("given", 0, sizes[count], period)
     values = trial.values[0]
     tried = []
-    asked = request.get("layouts") or itertools.islice(
+    asked: Iterable[Layout] = wanted or itertools.islice(
         layouts(function, values, question.axes, question.statics), MOST_LAYOUTS
     )
     with prove.x64(question.x64), repeat_draws(period):
@@ -344,13 +355,19 @@ def try_layouts(trials: Trials, signature: inspect.Signature, request: Answer, c
 
 
 def prove_parallel(
-    trials: Trials, signature: inspect.Signature, request: Answer, count: int, *, with_given: bool
+    trials: Trials,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    layout: Layout,
+    count: int,
+    *,
+    with_given: bool,
 ) -> list[Answer]:
     """The runs of a user's parallel function on all the devices there are, in one layout."""
-    question, function = trials.question, find(request)
+    question = trials.question
 
     def make(trial: Trial) -> Callable[[Values], Any]:
-        return Caller(function, signature, question.axes, request["layout"], count, trial.results[0])
+        return Caller(function, signature, question.axes, layout, count, trial.results[0])
 
     size = arguments.batch_size(question.data[0], question.axes) // count * count
     return check_count(trials, make, inconsistent, count, size, with_given=with_given)
