@@ -477,8 +477,8 @@ def _plan(
     reached: frozenset[int],
 ) -> Observed:
     facts = target.facts
-    donated = [*request.donate]
-    for name in donated:
+    donated = [name for name in facts.donated_parameters if name not in roles.statics] + [*request.donate]
+    for name in request.donate:
         if name not in {p.name for p in facts.parameters}:
             raise refused(
                 "JP007",
@@ -494,6 +494,12 @@ def _plan(
             f"what is gathered is worked on by every device: each of {LARGEST} does {observation.share:.0%} "
             "of the work of one"
         )
+    for name, callee in facts.donated_elsewhere:
+        if name not in donated:
+            notes.append(f"`{callee}` donates `{name}`, `{facts.name}` does not; --donate {name} would")
+    for name in request.donate:
+        if name not in facts.donated_parameters:
+            notes.append(f"`{name}` is donated: the arrays passed for it cannot be used again after the call")
     if not depends_on_batch(observation, facts):
         notes.append(
             "the results are equal, but whether the devices share the work is up to the compiler: no result "

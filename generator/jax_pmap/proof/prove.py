@@ -57,6 +57,8 @@ def prove(
             counts=counts,
             fixed=chosen is not None,
             remainder=remainder,
+            donated=[argument.name for argument in plan.arguments if argument.donated],
+            axis_name=plan.axis_name,
             steps=steps,
             chain=[[argument, steps_into(where)] for argument, where in plan.chain],
             replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED],
@@ -180,6 +182,9 @@ def failure(check: Answer, span: Span) -> Refusal:
         details = error_details(error)
     elif found["what"] == "replicas":
         reason = f"{output} is planned as replicated, but {where} {found['why']}"
+    elif found["what"] == "deleted":
+        reason = f"the emitted code deletes the caller's `{found['name']}`, which is not donated, {where}"
+        hint = "Take --donate out, or donate other arguments; please report it with the function"
     elif found["what"] == "draws":
         reason = f"the emitted code uses its random keys wrongly {where}: {found['why']}"
     elif found["what"] == "shares":

@@ -87,9 +87,38 @@ def named_by_options(
     return found
 
 
+def donations(parsed: ParsedSource, resolver: Resolver) -> tuple[set[str], set[tuple[str, str]]]:
+    """Parameters that calls by the target's own name give up, and (parameter, name) pairs of other names.
+
+    The own name is that of a decorated target, and of ``step = jax.jit(step, …)``.
+    """
+    own: set[str] = set()
+    elsewhere: set[tuple[str, str]] = set()
+    name = parsed.definition.name
+    for expression in parsed.definition.decorator_list:
+        found, calls = resolver.transformed(expression)
+        if found in COMPILERS | MAPPERS:
+            own |= named_by_options(parsed, resolver, calls, donated=True)
+    method = parsed.enclosing and isinstance(parsed.enclosing[-1], ast.ClassDef)
+    for node in () if method else ast.walk(parsed.tree):  # a bare name never means a method
+        value = node.value if isinstance(node, ast.Assign) else None
+        if not isinstance(value, ast.Call) or not value.args or not isinstance(value.args[0], ast.Name):
+            continue
+        found, calls = resolver.transformed(value.func)
+        if value.args[0].id != name or found not in COMPILERS | MAPPERS:
+            continue
+        given = named_by_options(parsed, resolver, (*calls, value), donated=True)
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Name) and target.id == name:
+                own |= given
+            else:
+                elsewhere |= {(each, ast.unparse(target)) for each in given}
+    return own, elsewhere
+
+
 def _equinox_donation(value: str, names: list[str]) -> set[str]:
     """Meaning of ``equinox.filter_jit(donate=…)``."""
-    if value.startswith("all-except-first"):
+    if value.endswith("-except-first"):
         return set(names[1:])
     return set(names) if value in ("all", "warn") else set()
 

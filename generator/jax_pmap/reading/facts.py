@@ -94,6 +94,7 @@ class FunctionFacts:
     collectives: tuple[Collective, ...]
     #: Parameters static under the jit / pmap decorator (static_argnums, static_argnames …).
     static_parameters: tuple[str, ...]
+    #: Parameters that a call by the target's own name gives up (donate_argnums …).
     donated_parameters: tuple[str, ...]
     #: Axis name and per-parameter in_axes of a pmap of this function in the same file
     #: (decorator or call), when literal: hints for roles. Empty when there is none.
@@ -107,6 +108,8 @@ class FunctionFacts:
     called_parameters: tuple[str, ...]
     #: Parameters that flow into ``jax.random.*`` calls or are named like keys.
     key_parameters: tuple[str, ...]
+    #: (parameter, other name) of what a jit of the target under another name gives up.
+    donated_elsewhere: tuple[tuple[str, str], ...] = ()
     #: Free names that functions around the target bind: it is a closure over them.
     closure_names: tuple[str, ...] = ()
     #: What the target is defined in: ``"class"``, ``"function"``, or ``""`` for the module.

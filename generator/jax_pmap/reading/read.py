@@ -12,6 +12,7 @@ from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, grad
 from jax_pmap.reading.decorators import (
     MAPPERS,
     SET_ASIDE,
+    donations,
     named_by_options,
     pmap_hints,
     read_decorators,
@@ -51,12 +52,11 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
     used -= around
 
     static: set[str] = set()
-    donated: set[str] = set()
+    donated, elsewhere = donations(parsed, resolver)
     axis_name: str | None = None
     in_axes: tuple[tuple[str, int | None], ...] = ()
     for name, calls in transformations(parsed, resolver):
         static |= named_by_options(parsed, resolver, calls)
-        donated |= named_by_options(parsed, resolver, calls, donated=True)
         if name in MAPPERS:
             found_name, found_axes = pmap_hints(parsed, resolver, calls)
             axis_name, in_axes = axis_name or found_name, in_axes or found_axes
@@ -95,6 +95,7 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         collectives=collectives(parsed, resolver),
         static_parameters=tuple(name for name in order if name in static),
         donated_parameters=tuple(name for name in order if name in donated),
+        donated_elsewhere=tuple(sorted(elsewhere)),
         pmap_axis_name=axis_name,
         pmap_in_axes=in_axes,
         returned_names=_returned(own, order),

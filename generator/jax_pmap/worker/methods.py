@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, draws, load, neighbours, observe, parallel, prove, proving
+from . import arguments, donation, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .generator import rekeyed, repeat_draws
 from .server import Answer, Problem, describe_exception, summary, text_of
@@ -567,13 +567,18 @@ def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
 
     Arguments `left_out` keep their numbers: the parallel function has the defaults of its own for them.
     """
-    names = ("axes", "statics", "chain", "steps", "overrides", "global_view")
+    names = ("axes", "statics", "chain", "steps", "overrides", "global_view", "donated")
     key = repr([*(request.get(name) for name in names), sorted(left_out)])
     if key in TARGET.trials:
         return TARGET.trials[key]
+    donated = request.get("donated", ())
+
+    def invoke(fn: Callable[..., Any], values: Values) -> Any:
+        return arguments.invoke(fn, TARGET.signature, donation.fresh(values, donated))
+
     question = proving.Question(
         reference=TARGET.compiled(request["statics"]),
-        invoke=lambda fn, values: arguments.invoke(fn, TARGET.signature, values),
+        invoke=invoke,
         data=tuple(TARGET.values(request.get("overrides", {}), i) for i in range(len(TARGET.data))),
         axes=leaf_axes(request),
         statics=tuple(request["statics"]),
@@ -594,7 +599,13 @@ def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
 def prove_code(request: Answer) -> Answer:
     """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
     emitted = proving.Emitted(
-        request["code"], request["path"], request["module"], request["name"], tuple(request["replicated"])
+        request["code"],
+        request["path"],
+        request["module"],
+        request["name"],
+        tuple(request["replicated"]),
+        tuple(request["donated"]),
+        request["axis_name"],
     )
     return proving.prove_emitted(
         trials_of(request),

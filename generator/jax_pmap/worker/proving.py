@@ -11,6 +11,7 @@ import jax
 
 from . import arguments, load, noise, prove
 from .arguments import LeafAxes, Values
+from .donation import check_donation
 from .explain import explain, explain_copies
 from .generator import rekeyed, repeat_draws
 from .parallel import Caller, Layout, attempt, fitting, inconsistent, layouts
@@ -163,6 +164,9 @@ class Emitted:
     name: str
     #: Indices of the output leaves that are the same on every device.
     replicated: tuple[int, ...]
+    #: Arguments whose arrays a call takes with it, and the name of the mapped axis.
+    donated: tuple[str, ...] = ()
+    axis_name: str = "batch"
 
     def define(self, count: int, x64: bool) -> Callable[..., Any]:
         """The function, made in a new module."""
@@ -312,6 +316,8 @@ def prove_emitted(
                 folded |= found.get("folded", False)
                 if "failure" in found:
                     checks.append({"devices": count, **found})
+            if emitted.donated and count == max(sizes) and "failure" not in checks[-1]:
+                checks += check_donation(trials, function, emitted, count, size)
             if remainder != "error" and "failure" not in checks[-1]:
                 base = arguments.batch_size(question.data[0], question.axes)
                 checks += check_uneven(trials, function, emitted, count, base, remainder)
