@@ -1,6 +1,6 @@
 # `make demo` and `make test` work from a clean checkout with nothing but Python 3.11+.
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench mutation clean FORCE
+.PHONY: help env demo test lint format bench mutation fuzz matrix clean FORCE
 
 # The environment made here is the one used, whatever the shell has active.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -49,6 +49,12 @@ format: $(STAMP)  ## let ruff lay out and fix the sources
 
 mutation: $(STAMP)  ## plant every fault into every example and case; the proof must catch it
 	cd tests && ../$(BIN)/python -m mutation
+
+fuzz: $(STAMP)  ## two hundred generated programs, and the standard library as targets
+	JAX_PMAP_FUZZ=200 $(BIN)/pytest tests/test_fuzz.py -s -n 2
+
+matrix: $(STAMP)  ## the worker and emitted code on jax 0.6.2, 0.10.2 and 0.12
+	$(BIN)/python tests/matrix.py
 
 bench: $(STAMP)  ## print the speed ratios
 	$(BIN)/python benchmarks/run.py

@@ -183,8 +183,23 @@ def test_a_function_that_allocates_without_end(project):
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
         os.environ["JAX_PLATFORMS"] = "tpu"
         """,
+        """
+        import atexit, builtins
+        for name in list(sys.modules):
+            if name.partition(".")[0] not in ("sys", "builtins", "jax", "jaxlib", "numpy", "train"):
+                del sys.modules[name]
+        sys.modules["json"] = sys.modules["traceback"] = sys.modules["tempfile"] = None
+        sys.excepthook = builtins.print = None
+        atexit.register(time.sleep, 100)
+        sys.setrecursionlimit(3000)
+        """,
     ],
-    ids=["prints and closes its streams", "signals, daemons and children", "jax already initialised"],
+    ids=[
+        "prints and closes its streams",
+        "signals, daemons and children",
+        "jax already initialised",
+        "modules taken away",
+    ],
 )
 def test_a_module_that_is_a_nuisance(project, body):
     project.write("train.py", module(body))

@@ -288,3 +288,54 @@ def test_two_writers_at_once_leave_one_whole_file(tmp_path):
     assert [writer.wait() for writer in writers] == [0, 0]
     assert inspect_seal(path.read_text()) == "generated"
     assert left_over(tmp_path) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from jax_pmap import files
+from jax_pmap.files import seal, write_code
+
+path, header = Path(sys.argv[1]), sys.argv[2]
+old, new = seal(header + "x = 1\\n" * 5000), seal(header + "x = 2\\n" * 9000)
+point, whole = 0, set()
+while True:
+    point += 1
+    write_code(path, old, force=True)
+    child = os.fork()
+    if child == 0:
+        left = point
+
+        def step(frame, event, argument):
+            # Every line and every call of a builtin in `files` is a point to be killed at.
+            global left
+            if frame.f_code.co_filename == files.__file__:
+                left -= 1
+                if not left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return step
+
+        sys.settrace(step)
+        write_code(path, new, force=True)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    found = path.read_text()
+    assert found in (old, new), point
+    whole.add(found == new)
+    if status == 0:
+        break
+print(point, sorted(whole))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
+def test_a_writer_killed_anywhere_leaves_the_old_file_or_the_new_one(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[1])}
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "out.py"), HEADER]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    points, outcomes = done.stdout.split(" ", 1)
+    assert int(points) > 40
+    assert outcomes.strip() == "[False, True]"
+    # What a killed writer leaves beside the file is hidden, and named as ours.
+    assert all(name.startswith(".jax-pmap-") for name in left_over(tmp_path))

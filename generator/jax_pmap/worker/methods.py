@@ -145,7 +145,9 @@ def load_target(request: Answer) -> Answer:
         value = vars(module).get(name)
         if neighbours.is_missing(value):
             raise Problem("missing", vars(value)["why"], name=name)
-    TARGET.module, TARGET.path, TARGET.trials = module, request["path"], {}
+    TARGET.module, TARGET.path = module, request["path"]
+    # What was found out of another target in this worker holds no more.
+    TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.axis_names = request["axis_names"]
     if len(jax.devices()) < request["devices"]:
