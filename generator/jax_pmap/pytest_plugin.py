@@ -1,0 +1,154 @@
+"""The pytest plugin: ``@pytest.mark.devices(8)`` runs a test in a fresh process with simulated devices.
+
+jax settles its devices when it starts, so a test cannot ask for another number in a process where it already
+runs. Each marked test is run by a pytest of its own, and its reports are handed on as if it had run here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: In the environment of the process that runs one marked test: where its reports go.
+REPORTS = "JAX_PMAP_PYTEST_REPORTS"
+_FLAG = "--xla_force_host_platform_device_count"
+#: Lines of what a crashed process printed last.
+_TAIL = 40
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers", "devices(count): run the test in a fresh process with `count` simulated jax devices"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse markers that name no number of devices, before anything runs."""
+    for item in items:
+        if item.get_closest_marker("devices") is not None:
+            _count(item)
+
+
+def _count(item: pytest.Item) -> int | None:
+    """The devices that `item` asks for, None where it does not ask."""
+    marker = item.get_closest_marker("devices")
+    if marker is None:
+        return None
+    values = (*marker.args, *marker.kwargs.values())
+    if len(values) != 1 or not isinstance(values[0], int) or isinstance(values[0], bool) or values[0] < 1:
+        raise pytest.UsageError(
+            f"{item.nodeid}: `@pytest.mark.devices` takes one positive number, such as devices(8)"
+        )
+    return int(values[0])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Run a marked test in a process of its own and hand its reports on."""
+    count = _count(item)
+    if count is None or os.environ.get(REPORTS):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in _reports(item, count):
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """In the process of one test: keep its reports for the process that started it."""
+    path = os.environ.get(REPORTS)
+    if path and _CONFIG:
+        data = _CONFIG[0].hook.pytest_report_to_serializable(config=_CONFIG[0], report=report)
+        with Path(path).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(data) + "\n")
+
+
+_CONFIG: list[pytest.Config] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember the configuration, which the hook for reports is not given."""
+    _CONFIG[:] = [session.config]
+
+
+def _reports(item: pytest.Item, count: int) -> list[Any]:
+    config = item.config
+    with tempfile.TemporaryDirectory(prefix="jax-pmap-") as folder:
+        reports = Path(folder) / "reports"
+        command = [sys.executable, "-m", "pytest", item.nodeid, "-q", "--rootdir", str(config.rootpath)]
+        if config.inipath is not None:
+            command += ["-c", str(config.inipath)]
+        if config.pluginmanager.hasplugin("xdist"):
+            command += ["-n", "0"]
+        command += ["-p", "no:cacheprovider"]
+        process = subprocess.Popen(
+            command,
+            cwd=config.rootpath,
+            env={**_environment(os.environ, count), REPORTS: str(reports)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            printed, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
+        lines = reports.read_text(encoding="utf-8").splitlines() if reports.is_file() else []
+    found = [_report(config, json.loads(line)) for line in lines]
+    if any(report.when == "teardown" for report in found):
+        return found
+    return [*found, _crashed(item, process.returncode, printed.decode("utf-8", "replace"))]
+
+
+def _report(config: pytest.Config, data: dict[str, Any]) -> Any:
+    """A report as pytest wrote it; JSON makes lists of what pytest wants as tuples."""
+    report = config.hook.pytest_report_from_serializable(config=config, data=data)
+    report.location = tuple(report.location)
+    if isinstance(report.longrepr, list):
+        report.longrepr = tuple(report.longrepr)
+    return report
+
+
+def _crashed(item: pytest.Item, code: int, printed: str) -> pytest.TestReport:
+    """The report of a process that ended before its test did."""
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    tail = "\n".join(printed.rstrip().splitlines()[-_TAIL:])
+    return pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed",
+        longrepr=f"the process with the simulated devices {how}\n{tail}",
+        when="call",
+    )
+
+
+def _environment(base: Mapping[str, str], count: int) -> dict[str, str]:
+    """CPU only, `count` simulated devices, the user's other XLA flags kept."""
+    flags = re.sub(rf"{_FLAG}=\S+", "", base.get("XLA_FLAGS", "")).split()
+    environment = {
+        **base,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(count),
+        "XLA_FLAGS": " ".join([*flags, f"{_FLAG}={count}"]),
+    }
+    environment.pop("JAX_PLATFORM_NAME", None)
+    # What pytest and its plugins left for this process is not for another one.
+    for name in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        environment.pop(name, None)
+    return environment

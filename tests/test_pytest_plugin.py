@@ -1,0 +1,148 @@
+"""The pytest plugin in a project of its own: fresh processes, simulated devices, the proof as assertion."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jax_pmap import pytest_plugin
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+SOURCE = """\
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+def rms(x):
+    return jnp.sqrt(jnp.mean(x**2))
+
+
+def mapped(body):
+    def parallel(x):
+        n = jax.local_device_count()
+        split = x.reshape(n, -1, *x.shape[1:])
+        return jax.pmap(body, axis_name="i", out_axes=None)(split)
+
+    return parallel
+
+
+right = mapped(lambda x: jnp.sqrt(jax.lax.pmean(jnp.mean(x**2), "i")))
+root_first = mapped(lambda x: jax.lax.pmean(jnp.sqrt(jnp.mean(x**2)), "i"))
+summed = mapped(lambda x: jax.lax.psum(x.sum() * 0 + 1, "i"))
+not_synced = mapped(lambda x: jnp.sqrt(jnp.mean(x**2)))
+narrow = lambda x: right(x).astype("float16")
+"""
+TESTS = """\
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import source
+from jax_pmap.testing import assert_parallel_equal
+
+x = np.random.default_rng(0).normal(size=(24, 2)).astype(np.float32)
+
+
+def test_here():
+    assert "JAX_PMAP_PYTEST_REPORTS" not in os.environ
+
+
+@pytest.mark.devices(8)
+def test_the_proof():
+    assert jax.local_device_count() == 8
+    assert_parallel_equal(source.right, source.rms, x)
+    assert_parallel_equal(source.right, source.rms, x, counts=[8])
+    for wrong, message in [
+        (source.root_first, "differs on 2 devices"),
+        (source.not_synced, "the output"),
+        (source.narrow, "has another dtype"),
+        (lambda x: (source.right(x),), "has another structure"),
+    ]:
+        with pytest.raises(AssertionError, match=message):
+            assert_parallel_equal(wrong, source.rms, x)
+    with pytest.raises(AssertionError, match="2 × the reference, summed where a mean is needed"):
+        assert_parallel_equal(source.summed, lambda x: x.sum() * 0 + 1, x)
+    with pytest.raises(ValueError, match="the same data"):
+        assert_parallel_equal(source.right, source.rms, np.ones((24, 2), np.float32))
+    with pytest.raises(ValueError, match="no argument divides"):
+        assert_parallel_equal(source.right, source.rms, x[:7, :1])
+
+
+@pytest.mark.devices(2)
+@pytest.mark.parametrize("value", ["a b", "c::d"])
+def test_outcomes(value, tmp_path):
+    assert jax.device_count() == 2
+    if value == "a b":
+        pytest.skip("said why")
+    print("printed in the other process")
+    assert value == "nothing"
+
+
+@pytest.mark.devices(2)
+def test_crash():
+    os._exit(3)
+
+"""
+
+
+def run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    installed = any(
+        point.value == "jax_pmap.pytest_plugin" for point in importlib.metadata.entry_points(group="pytest11")
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment = {**kept, "PYTHONPATH": str(REPOSITORY / "generator")}
+    if not installed:
+        environment["PYTEST_PLUGINS"] = "jax_pmap.pytest_plugin"
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_marked_tests_run_on_simulated_devices(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--strict-markers'\n")
+    (tmp_path / "source.py").write_text(SOURCE)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    done = run(tmp_path, "-rA", "test_it.py")
+    assert done.returncode == 1, done.stdout
+    assert "2 failed, 2 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "PASSED test_it.py::test_the_proof" in done.stdout
+    assert "said why" in done.stdout
+    assert "FAILED test_it.py::test_outcomes[c::d]" in done.stdout
+    assert "printed in the other process" in done.stdout
+    assert "assert 'c::d' == 'nothing'" in done.stdout
+    assert "the process with the simulated devices exited with code 3" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((0,), {}), (("8",), {}), ((2, 3), {}), ((True,), {})]
+)
+def test_a_marker_that_names_no_number(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    class Item:
+        nodeid = "test_it.py::test_it"
+
+        def get_closest_marker(self, name: str) -> object:
+            return pytest.Mark(name, args, {}, _ispytest=True)
+
+    with pytest.raises(pytest.UsageError, match="takes one positive number"):
+        pytest_plugin.pytest_collection_modifyitems([Item()])
+
+
+def test_one_device_shows_nothing() -> None:
+    from jax_pmap.testing import assert_parallel_equal
+
+    with pytest.raises(ValueError, match="one device only"):
+        assert_parallel_equal(abs, abs, 1.0)
