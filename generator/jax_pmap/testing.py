@@ -11,6 +11,7 @@ import numpy as np
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.worker import arguments
 from jax_pmap.worker.prove import (
+    Rounding,
     Trial,
     bounds,
     coarsest_eps,
@@ -80,11 +81,11 @@ def assert_parallel_equal(
     rough = trial(given, (args, kwargs))
     fine = trial(True, (wide_args, wide_kwargs))
     measure = None if draws else rough
-    double = float(np.finfo(np.float64).eps)
+    own, double = Rounding(eps), Rounding(float(np.finfo(np.float64).eps))
     for count in asked:
         for enabled, values, want, allowed in (
-            (True, (wide_args, wide_kwargs), fine, bounds(fine, measure, eps, double)),
-            (given, (args, kwargs), rough, bounds(rough, None if draws else fine, eps, eps)),
+            (True, (wide_args, wide_kwargs), fine, bounds(fine, measure, own, double)),
+            (given, (args, kwargs), rough, bounds(rough, None if draws else fine, own, own)),
         ):
             with x64(enabled), only_devices(count):
                 got = parallel(*values[0], **values[1])
