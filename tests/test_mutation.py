@@ -33,7 +33,7 @@ def test_faults_are_caught(name: str, tmp_path: Path) -> None:
         assert warm.prove(warm.code).proved
         survived = []
         for mutant in mutants(warm.code, most=1):
-            if verdict(warm, mutant.code) == "survived" and not why_equivalent(
+            if verdict(warm, mutant.code).startswith("survived") and not why_equivalent(
                 SOURCES[name], mutant, warm.observed.plan
             ):
                 survived.append((mutant.fault, mutant.line))

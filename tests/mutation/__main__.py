@@ -42,14 +42,14 @@ def main() -> int:
     start, counts, survivors = time.monotonic(), Counter[str](), 0
     with ProcessPoolExecutor(asked.jobs) as pool:
         for name, found in pool.map(run, chosen, [asked.fault] * len(chosen)):
-            alive = [(m, why) for m, says, why in found if says == "survived"]
+            alive = [(m, why) for m, says, why in found if says.startswith("survived")]
             unshown = [m for m, why in alive if not why]
             counts["planted"] += len(found)
             counts["equivalent"] += len(alive) - len(unshown)
             survivors += len(unshown)
             print(f"{name}: {len(found) - len(alive)} of {len(found)} caught", flush=True)
             for mutant, says, why in found:
-                if says == "survived" or asked.verbose:
+                if says.startswith("survived") or asked.verbose:
                     mark = f"equivalent: {why}" if why else says
                     print(f"  {mutant.fault} {mutant.number}  `{mutant.line}`  {mark}", flush=True)
     caught = counts["planted"] - counts["equivalent"] - survivors

@@ -80,6 +80,8 @@ def mutants(code: str, without: Collection[str] = (), most: int = 1 << 30) -> It
     nodes = list(walk(module))
     lines = code.splitlines()
     seen = {code}
+    # Planted code says AXIS; where that name was taken, the module's own is another.
+    axis = re.search(r"^(AXIS_*) = ", code, re.MULTILINE)
     for each in FAULTS:
         number = 0
         for node in nodes if each.name not in without else ():
@@ -89,6 +91,7 @@ def mutants(code: str, without: Collection[str] = (), most: int = 1 << 30) -> It
                 changed = module.deep_replace(node, other)
                 assert isinstance(changed, cst.Module)
                 text = with_helper(changed, each.helper)
+                text = re.sub(r"\bAXIS\b", axis[1], text) if axis else text
                 if text in seen:
                     continue
                 seen.add(text)

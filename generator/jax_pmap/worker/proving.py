@@ -26,6 +26,8 @@ PERTURBED = ("generic", "wild", "far")
 #: Runs on inputs changed by a rounding, where floats are narrow.
 JITTERS = 4
 Bounds = list[list[float]]
+#: Whether a result that is reshaped stays on its devices; before 0.8, what pmap returned did not.
+PLACED = jax.__version_info__ >= (0, 8)
 #: Ways of calling a parallel function that are tried.
 MOST_LAYOUTS = 48
 
@@ -187,6 +189,8 @@ class Emitted:
             if why:
                 return {"what": "replicas", "path": leaves[index][0], "why": why}
         for index, (path, leaf) in enumerate(leaves):
+            if not PLACED or not isinstance(leaf, jax.Array) or arguments.is_key(leaf):
+                continue
             if index not in self.replicated and len(leaf.sharding.device_set) != count:
                 why = f"it lies on {len(leaf.sharding.device_set)} devices, not {count}"
                 return {"what": "shares", "path": path, "why": why}
