@@ -258,7 +258,7 @@ def test_compiling_decorators_are_set_aside(decorator: str, name: str) -> None:
         ("mine", "mine"),
         ("mine(jax.jit)", "mine"),
         ("table['k']", "table['k']"),
-        ("staticmethod", "staticmethod"),
+        ("property", "property"),
     ],
 )
 def test_other_decorators_are_kept(decorator: str, name: str) -> None:

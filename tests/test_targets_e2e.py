@@ -26,7 +26,7 @@ class Trainer:
 
 def outer(x):
     def inner(y):
-        return y
+        return y + x
 
     return inner(x)
 

@@ -93,6 +93,12 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     declared: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = [
         click.argument("target"),
         _option(
+            "--run",
+            section="Inputs",
+            metavar="COMMAND",
+            help="Your program, such as 'python train.py': its first call of TARGET is the example.",
+        ),
+        _option(
             "--inputs", section="Inputs", metavar="FILE::FUNC", help="Function that returns the arguments."
         ),
         _option(
@@ -220,6 +226,8 @@ Examples:
   jax-pmap gen train.py::train_step \\
       --inputs train.py::make_inputs \\
       -o train_pmap.py
+  jax-pmap gen train_step \\
+      --run "python train.py --steps 1"
   jax-pmap gen model.py::predict \\
       --arg 'params={w: f32[8,2], b: f32[2]}' \\
       --arg 'x=f32[64,8]' --devices 4

@@ -380,6 +380,8 @@ class Request:
     inputs: str | None = None
     #: ``NAME=SPEC`` texts, as typed.
     args: tuple[str, ...] = ()
+    #: Command line of a Python program whose first call of the target gives the function and its arguments.
+    run: str | None = None
     #: ``NAME[:AXIS]`` texts: an argument or a leaf path such as ``batch['x']``.
     shard: tuple[str, ...] = ()
     replicate: tuple[str, ...] = ()

@@ -126,6 +126,20 @@ def _check_roles(options: Mapping[str, Any]) -> None:
                 )
 
 
+def _check_run(options: Mapping[str, Any]) -> None:
+    """Refuse what contradicts `--run`: other examples, and running nothing."""
+    if options["run"] is None:
+        return
+    for name in ("inputs", "arg"):
+        if options[name]:
+            refuse(
+                f"`--run` takes the arguments from the program, and `--{name}` gives others.",
+                f"Drop one: `--run`, or `--{name}`.",
+            )
+    if options["no_proof"]:
+        refuse("`--no-proof` runs nothing, and `--run` runs the program.", "Drop one of them.")
+
+
 def request(options: Mapping[str, Any], config: Config) -> Request:
     """The `Request` that a command's parsed options ask for; `config` fills what they leave open.
 
@@ -133,6 +147,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         RefusalError: JP018, naming the option, its value and what it takes.
     """
     _check_roles(options)
+    _check_run(options)
     return Request(
         target=options["target"],
         axis_name=axis_name(options["axis_name"]) or config.axis_name,
@@ -144,6 +159,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         else config.backend or Backend.PMAP,
         inputs=options["inputs"],
         args=options["arg"],
+        run=options["run"],
         shard=options["shard"],
         replicate=options["replicate"],
         static=options["static"],
@@ -169,7 +185,7 @@ def command_line(options: Mapping[str, Any]) -> str:
     the header of an emitted file does not depend on it.
     """
     words = ["jax-pmap", "gen", options["target"]]
-    for name in ("axis_name", "devices", "inputs", "plan", "backend", "remainder"):
+    for name in ("axis_name", "devices", "run", "inputs", "plan", "backend", "remainder"):
         if options.get(name):
             words += [f"--{name.replace('_', '-')}", options[name]]
     for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper"):

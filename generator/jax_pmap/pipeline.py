@@ -149,7 +149,9 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         target = _read(request)
         plan = _saved_plan(request, target) or _static_plan(target, request)
         return Generated(emit(target, plan, request, None), plan, request.backend, None)
-    with _session(request) if given is None else contextlib.nullcontext(given) as session:
+    # A program starts in a process that has run nothing else.
+    fresh = given is None or request.run is not None
+    with _session(request) if fresh or given is None else contextlib.nullcontext(given) as session:
         from jax_pmap.inputs.load import load
         from jax_pmap.planning.search import find_plan
 
@@ -174,11 +176,17 @@ def is_large(target: Target) -> bool:
 
 def _session(request: Request, devices: int | None = None) -> Session:
     """A worker, with `devices` devices or as many as the proof of emitted code takes."""
-    interpreter = find_interpreter(request.python, request.directory, read_config(request.directory).python)
+    named, environment = request.python, {}
+    if request.run is not None:
+        from jax_pmap.inputs.program import read_program
+
+        program = read_program(request.run, request.directory)
+        named, environment = named or program.python, dict(program.environment)
+    interpreter = find_interpreter(named, request.directory, read_config(request.directory).python)
     if devices is None:
         highest = max((i + 1 for i in request.devices.ids), default=request.devices.count or 0)
         devices = max(SIMULATED, highest)
-    return Session(interpreter.path, request.directory, devices, request.timeout, request.memory)
+    return Session(interpreter.path, request.directory, devices, request.timeout, request.memory, environment)
 
 
 def _static_plan(target: Target, request: Request) -> Plan:

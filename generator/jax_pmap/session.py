@@ -71,7 +71,13 @@ class Session:
     """One worker process for one run; a context manager that always ends the whole process group."""
 
     def __init__(
-        self, python: Path, directory: Path, devices: int, timeout: float, memory: int | None
+        self,
+        python: Path,
+        directory: Path,
+        devices: int,
+        timeout: float,
+        memory: int | None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.python = python
         self.directory = directory
@@ -79,10 +85,16 @@ class Session:
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
         self.memory = DEFAULT_MEMORY if memory is None else memory
+        #: Variables that the user's program has besides those of this process.
+        self.environment = dict(environment or {})
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions: Answer = {}
         #: Whether what will be compiled is a long program; to be said before the first question.
         self.large = False
+        self._start()
+
+    def _start(self) -> None:
+        """Start a worker."""
         self._closed = False
         self._started = False
         self._greeted = False
@@ -96,7 +108,7 @@ class Session:
         try:
             self._process = subprocess.Popen(
                 [
-                    str(python),
+                    str(self.python),
                     "-u",
                     str(self._worker / "boot.py"),
                     str(request_read),
@@ -107,8 +119,8 @@ class Session:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=(request_read, answer_write, place),
-                cwd=directory,
-                env=worker_environment(os.environ, devices, self._home.name),
+                cwd=self.directory,
+                env=worker_environment({**os.environ, **self.environment}, self.devices, self._home.name),
                 start_new_session=True,
             )
         except OSError as error:
@@ -119,7 +131,7 @@ class Session:
             raise RefusalError(
                 Refusal(
                     "JP009",
-                    f"`{python}` could not be started: {error.strerror or error}",
+                    f"`{self.python}` could not be started: {error.strerror or error}",
                     "Name the interpreter your code runs under: --python PATH",
                 )
             ) from error
@@ -162,6 +174,11 @@ class Session:
             self._process.stdout.close()
         self._place.close()
         self._home.cleanup()
+
+    def restart(self) -> None:
+        """End the worker and start a fresh one, within the same time limit."""
+        self.close()
+        self._start()
 
     def _kill(self) -> None:
         # The group outlives its first process while the user's children are in it.
@@ -231,7 +248,7 @@ class Session:
             "Take out what does not end, use smaller example inputs, or allow more: "
             f"--timeout {max(60, 4 * self.timeout):g}",
             span,
-            self._printed(),
+            self.printed(),
         )
 
     def _ended(self, doing: str) -> Refusal:
@@ -261,7 +278,7 @@ class Session:
             f"the process that runs your code {how} while {doing}",
             hint,
             self._last_place(),
-            self._printed(),
+            self.printed(),
         )
 
     def _no_python(self, how: str) -> Refusal:
@@ -269,10 +286,10 @@ class Session:
             "JP009",
             f"`{self.python}` {how}",
             "Name the Python your code runs under, with jax installed: --python PATH",
-            details=self._printed(),
+            details=self.printed(),
         )
 
-    def _printed(self) -> tuple[str, ...]:
+    def printed(self) -> tuple[str, ...]:
         """The last lines the user's code printed, as one detail."""
         lines = [line for line in self.output if line.strip()]
         return ("\n".join(["The last it printed:", *lines[-10:]]),) if lines else ()

@@ -18,7 +18,7 @@ from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Sync, refus
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import parse, read
 from jax_pmap.reading.slice import Slice
-from jax_pmap.reading.target import Target
+from jax_pmap.reading.target import Target, running_values
 from jax_pmap.reading.text import function_text
 
 
@@ -38,6 +38,13 @@ def emit(
             fit the source, JP008 where the module has no name to import it by.
     """
     facts, source = target.facts, target.source
+    if facts.receiver or facts.closure_names:
+        raise refused(
+            "JP050",
+            f"`{source.qualname}` {running_values(facts)}, and no other file can import it",
+            "Have it changed where it stands: --in-place (or --in-place --diff for the patch)",
+            facts.span,
+        )
     backend = request.backend
     if backend is Backend.JIT and facts.collectives:
         own = facts.collectives[0]

@@ -67,7 +67,7 @@ class Probe:
 
 def probe_name(scope: int) -> str:
     """What the tapped copy of an inner function is called."""
-    return f"__jax_pmap_probe_{scope}"
+    return f"__jax_pmap_probe_{scope}__"  # Ends so that no class mangles it.
 
 
 class Editor(cst.CSTTransformer):

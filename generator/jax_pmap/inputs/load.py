@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.module import import_target
 from jax_pmap.model import Request, refused
@@ -30,6 +31,11 @@ class Loaded:
 
 def load(session: Session, target: Target, request: Request, say: Callable[[str], None]) -> Loaded:
     """Import the target's module in the worker, or the part of it the target needs, and make its inputs."""
+    if request.run is not None:
+        captured = capture(session, target, request, say)
+        at = f" ({captured.called_at})" if captured.called_at else ""
+        note = f"the arguments are those of the first call in `{request.run}`{at}"
+        return Loaded(captured.described, (), None, (note,))
     say(f"loading {target.source.shown_path}")
     imported = import_target(session, target, request)
     described, assumed = _inputs(session, target, request, say)

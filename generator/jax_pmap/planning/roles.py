@@ -113,6 +113,8 @@ class RoleFinder:
             if no_array or (kinds == {"bool"} and len(argument["leaves"]) == 1):
                 names.append(name)
                 self.why[name] = f"a {argument['type']}, not an array"
+        if self.facts.receiver in names and self.facts.receiver not in self.request.static:
+            self.why[self.facts.receiver] = "the object the method is called on"
         for name in names:
             argument = self.described[name]
             if not argument["hashable"]:

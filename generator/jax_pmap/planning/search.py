@@ -20,6 +20,7 @@ from jax_pmap.planning.observe import Observation, Observer
 from jax_pmap.planning.plan import chain, is_literal, plain_constants, plan_arguments, plan_outputs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.structure import check_structure
+from jax_pmap.reading.decorators import COMPILERS, MAPPERS
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
@@ -187,7 +188,7 @@ def reference_runs(session: Session, target: Target, finder: Any) -> dict[str, A
 
 def _check_mutation(target: Target, loaded: Loaded) -> None:
     """A compiled function changes copies of its arguments; the caller of the original sees the change."""
-    if any(decorator.set_aside for decorator in target.facts.decorators):
+    if any(decorator.name in COMPILERS | MAPPERS for decorator in target.facts.decorators):
         return
     containers = {
         a["name"]
@@ -272,7 +273,11 @@ def _observe_variants(
         if argument["none"] or name in roles.statics
     }
     for name, given in restricted.items():
-        if given is None and name not in (*request.static, *target.facts.static_parameters):
+        if given is None and name not in (
+            *request.static,
+            *target.facts.static_parameters,
+            target.facts.receiver,
+        ):
             return Refusal(
                 "JP053",
                 f"`{name}` is {called(by_name[name])}, on which the reduction may depend, and the emitted "

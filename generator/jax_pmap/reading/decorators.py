@@ -28,6 +28,9 @@ _OBSERVERS = frozenset(
         "typing.override",
         "typing_extensions.final",
         "typing_extensions.override",
+        # How a method is looked up, not what it does.
+        "staticmethod",
+        "classmethod",
     }
 )
 
@@ -47,33 +50,68 @@ def read_decorators(parsed: ParsedSource, resolver: Resolver) -> tuple[Decorator
     return tuple(rows)
 
 
-def transformations(parsed: ParsedSource, resolver: Resolver) -> Iterator[tuple[str, tuple[ast.Call, ...]]]:
-    """Every jit or pmap of the target in its file: as a decorator, or as ``step = jax.jit(step, …)``."""
+def receiver_of(parsed: ParsedSource) -> str:
+    """The parameter that a method is called on (``self``, ``cls``), or ``""`` for any other function."""
+    if not parsed.enclosing or not isinstance(parsed.enclosing[-1], ast.ClassDef):
+        return ""
+    decorators = {getattr(each, "id", "") for each in parsed.definition.decorator_list}
+    positional = [*parsed.definition.args.posonlyargs, *parsed.definition.args.args]
+    return positional[0].arg if positional and "staticmethod" not in decorators else ""
+
+
+def transformations(
+    parsed: ParsedSource, resolver: Resolver
+) -> Iterator[tuple[str, tuple[ast.Call, ...], int]]:
+    """Every jit or pmap of the target in its file: as a decorator, or as ``step = jax.jit(step, …)``.
+
+    With its calls goes how many of the target's parameters are bound before it: those that `partial` fills
+    by position, and the receiver of ``self.step``.
+    """
     for expression in parsed.definition.decorator_list:
         name, calls = resolver.transformed(expression)
         if name in COMPILERS | MAPPERS:
-            yield name, calls
-    if parsed.enclosing and isinstance(parsed.enclosing[-1], ast.ClassDef):
-        return  # a bare name never means a method
+            yield name, calls, 0
     for node in ast.walk(parsed.tree):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        first = node.args[0]
-        if isinstance(first, ast.Name) and first.id == parsed.definition.name:
+        bound = _bound_before(parsed, resolver, node.args[0])
+        if bound is not None:
             name, calls = resolver.transformed(node.func)
             if name in COMPILERS | MAPPERS:
-                yield name, (*calls, node)
+                yield name, (*calls, node), bound
+
+
+def _bound_before(parsed: ParsedSource, resolver: Resolver, expression: ast.expr) -> int | None:
+    """How many leading parameters of the target are bound in an expression that stands for it, or None."""
+    method = bool(parsed.enclosing) and isinstance(parsed.enclosing[-1], ast.ClassDef)
+    if isinstance(expression, ast.Name):
+        return 0 if not method and expression.id == parsed.definition.name else None
+    if isinstance(expression, ast.Attribute) and method and expression.attr == parsed.definition.name:
+        by_class = getattr(expression.value, "id", None) == parsed.enclosing[-1].name
+        return 0 if by_class or not receiver_of(parsed) else 1
+    if isinstance(expression, ast.Call) and resolver.qualify(expression.func) == "functools.partial":
+        inside = _bound_before(parsed, resolver, expression.args[0]) if expression.args else None
+        return None if inside is None else inside + len(expression.args) - 1
+    return None
 
 
 def named_by_options(
-    parsed: ParsedSource, resolver: Resolver, calls: tuple[ast.Call, ...], *, donated: bool = False
+    parsed: ParsedSource,
+    resolver: Resolver,
+    calls: tuple[ast.Call, ...],
+    bound: int = 0,
+    *,
+    donated: bool = False,
 ) -> set[str]:
-    """Parameters that static (or donate) options of a jit or pmap name, by number or by name."""
+    """Parameters that static (or donate) options of a jit or pmap name, by number or by name.
+
+    Numbers count from the parameter after the `bound` ones.
+    """
     found: set[str] = set()
     names = [parameter.arg for parameter in parameters(parsed.definition.args)]
     positional = [
         parameter.arg for parameter in (*parsed.definition.args.posonlyargs, *parsed.definition.args.args)
-    ]
+    ][bound:]
     for keyword in (keyword for call in calls for keyword in call.keywords):
         value = resolver.literal(keyword.value)
         if donated and keyword.arg == "donate" and isinstance(value, str):
@@ -99,15 +137,15 @@ def donations(parsed: ParsedSource, resolver: Resolver) -> tuple[set[str], set[t
         found, calls = resolver.transformed(expression)
         if found in COMPILERS | MAPPERS:
             own |= named_by_options(parsed, resolver, calls, donated=True)
-    method = parsed.enclosing and isinstance(parsed.enclosing[-1], ast.ClassDef)
-    for node in () if method else ast.walk(parsed.tree):  # a bare name never means a method
+    for node in ast.walk(parsed.tree):
         value = node.value if isinstance(node, ast.Assign) else None
-        if not isinstance(value, ast.Call) or not value.args or not isinstance(value.args[0], ast.Name):
+        if not isinstance(value, ast.Call) or not value.args:
             continue
         found, calls = resolver.transformed(value.func)
-        if value.args[0].id != name or found not in COMPILERS | MAPPERS:
+        bound = _bound_before(parsed, resolver, value.args[0])
+        if bound is None or found not in COMPILERS | MAPPERS:
             continue
-        given = named_by_options(parsed, resolver, (*calls, value), donated=True)
+        given = named_by_options(parsed, resolver, (*calls, value), bound, donated=True)
         for target in node.targets if isinstance(node, ast.Assign) else ():
             if isinstance(target, ast.Name) and target.id == name:
                 own |= given

@@ -112,6 +112,8 @@ class FunctionFacts:
     donated_elsewhere: tuple[tuple[str, str], ...] = ()
     #: Free names that functions around the target bind: it is a closure over them.
     closure_names: tuple[str, ...] = ()
+    #: The parameter that a method is called on (``self``, ``cls``); empty for anything else.
+    receiver: str = ""
     #: What the target is defined in: ``"class"``, ``"function"``, or ``""`` for the module.
     owner: str = ""
     #: Modules the file imports with a star: where unknown names may come from.

@@ -16,6 +16,7 @@ from jax_pmap.reading.decorators import (
     named_by_options,
     pmap_hints,
     read_decorators,
+    receiver_of,
     transformations,
 )
 from jax_pmap.reading.facts import FunctionFacts, ImportedName, Parameter
@@ -55,8 +56,8 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
     donated, elsewhere = donations(parsed, resolver)
     axis_name: str | None = None
     in_axes: tuple[tuple[str, int | None], ...] = ()
-    for name, calls in transformations(parsed, resolver):
-        static |= named_by_options(parsed, resolver, calls)
+    for name, calls, bound in transformations(parsed, resolver):
+        static |= named_by_options(parsed, resolver, calls, bound)
         if name in MAPPERS:
             found_name, found_axes = pmap_hints(parsed, resolver, calls)
             axis_name, in_axes = axis_name or found_name, in_axes or found_axes
@@ -103,6 +104,7 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         called_parameters=_called(everything, order),
         key_parameters=_keys(parsed, resolver, order),
         closure_names=tuple(closure),
+        receiver=receiver_of(parsed),
         owner="" if owner is None else "class" if isinstance(owner, ast.ClassDef) else "function",
         star_imports=names.stars,
         future_annotations=any(

@@ -34,12 +34,12 @@ def read_target(source: Source, request: Request) -> Target:
         raise refused(
             "JP056", f"`{facts.name}` is {what}; jax runs plain functions", "Return arrays instead", where
         )
-    if facts.owner or facts.closure_names:
-        what = "a method" if facts.owner == "class" else "defined inside another function"
+    if (facts.receiver or facts.closure_names) and request.run is None:
         raise refused(
             "JP050",
-            f"`{source.qualname}` is {what}: its other values exist only in the running program",
-            "Move it to module level and pass what it needs as arguments",
+            f"`{source.qualname}` {running_values(facts)}, and only the running program has it",
+            'Name a program that calls it: --run "python train.py". Or move it to module level and pass what '
+            "it needs as arguments",
             where,
         )
     if facts.global_names:
@@ -59,6 +59,14 @@ def read_target(source: Source, request: Request) -> Target:
                 decorator.span,
             )
     return Target(source, parsed, facts, axis_name_of(facts, request))
+
+
+def running_values(facts: FunctionFacts) -> str:
+    """What a method or a nested function takes from the running program."""
+    if facts.receiver:
+        return f"is a method: it needs the object it is called on, `{facts.receiver}`"
+    names = ", ".join(f"`{name}`" for name in facts.closure_names)
+    return f"is defined inside another function and needs what that one holds: {names}"
 
 
 def axis_name_of(facts: FunctionFacts, request: Request) -> str:

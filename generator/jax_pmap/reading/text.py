@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import textwrap
 from dataclasses import dataclass
 
 from jax_pmap.reading.parse import ParsedSource
@@ -30,10 +30,27 @@ class FunctionText:
 def function_text(parsed: ParsedSource) -> FunctionText:
     """Cut the target out of its file."""
     node = parsed.definition
-    body = "\n".join(parsed.lines[node.lineno - 1 : node.end_lineno]) + "\n"
     return FunctionText(
-        text=textwrap.dedent(body) if node.col_offset else body,
+        text=_dedented(parsed),
         line=node.lineno,
         indent=node.col_offset,
         shown_path=parsed.source.shown_path,
     )
+
+
+def _dedented(parsed: ParsedSource) -> str:
+    """The lines of the definition, moved to the left but for what stands inside strings."""
+    node = parsed.definition
+    inside: set[int] = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.JoinedStr) or (
+            isinstance(each, ast.Constant) and isinstance(each.value, str | bytes)
+        ):
+            inside.update(range(each.lineno + 1, (each.end_lineno or each.lineno) + 1))
+    margin = node.col_offset
+    lines = []
+    for number, line in enumerate(parsed.lines[node.lineno - 1 : node.end_lineno], start=node.lineno):
+        # A comment, or a line that goes on inside brackets, may stand further left.
+        indent = len(line) - len(line.lstrip())
+        lines.append(line if number in inside else line[min(margin, indent) :])
+    return "\n".join(lines) + "\n"

@@ -112,10 +112,15 @@ def keep_flags(path: str) -> Callable[[], None]:
 
 def define(source: str, filename: str, name: str, namespace: dict[str, Any]) -> Any:
     """Run `source`, which defines `name`, in `namespace`; tracebacks show its lines."""
-    if not filename.endswith(".ipynb") and source.strip() not in "".join(linecache.getlines(filename)):
-        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    show_lines(source, filename)
     exec(compile(source, filename, "exec", dont_inherit=True), namespace)
     return namespace[name]
+
+
+def show_lines(source: str, filename: str) -> None:
+    """Have tracebacks show `source` for `filename`, unless that file holds it anyway."""
+    if not filename.endswith(".ipynb") and source.strip() not in "".join(linecache.getlines(filename)):
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
 
 
 def resolve(reference: str, directory: str, file: Mapping[str, str] | None) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, donation, draws, load, neighbours, observe, parallel, prove, proving
+from . import arguments, capture, donation, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .generator import rekeyed, repeat_draws
 from .server import Answer, Problem, describe_exception, summary, text_of
@@ -36,6 +36,8 @@ class Target:
     def __init__(self) -> None:
         self.module: types.ModuleType = types.ModuleType("none")
         self.path = ""
+        #: The call of it that a run of the user's program came to, when there was one.
+        self.call: capture.Call | None = None
         self.fn: Callable[..., Any] = lambda: None
         self.signature = inspect.signature(self.fn)
         self.axis_names: list[str] = []
@@ -50,6 +52,20 @@ class Target:
         self.draws = False
         #: Runs of the reference that the last proof used.
         self.trials: dict[str, proving.Trials] = {}
+
+    def namespace(self) -> dict[str, Any]:
+        """A new namespace in which the target's code means what it means where the user wrote it.
+
+        That of the module, and of a captured function also what the functions around it hold.
+        """
+        return dict(vars(self.module)) if self.call is None else self.call.namespace()
+
+    def define(self, source: str, filename: str, name: str, namespace: dict[str, Any] | None = None) -> Any:
+        """The function `name` that `source` defines, in `namespace` or a new one of the target's."""
+        namespace = self.namespace() if namespace is None else namespace
+        if self.call is None:
+            return load.define(source, filename, name, namespace)
+        return self.call.define(source, filename, name, namespace)
 
     def bound(self, body: Callable[[], Any]) -> Any:
         """Run `body` with the axes of its own collectives bound to one device."""
@@ -102,7 +118,7 @@ class Target:
         """Example inputs, with `overrides` (Python source by parameter) in place of static ones."""
         values = dict(self.data[index])
         for name, source in overrides.items():
-            values[name] = eval(source, dict(vars(self.module)))
+            values[name] = eval(source, self.namespace())
         return values
 
 
@@ -152,13 +168,7 @@ def load_target(request: Answer) -> Answer:
     TARGET.axis_names = request["axis_names"]
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
-    # Defined in the module's own namespace copy: a name the module rebinds later stays the user's.
-    namespace = dict(vars(module))
-    source = "\n" * (request["line"] - 1) + request["function"]
-    TARGET.fn = load.define(source, request["path"], request["name"], namespace)
-    if not inspect.isfunction(TARGET.fn):
-        raise Problem("import", f"`{request['name']}` did not become a function")
-    TARGET.signature = inspect.signature(TARGET.fn)
+    define_target(request)
     return {
         "x64_before": before,
         "x64": TARGET.x64,
@@ -166,6 +176,30 @@ def load_target(request: Answer) -> Answer:
         "flags": "absl.flags" in sys.modules,
         "failed": neighbours.FINDER.failed,
     }
+
+
+def define_target(request: Answer) -> None:
+    """Define the undecorated function where the module, or the program that ran, has it."""
+    # In a copy of the module's namespace: a name the module rebinds later stays the user's.
+    source = "\n" * (request["line"] - 1) + request["function"]
+    TARGET.fn = TARGET.define(source, request["path"], request["name"])
+    if not inspect.isfunction(TARGET.fn):
+        raise Problem("import", f"`{request['name']}` did not become a function")
+    TARGET.signature = inspect.signature(TARGET.fn)
+
+
+def capture_call(request: Answer) -> Answer:
+    """Run the user's program up to its first call of the target; see `capture.run`.
+
+    The function that was called, with what it closes over, becomes the target, and the arguments of the
+    call its example inputs.
+    """
+    call = capture.run(request)
+    TARGET.call, TARGET.module, TARGET.path, TARGET.trials = call, call.module, request["path"], {}
+    TARGET.x64, TARGET.axis_names = call.x64, request["axis_names"]
+    define_target(request)
+    TARGET.data = [arguments.bind(TARGET.signature, call.args, call.kwargs)]
+    return {"arguments": describe(TARGET.data[0]), "x64": TARGET.x64, "called_at": call.caller}
 
 
 def describe(values: Values) -> list[Answer]:
@@ -299,7 +333,7 @@ def inputs_from_specs(request: Answer) -> Answer:
     TARGET.data, TARGET.trials = [], {}
     for seed in (0, 1):
         try:
-            values = specs.materialize_arguments(request["specs"], SEED + seed, vars(TARGET.module))
+            values = specs.materialize_arguments(request["specs"], SEED + seed, TARGET.namespace())
         except MemoryError:
             raise
         except Exception as error:
@@ -465,12 +499,12 @@ def observe_code(request: Answer) -> Answer:
     wide = "float64" in TARGET.eps
     data = observing_data(request, axes)
     recorder = observe.Recorder(request["results"])
-    namespace = {**vars(TARGET.module), observe.RECORDER: recorder}
+    namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
 
     def function(code: str, prelude: str) -> Callable[..., Any]:
         scope = dict(namespace)
         exec(prelude, scope)
-        fn: Callable[..., Any] = load.define(code, "<jax-pmap>", request["name"], scope)
+        fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
         return fn
 
     key = repr(
@@ -549,9 +583,9 @@ def survey_draws(request: Answer) -> Answer:
         return {"draws": [], "marks": []}
     values, _ = prove.cut_to(TARGET.values(request.get("overrides", {})), axes, count)
     marker = draws.Marker()
-    scope = {**vars(TARGET.module), observe.RECORDER: marker}
+    scope = {**TARGET.namespace(), observe.RECORDER: marker}
     exec(request["prelude"], scope)
-    fn: Callable[..., Any] = load.define(request["code"], "<jax-pmap>", request["name"], scope)
+    fn: Callable[..., Any] = TARGET.define(request["code"], "<jax-pmap>", request["name"], scope)
     with prove.x64(TARGET.x64):
         whole = draws.whole_program(TARGET.fn, TARGET.signature, values, statics, TARGET.bound)
         try:
@@ -657,6 +691,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "forget": forget,
     "loaded_files": loaded_files,
     "load": load_target,
+    "capture": capture_call,
     "inputs_from_callable": inputs_from_callable,
     "inputs_from_specs": inputs_from_specs,
     "search_inputs": search_inputs,

@@ -1,0 +1,156 @@
+"""Take the target and its arguments from a run of the user's own program."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax_pmap.inputs.program import read_program
+from jax_pmap.model import Request, refused
+from jax_pmap.planning.roles import Described
+from jax_pmap.reading.target import Target
+from jax_pmap.reading.text import function_text
+from jax_pmap.session import Session, WorkerProblem, error_details, error_span
+
+#: What only traces when the function around it is compiled, and what traces always, by tracer.
+TRACERS = {
+    "BatchTracer": "jax.vmap, which hands it one example at a time",
+    "DynamicJaxprTracer": "jax.checkpoint, a custom derivative, shard_map, eval_shape or the like",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The first call of the target in a run of the program."""
+
+    described: tuple[Described, ...]
+    #: ``FILE:LINE`` of the call, as reports name files; empty where no code of the user's called it.
+    called_at: str
+
+
+def capture(
+    session: Session,
+    target: Target,
+    request: Request,
+    say: Callable[[str], None],
+    *,
+    sources: Mapping[Path, str] | None = None,
+    visible: int = 1,
+) -> Captured:
+    """Run the program of `request` in the worker until it calls the target; that call is the example.
+
+    A call that is only reached while jax traces is looked for again without jit, in a fresh process.
+
+    Args:
+        session: a worker that has run nothing of the user's yet.
+        target: read from the text that the program is to run.
+        request: names the program.
+        say: told in a line what is going on.
+        sources: texts by absolute path that stand in for files, such as an edited one.
+        visible: how many devices the program sees.
+
+    Raises:
+        RefusalError: JP019 where the program fails or ends before the call, JP020 where it calls the target
+            only with tracers, JP018 for what is no command line of a Python program.
+    """
+    assert request.run is not None
+    program = read_program(request.run, request.directory)
+    text, definition = function_text(target.parsed), target.parsed.definition
+    classes = [node.name for node in target.parsed.enclosing if isinstance(node, ast.ClassDef)]
+    for eager in (False, True):
+        say(f"running {request.run}" + (" without jit" if eager else ""))
+        try:
+            answer = session.ask(
+                "capture",
+                f"running `{request.run}`",
+                program=program.request(),
+                place={
+                    "path": str(target.source.path),
+                    "line": definition.lineno,
+                    "column": definition.col_offset,
+                    "owner": classes[-1] if classes else None,
+                },
+                sources={str(path): source for path, source in (sources or {}).items()},
+                eager=eager,
+                visible=visible,
+                path=str(target.source.path),
+                root=str(target.source.root),
+                function=text.text,
+                line=text.line,
+                name=target.facts.name,
+                axis_names=sorted({target.axis_name} if target.facts.collectives else set()),
+            )
+        except WorkerProblem as problem:
+            if problem.kind == "traced" and not eager:
+                session.restart()
+                continue
+            raise _refusal(problem, session, target, request) from None
+        return Captured(tuple(answer["arguments"]), _shown(answer["called_at"], request.directory))
+    raise AssertionError  # The second run ends in an answer or a refusal.
+
+
+def _refusal(problem: WorkerProblem, session: Session, target: Target, request: Request) -> Exception:
+    name = f"`{target.source.qualname}`"
+    if problem.kind == "traced":
+        under = next(
+            (TRACERS[each] for each in problem.data["tracers"] if each in TRACERS), "a transformation"
+        )
+        return refused(
+            "JP020",
+            f"`{request.run}` calls {name} only inside {under}, so its arguments have no values",
+            "Name the function that the transformation is called in, or give the arguments yourself: "
+            "--inputs FILE::callable",
+            target.facts.span,
+        )
+    if problem.kind not in ("program", "inputs", "count"):
+        return problem
+    state = problem.data.get("state")
+    if problem.error:
+        hint = "Mend the program, or give it the options under which it runs; it starts in this folder"
+        if problem.error["type"] == "EOFError":
+            hint = "It reads its standard input, which is closed here: give what it asks for by options"
+        elif problem.error["type"] == "ModuleNotFoundError":
+            hint = "Install it, or name the interpreter that has it: --python PATH"
+        return refused(
+            "JP019",
+            f"`{request.run}` fails before it calls {name}: {problem.message}",
+            hint,
+            error_span(problem.error, session.directory),
+            error_details(problem.error) + session.printed(),
+        )
+    code = problem.data.get("code")
+    how = (
+        "ends"
+        if code in (0, None)
+        else f"ends with exit code {code}"
+        if isinstance(code, int)
+        else f"ends: {code}"
+    )
+    shown = target.source.shown_path
+    reason, hint = {
+        "never called": (
+            f"`{request.run}` {how} without calling {name}",
+            "Give it options under which it gets there, or name a function it calls",
+        ),
+        "never defined": (
+            f"`{request.run}` {how} before the definition of {name} in `{shown}` is reached",
+            "Give it options under which it gets there",
+        ),
+        "never loaded": (
+            f"`{request.run}` {how} and never loads `{shown}`, where {name} is defined",
+            "Name a program that imports that file, or the file that the program imports",
+        ),
+    }[str(state)]
+    return refused("JP019", reason, hint, target.facts.span, session.printed())
+
+
+def _shown(called_at: str, directory: Path) -> str:
+    """``FILE:LINE`` with the file as seen from `directory`, where it is below it."""
+    file, _, line = called_at.rpartition(":")
+    if not file:
+        return ""
+    shown = os.path.relpath(file, directory.absolute())
+    return f"{file if shown.startswith('..') else Path(shown).as_posix()}:{line}"
