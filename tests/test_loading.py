@@ -190,7 +190,7 @@ def test_what_is_needed_and_fails_is_named_with_the_way_to_it(project, body, cha
 
 def test_other_modules_of_the_user_s_that_lack_a_package(project):
     """`pkg/train.py` imports `pkg/data.py`, which needs what is not there and the target does not."""
-    project.write("pkg/__init__.py", "")
+    project.write("pkg/__init__.py", "import no_such_extra\n")
     project.write(
         "pkg/data.py",
         """
@@ -215,7 +215,8 @@ def test_other_modules_of_the_user_s_that_lack_a_package(project):
     result = project.run("plan", "pkg/train.py::mean", "--arg", "x=f32[24,3]")
     assert result.exit_code == 0, result.stderr
     text = " ".join((result.stdout + result.stderr).split())
-    assert "`pkg.data` was loaded without its line 2 (ModuleNotFoundError" in text
+    assert "loaded without what fails in them: `pkg` line 1 (ModuleNotFoundError" in text
+    assert "`pkg.data` line 2 (ModuleNotFoundError: No module named 'no_such_data')" in text
     refused = project.run("plan", "pkg/train.py::total", "--arg", "x=f32[24,3]")
     assert refused.exit_code in (1, 2)
     assert "`nsd` is needed, and data.py line 2 failed: ModuleNotFoundError" in refused.words

@@ -245,8 +245,12 @@ class Session:
             "JP010",
             f"{doing} did not end within the time limit of {self.timeout:g} s"
             + (f"; it was at line {span.line} of `{Path(span.file).name}`" if span else ""),
-            "Take out what does not end, use smaller example inputs, or allow more: "
-            f"--timeout {max(60, 4 * self.timeout):g}",
+            (
+                "Put what trains or downloads under `if __name__ == '__main__':`, or allow more: "
+                if doing.startswith("importing")
+                else "Take out what does not end, use smaller example inputs, or allow more: "
+            )
+            + f"--timeout {max(60, 4 * self.timeout):g}",
             span,
             self.printed(),
         )

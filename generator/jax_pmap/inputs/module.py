@@ -18,6 +18,8 @@ from jax_pmap.session import Answer, Session, WorkerProblem, error_details, erro
 
 #: Ranges of lines that a note lists.
 SHOWN = 6
+#: Lines of other modules that a note lists.
+SHOWN_MODULES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,7 @@ class _Loader:
         try:
             answer = self._ask(self.slice.text, tolerant=False)
         except WorkerProblem as problem:
-            if self._own_line(problem.error) is None or _last_file(problem.error) == str(
-                self.target.source.path
-            ):
+            if _last_file(problem.error) in (None, str(self.target.source.path)):
                 raise
             # The failure is inside another module of the user's, in a part that may not be needed.
             tolerant = True
@@ -119,12 +119,8 @@ class _Loader:
         notes = [f"{why}; only what `{self.target.facts.name}` needs was loaded{self._left_out(carried)}"]
         for line, name in self.slice.doubtful:
             notes.append(f"{self._line(line)}, which is given `{name}` and may change it, was left out")
-        if tolerant:
-            for name, line, error in answer["failed"]:
-                notes.append(
-                    f"`{name}` was loaded without its line {line} ({error}); if the emitted file imports it, "
-                    "it runs only where that line does"
-                )
+        if tolerant and answer["failed"]:
+            notes.append(_failed(answer["failed"]))
         return Imported(carried, (*notes, *self._notes(answer)))
 
     def _line(self, line: int) -> str:
@@ -228,6 +224,22 @@ class _Loader:
             "what runs the program under `if __name__ == '__main__':`, or pass what the line makes as an "
             "argument"
         )
+
+
+def _failed(rows: Iterable[tuple[str, int, str]]) -> str:
+    """What of the user's other modules could not be loaded; what only follows from that is left out."""
+    places = list(
+        dict.fromkeys(
+            f"`{name}` line {line} ({error})"
+            for name, line, error in rows
+            if not error.startswith("MissingError")
+        )
+    )
+    more = f" and {len(places) - SHOWN_MODULES} more" if len(places) > SHOWN_MODULES else ""
+    return (
+        f"other modules were loaded without what fails in them: {', '.join(places[:SHOWN_MODULES])}{more}; "
+        "the emitted file runs where its imports work"
+    )
 
 
 def _last_file(error: Answer) -> str | None:

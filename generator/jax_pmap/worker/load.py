@@ -60,6 +60,7 @@ def import_file(
     forget = keep_flags(path)
     try:
         if package:
+            neighbours.FINDER.package = package.partition(".")[0]
             importlib.import_module(package)
         if name in sys.modules and getattr(sys.modules[name], "__file__", None) == path and source is None:
             return sys.modules[name]

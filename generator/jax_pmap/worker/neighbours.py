@@ -64,6 +64,8 @@ class Finder(importlib.abc.MetaPathFinder):
         self.roots: list[str] = []
         self.tolerant = False
         self.loading = 0
+        #: The package of the target, while we import it ourselves.
+        self.package = ""
         #: (module, line, why) of each statement that failed and was passed over.
         self.failed: list[tuple[str, int, str]] = []
 
@@ -72,7 +74,8 @@ class Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         """A file of the user's, for an import of theirs; anything else is left to Python."""
         importer = next(user_frames(), None)
-        if path is None and (importer is None or not self.is_users(importer.f_code.co_filename)):
+        ours = importer is None and name == self.package
+        if path is None and not ours and not (importer and self.is_users(importer.f_code.co_filename)):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, self.roots if path is None else path, target)
         if spec is None or not spec.origin or not self.is_users(spec.origin):
