@@ -23,7 +23,7 @@ PAGES = [
 ]
 #: Commands with another test, or that cannot run without a network or a client, as they are written.
 ELSEWHERE = {"pipx install .", "claude plugin validate --strict .", ".venv/bin/pre-commit install"}
-LANGUAGES = {"console", "python", "text"}
+LANGUAGES = {"console", "python", "text", "yaml", "toml"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
