@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import fnmatch
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from jax_pmap.model import Backend, Devices, Refusal, RefusalError, Span
 
@@ -16,6 +18,44 @@ PYPROJECT = "pyproject.toml"
 TABLE = "tool.jax-pmap"
 #: Longest time limit in seconds, and one more than the highest device id or count.
 _LARGEST = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class CheckConfig:
+    """``[tool.jax-pmap.check]``: what `jax-pmap check` does where the command line says nothing."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    #: Glob patterns of paths, from the project root, that are left out when a folder is checked.
+    exclude: tuple[str, ...] = ()
+    #: False: read only, as with ``--no-run``.
+    run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TargetConfig:
+    """``[tool.jax-pmap.targets."FILE::FUNC"]``: options of one target, named as on the command line."""
+
+    inputs: str | None = None
+    arg: tuple[str, ...] = ()
+    shard: tuple[str, ...] = ()
+    replicate: tuple[str, ...] = ()
+    static: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    donate: tuple[str, ...] = ()
+    axis_name: str | None = None
+    devices: Devices | None = None
+    backend: Backend | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PathConfig:
+    """``[tool.jax-pmap.paths."GLOB"]``: defaults for targets in files that the pattern fits."""
+
+    axis_name: str | None = None
+    devices: Devices | None = None
+    backend: Backend | None = None
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +69,30 @@ class Config:
     backend: Backend | None = None
     #: Seconds.
     timeout: float | None = None
+    check: CheckConfig = CheckConfig()
+    #: (target as written, its options), in the order of the file.
+    targets: tuple[tuple[str, TargetConfig], ...] = ()
+    #: (glob pattern, defaults), in the order of the file; a later one wins.
+    paths: tuple[tuple[str, PathConfig], ...] = ()
+
+    def for_target(self, target: str) -> tuple[Config, TargetConfig]:
+        """The defaults for `target` as typed, those of its path put in, and the options of its own table.
+
+        A bare name has the table of the one target that ends in it.
+        """
+        named = [options for name, options in self.targets if name == target]
+        if not named and "::" not in target and ":" not in target:
+            named = [options for name, options in self.targets if re.split("::?", name)[-1] == target]
+        own = named[0] if len(named) == 1 else TargetConfig()
+        config = self
+        file = target.partition("::")[0]
+        chosen = [options for pattern, options in self.paths if fnmatch.fnmatch(file, pattern)]
+        for options in (*chosen, own):
+            for field in ("axis_name", "devices", "backend", "timeout"):
+                value = getattr(options, field, None)
+                if value is not None:
+                    config = dataclasses.replace(config, **{field: value})
+        return config, own
 
 
 def project_root(directory: Path) -> Path:
@@ -77,7 +141,7 @@ def read_config(directory: Path) -> Config:
         _refuse(
             text, "jax-pmap", f"`{TABLE}` in {PYPROJECT} is not a table.", f"Write `[{TABLE}]` above keys."
         )
-    return _config(table, text)
+    return Config(**_values(table, _READERS, TABLE, text))
 
 
 def _check_table_name(tools: Mapping[str, Any], text: str) -> None:
@@ -92,36 +156,60 @@ def _check_table_name(tools: Mapping[str, Any], text: str) -> None:
             )
 
 
-def _config(table: Mapping[str, Any], text: str) -> Config:
+def _values(
+    table: Mapping[str, Any], readers: Mapping[str, _Reader], where: str, text: str
+) -> dict[str, Any]:
+    """The values of a table by key; keys may be written with hyphens or underscores."""
     values: dict[str, Any] = {}
     for written, value in table.items():
         key = written.replace("-", "_")
-        if key not in _READERS:
-            near = difflib.get_close_matches(key, _READERS, n=1)
-            known = ", ".join(f"`{_typed(name)}`" for name in _READERS)
+        if key in _TABLES and where == TABLE:
+            values[key] = _table(key, value, text)
+            continue
+        if key not in readers:
+            names = [*readers, *(_TABLES if where == TABLE else ())]
+            near = difflib.get_close_matches(key, names, n=1)
+            known = ", ".join(f"`{_typed(name)}`" for name in names)
             _refuse(
                 text,
                 written,
-                f"`{written}` is not a key of `[{TABLE}]` in {PYPROJECT}.",
+                f"`{written}` is not a key of `[{where}]` in {PYPROJECT}.",
                 f"Did you mean `{_typed(near[0])}`?" if near else f"The keys are {known}.",
             )
         if key in values:
             _refuse(
                 text,
                 written,
-                f"`{_typed(key)}` and `{key}` are both set under `[{TABLE}]` in {PYPROJECT}.",
+                f"`{_typed(key)}` and `{key}` are both set under `[{where}]` in {PYPROJECT}.",
                 f"Keep `{_typed(key)}`.",
             )
-        reader, expected = _READERS[key]
+        reader, expected = readers[key]
         values[key] = reader(value)
         if values[key] is None:
             _refuse(
                 text,
                 written,
-                f"`{written}` under `[{TABLE}]` in {PYPROJECT} is `{_short(value)}`, not {expected[0]}.",
+                f"`{written}` under `[{where}]` in {PYPROJECT} is `{_short(value)}`, not {expected[0]}.",
                 f"Write for instance `{_typed(key)} = {expected[1]}`.",
             )
-    return Config(**values)
+    return values
+
+
+def _table(key: str, value: object, text: str) -> Any:
+    """The table `key` below ours: settings of `check`, or one table per target or pattern."""
+    record, readers = _TABLES[key]
+    where = f"{TABLE}.{key}"
+    if not isinstance(value, dict):
+        _refuse(text, key, f"`{where}` in {PYPROJECT} is not a table.", f"Write `[{where}]` above keys.")
+    if key == "check":
+        return record(**_values(value, readers, where, text))
+    entries = []
+    for name, options in value.items():
+        inner = f'{where}."{name}"'
+        if not isinstance(options, dict):
+            _refuse(text, key, f"`{inner}` in {PYPROJECT} is not a table.", f"Write `[{inner}]` above keys.")
+        entries.append((name, record(**_values(options, readers, inner, text))))
+    return tuple(entries)
 
 
 def _typed(key: str) -> str:
@@ -163,13 +251,61 @@ def _timeout(value: object) -> float | None:
     return float(value) if 0 < value <= _LARGEST else None
 
 
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    if not isinstance(value, list) or not all(isinstance(each, str) and each.strip() for each in value):
+        return None
+    return tuple(value)
+
+
+def _codes(value: object) -> tuple[str, ...] | None:
+    texts = _texts(value)
+    if texts is None or not all(re.fullmatch(r"(?i)JP\d{0,3}", each) for each in texts):
+        return None
+    return tuple(each.upper() for each in texts)
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+_Reader: TypeAlias = tuple[Callable[[object], Any], tuple[str, str]]
+
 #: Key -> reader, (what it takes, an example as TOML).
-_READERS: dict[str, tuple[Callable[[object], Any], tuple[str, str]]] = {
+_READERS: dict[str, _Reader] = {
     "python": (_python, ("the path of an interpreter or a virtual environment", '".venv"')),
     "axis_name": (_axis_name, ("an identifier", '"batch"')),
     "devices": (_devices, ("a device count or a list of different device ids", "4")),
     "backend": (_backend, (f"one of {', '.join(Backend)}", '"pmap"')),
     "timeout": (_timeout, ("a positive number of seconds", "600")),
+}
+
+
+_DEFAULTS = {key: _READERS[key] for key in ("axis_name", "devices", "backend", "timeout")}
+_NAMES = (_texts, ("a list of argument names", '["x"]'))
+_TABLES: dict[str, tuple[type, dict[str, _Reader]]] = {
+    "check": (
+        CheckConfig,
+        {
+            "select": (_codes, ("a list of codes", '["JP1"]')),
+            "ignore": (_codes, ("a list of codes", '["JP113"]')),
+            "exclude": (_texts, ("a list of glob patterns", '["vendor/*"]')),
+            "run": (_flag, ("true or false", "false")),
+        },
+    ),
+    "targets": (
+        TargetConfig,
+        {
+            "inputs": (_text, ("FILE::callable or module:callable", '"train.py::make_inputs"')),
+            "arg": (_texts, ("a list of NAME=SPEC texts", '["x=f32[24,8]"]')),
+            **dict.fromkeys(("shard", "replicate", "static", "key", "donate"), _NAMES),
+            **{name: _DEFAULTS[name] for name in ("axis_name", "devices", "backend")},
+        },
+    ),
+    "paths": (PathConfig, _DEFAULTS),
 }
 
 
@@ -185,7 +321,8 @@ def _line_of(text: str, key: str) -> int:
     for number, line in enumerate(text.split("\n"), 1):
         header = re.match(r"\s*\[+\s*(.*?)\s*\]", line)
         if header:
-            inside = header[1].replace('"', "").replace("'", "").replace(" ", "") == TABLE
+            plain = header[1].replace('"', "").replace("'", "").replace(" ", "")
+            inside = plain == TABLE or plain.startswith(f"{TABLE}.")
             if re.search(rf"\.\s*{name}(\s*\.|$)", header[1]):
                 found = number
         elif inside and re.match(rf"\s*{name}\s*[=.]", line):

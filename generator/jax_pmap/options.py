@@ -87,6 +87,10 @@ def codes(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
 
 
+#: Options that give arguments their roles; given by hand, those of pyproject.toml do not count.
+_ROLES = ("shard", "replicate", "static", "key", "donate")
+
+
 def one_of(option: str, text: str, known: Sequence[str]) -> str:
     """`text`, if it is one of `known`."""
     if text not in known:
@@ -146,6 +150,10 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     Raises:
         RefusalError: JP018, naming the option, its value and what it takes.
     """
+    config, own = config.for_target(options["target"])
+    options = {**options, "inputs": options["inputs"] or own.inputs}
+    given = any(options[name] for name in _ROLES)
+    options |= {name: options[name] or getattr(own, name) for name in (*(() if given else _ROLES), "arg")}
     _check_roles(options)
     _check_run(options)
     return Request(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from jax_pmap.checking.rule import chosen
 from jax_pmap.checking.snippets import Page, check_pages
 from jax_pmap.checking.static import ABOUT, check_text
 from jax_pmap.checking.suppress import unsuppressed
-from jax_pmap.config import project_root
+from jax_pmap.config import project_root, read_config
 from jax_pmap.model import DEFAULT_TIMEOUT, Refusal, RefusalError, Span, refused
 from jax_pmap.sources import decode, project_files, read_bytes
 
@@ -91,6 +92,13 @@ def check(request: CheckRequest, say: Say = quiet) -> CheckReport | Refusal:
 
 
 def _check(request: CheckRequest, say: Say) -> CheckReport:
+    settings = read_config(request.directory).check
+    request = dataclasses.replace(
+        request,
+        select=request.select or settings.select,
+        ignore=request.ignore or settings.ignore,
+        run=request.run and settings.run,
+    )
     wanted = _wanted(request)
     if request.text is not None:
         return _check_one_text(request, request.text, wanted)
@@ -196,10 +204,13 @@ def files_of(request: CheckRequest) -> Iterator[tuple[Path, str]]:
         RefusalError: JP018, for a path that is not there.
     """
     seen: set[Path] = set()
+    excluded = read_config(request.directory).check.exclude
     for text in request.paths or (".",):
         path = request.directory / text
         if path.is_dir():
-            found: Iterator[Path] = project_files(path, SUFFIXES)
+            found: Iterator[Path] = (
+                p for p in project_files(path, SUFFIXES) if not _is_excluded(p, excluded)
+            )
         elif path.is_file():
             found = iter([path])
         else:
@@ -213,6 +224,18 @@ def files_of(request: CheckRequest) -> Iterator[tuple[Path, str]]:
             if each not in seen:
                 seen.add(each)
                 yield each, _shown(each, request.directory)
+
+
+def _is_excluded(path: Path, patterns: tuple[str, ...]) -> bool:
+    """Whether a pattern fits `path`, or a folder above it, from the project root."""
+    if not patterns:
+        return False
+    full = path.resolve()
+    root = project_root(full.parent)
+    name = full.relative_to(root).as_posix()
+    parts = name.split("/")
+    names = ["/".join(parts[: i + 1]) for i in range(len(parts))]
+    return any(fnmatch.fnmatch(each, pattern.rstrip("/")) for each in names for pattern in patterns)
 
 
 def _shown(path: Path, directory: Path) -> str:
