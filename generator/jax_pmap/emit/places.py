@@ -311,7 +311,9 @@ class Body:
         if isinstance(node, cst.Name) and (side_of is None or is_constant(node)):
             wanted = node.value in self.local_names
         elif isinstance(node, cst.Attribute) and side_of is None:
-            wanted = root_name(node) in self.local_names
+            # What a call or an operation gives has no name: ``solve(a, b).T``.
+            root = root_name(node)
+            wanted = root is None or root in self.local_names
         free = not wanted and isinstance(node, cst.Name | cst.Attribute) and parent is not None
         if wanted or free:
             number = self._next_point()

@@ -329,17 +329,16 @@ class Observer:
 
     def _drop_useless(self, state: _State, events: Sequence[Event]) -> bool:
         """Take back fresh collectives whose value is still not whole."""
-        kinds: dict[int, list[Event]] = {}
+        # The first time round a loop: later ones may vary for another reason.
+        first: dict[int, Event] = {}
         for event in events:
-            kinds.setdefault(event.point, []).append(event)
+            first.setdefault(event.point, event)
         dropped = False
         for sync, point in state.fresh:
-            seen = kinds.get(point, [])
             paths = None if sync.paths == ("",) else sync.paths
             helped = all(
                 leaf["kind"] == "replicated"
-                for event in seen
-                for leaf in event.leaves
+                for leaf in (first[point].leaves if point in first else ())
                 if paths is None or leaf["path"] in paths
             )
             if not helped and sync in state.syncs:

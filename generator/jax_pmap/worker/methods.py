@@ -536,6 +536,7 @@ def observe_code(request: Answer) -> Answer:
                 raise Problem(
                     "reference", summary(error), error=describe_exception(error, "<jax-pmap")
                 ) from error
+        recorder.most = count * observe.largest(TARGET.whole[key][0])
         try:
             sharded = function(request["code"], request["prelude"])
             parts = observe.shard_run(

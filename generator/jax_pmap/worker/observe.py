@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,12 +17,19 @@ from .work import work
 RECORDER = "__jax_pmap__"
 
 
+def largest(events: Sequence[dict[str, Any]]) -> int:
+    """Elements of the largest array in `events`."""
+    return max((math.prod(leaf.get("shape", ())) for event in events for leaf in event["leaves"]), default=0)
+
+
 class Recorder:
     """Collects what tapped code passes through it while a function is traced."""
 
     def __init__(self, results: Sequence[int] = ()) -> None:
         #: Points of the returned values, whose containers are always wanted.
         self.results = frozenset(results)
+        #: Elements of a value at which a trace ends: a collective in a loop may multiply it each time.
+        self.most = math.inf
         self.reset()
 
     def reset(self) -> None:
@@ -45,6 +53,8 @@ class Recorder:
             if kind in ("array", "key"):
                 entry["index"] = len(self.arrays)
                 entry["shape"], entry["dtype"] = list(leaf.shape), str(leaf.dtype)
+                if leaf.size > self.most:
+                    raise OverflowError(f"a value grows to shape {tuple(leaf.shape)}")
                 if self.axis_name is not None:
                     entry["varies"] = self.axis_name in varying_axes(leaf)
                 self.arrays.append(jax.random.key_data(leaf) if kind == "key" else leaf)

@@ -1,0 +1,72 @@
+# flags: gen forward --inputs this::inputs
+import jax.numpy as jnp
+import numpy as np
+
+
+def forward(weights, x):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+        x = (x - x.mean(axis=0)) / jnp.sqrt(x.var(axis=0) + 1e-5)
+    return jnp.linalg.solve(jnp.eye(4), x.T).T
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    weights = [rng.normal(size=(4, 4)).astype("float32") for _ in range(3)]
+    return weights, rng.normal(size=(24, 4)).astype("float32")
+# output
+"""Data-parallel `forward`: same call and same results as layers.py::forward, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=0)
+def p_forward(weights, x):
+    """`forward` on one device's share; `x` leaves are (devices, per_device, ...)."""
+    for w in weights:
+        x = jnp.tanh(x @ w)
+        x = (x - jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)) / jnp.sqrt(
+            jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True).var(axis=0) + 1e-5
+        )
+    return jnp.linalg.solve(jnp.eye(4), x.T).T
+
+
+def shard(x):
+    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    devices = jax.local_devices()
+    count = len(devices)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        name = f"x{jax.tree_util.keystr(path)}"
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"forward: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices; "
+                f"pass a multiple of {count}"
+            )
+
+    x = jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), x
+    )
+    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
+    return jax.device_put(x, sharding)
+
+
+def unshard(tree):
+    """(devices, per_device, ...) -> (devices * per_device, ...)."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree
+    )
+
+
+def forward(weights, x):
+    return unshard(p_forward(weights, shard(x)))
