@@ -196,3 +196,43 @@ def test_options_that_cannot_be_meant(trainer: Project):
     trainer.refused("JP018", "verify", "train.py::p_step", *two, "--layout", "stcked", says=("stcked",))
     trainer.refused("JP007", "verify", "train.py::p_step", *two, "--layout", "x=devices", says=("`x`",))
     trainer.refused("JP002", "verify", "train.py::p_stp", *two)
+
+
+DROPOUT = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def loss(w, x, key):
+        h = x @ w
+        keep = jax.random.bernoulli(key, 0.8, h.shape)
+        return jnp.mean(jnp.where(keep, h / 0.8, 0.0) ** 2)
+
+
+    def folded(w, x, key):
+        key = jax.random.fold_in(key, jax.lax.axis_index("b"))
+        return jax.lax.pmean(loss(w, x, key), "b")
+
+
+    def shared(w, x, key):
+        return jax.lax.pmean(loss(w, x, key), "b")
+
+
+    p_folded = jax.pmap(folded, axis_name="b", in_axes=(None, 0, None), out_axes=None)
+    p_shared = jax.pmap(shared, axis_name="b", in_axes=(None, 0, None), out_axes=None)
+
+
+    def inputs(seed=0):
+        random = np.random.default_rng(seed)
+        return random.normal(size=(5, 3)), random.normal(size=(24, 5)), jax.random.key(seed)
+"""
+
+
+def test_keys_of_hand_written_code(project: Project):
+    project.write("drop.py", DROPOUT)
+    project.options += ["--against", "drop.py::loss", "--inputs", "drop.py::inputs", "--devices", "2"]
+    result = project.run("verify", "drop.py::p_folded")
+    assert result.exit_code == 0, result.stderr
+    says = ("every device draws the same numbers for other examples",)
+    project.refused("JP045", "verify", "drop.py::p_shared", says=says, exit_code=1)

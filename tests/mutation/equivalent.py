@@ -9,7 +9,11 @@ from mutation.faults import Mutant
 from mutation.sources import Source
 
 #: Fault and source -> why its mutants there compute the same. Looked at one by one.
+SCALED = "sums and counts are scaled alike, a count is 0 or at least 1, and only their ratio is returned"
 ARGUED: dict[tuple[str, str], str] = {
+    ("synchronised_twice", "per_example"): SCALED,
+    ("factor_of_count", "per_example"): SCALED,
+    ("a_thousandth_off", "per_example"): SCALED,
     ("padding_counted", "default_reduction"): "a row of zeros adds nothing to a sum of tanh(x)",
     ("padding_counted", "early_return"): "a row of zeros has the weight zero",
 }

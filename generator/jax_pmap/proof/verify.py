@@ -61,6 +61,8 @@ class Run:
     #: The problem that kept the parallel function from being there at all.
     problem: WorkerProblem | None = None
     checks: list[Answer] = dataclasses.field(default_factory=list)
+    #: Whether random numbers were drawn, the same on every share.
+    equal_draws: bool = False
 
     def ends(self, layout: Mapping[str, str]) -> int:
         """How well a call in `layout` ended, -1 where there was none."""
@@ -177,6 +179,7 @@ class _Verification:
         pairs = chain(loaded.described, roles, whole["tree"], outputs, facts.returned_names)
         return {
             **roles.request(),
+            "global_view": False,
             "chain": [[argument, steps_into(where)] for argument, where in pairs],
             "steps": STEPS if pairs else 2,
             "path": str(self.source.path),
@@ -301,14 +304,15 @@ class _Verification:
         def prove(run: Run) -> None:
             if run not in able:
                 return
-            run.checks = run.session.ask(
+            answer = run.session.ask(
                 "prove_parallel",
                 f"proving on {run.devices} devices",
                 **question,
                 layout=layout,
                 count=run.devices,
                 with_given=run is able[-1],
-            )["checks"]
+            )
+            run.checks, run.equal_draws = answer["checks"], answer["equal_draws"]
 
         self._each(prove)
         failed = [run for run in able if "failure" in run.checks[-1]]
@@ -335,12 +339,20 @@ class _Verification:
                 python_version=self.runs[-1].session.versions["python"],
                 replicas_identical=True,
                 notes=tuple(self._notes(layout, able, loaded)),
+                equal_draws=any(run.equal_draws for run in able),
             ),
             assumed_inputs=loaded.assumed,
         )
 
     def _notes(self, layout: Mapping[str, str], able: list[Run], loaded: Loaded) -> Iterator[str]:
         yield from loaded.notes
+        for argument in loaded.described:
+            keyed = any(leaf["category"] == "key" for leaf in argument["leaves"])
+            if keyed and layout[argument["name"]] != "whole" and any(run.equal_draws for run in able):
+                yield (
+                    f"`{argument['name']}` was given as equal keys; that every device gets another one "
+                    "where numbers are drawn for examples is up to whoever calls it"
+                )
         for run in self.runs:
             if run.skipped is not None:
                 yield run.skipped
@@ -371,6 +383,8 @@ class _Verification:
             error = failure["error"]
             reason = f"`{self.name}` fails {where}: {error['type']}: {first_line(error['message'])}"
             details = error_details(error)
+        elif failure["what"] == "draws":
+            reason = f"the random numbers of `{self.name}` are wrong: {where} {failure['why']}"
         elif failure["what"] == "replicas":
             reason = f"{output} is not the same on every device: {where} {failure['why']}"
             cause = likeliest_cause({**failure, "precision": run.checks[-1]["precision"]}, devices)

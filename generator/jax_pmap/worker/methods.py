@@ -672,7 +672,7 @@ def prove_parallel(request: Answer) -> Answer:
         request["count"],
         with_given=request["with_given"],
     )
-    return {"checks": checks}
+    return {"checks": checks, "equal_draws": trials.question.repeat}
 
 
 def search_inputs(request: Answer) -> Answer:

@@ -94,7 +94,8 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
         if form == "whole":
             continue
         # From the host: an array that lies on the devices keeps its place there when it is stacked.
-        leaves, tree = jax.tree.flatten(to_host(values[name]))
+        value = values[name] if traced(values[name]) else to_host(values[name])
+        leaves, tree = jax.tree.flatten(value)
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
             if axis is not None:
@@ -106,6 +107,11 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
                 leaves[index] = stacked([leaf] * count)
         out[name] = jax.tree.unflatten(tree, leaves)
     return out
+
+
+def traced(value: Any) -> bool:
+    """Whether any leaf is seen while a function is traced, and has no numbers."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
 def stacked(parts: Sequence[Any]) -> Any:
@@ -143,6 +149,8 @@ def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: in
     for axis in range(len(shape)):
         if shape[axis] == count and shape[:axis] + shape[axis + 1 :] == want:
             copies = [take(leaf, axis, i) for i in range(count)]
+            if traced(leaf):
+                return copies[0]
             bits = [prove.host(copy) for copy in copies]
             if any(part.tobytes() != bits[0].tobytes() for part in bits):
                 raise prove.Differs(
@@ -193,7 +201,9 @@ class Caller:
 
     def __call__(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as the reference does."""
-        laid = put(values, self.axes, self.layout, self.count)
+        # Copies: code that changes NumPy arrays in place must not change what it is held against.
+        own = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, values)
+        laid = put(own, self.axes, self.layout, self.count)
         out = called(self.function, self.signature, laid)
         return taken(out, self.want, self.count) if self.raw else out
 

@@ -1,5 +1,6 @@
 """Which runs make up a proof: on which inputs, in which precision, on which device counts."""
 
+import dataclasses
 import inspect
 import itertools
 import types
@@ -380,4 +381,22 @@ def prove_parallel(
         return Caller(function, signature, question.axes, layout, count, trial.results[0])
 
     size = arguments.batch_size(question.data[0], question.axes) // count * count
-    return check_count(trials, make, inconsistent, count, size, with_given=with_given)
+    checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
+    # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.
+    keyed = [name for name, form in layout.items() if form != "whole" and holds_key(question.data[0][name])]
+    if question.repeat and not keyed and "failure" not in checks[-1]:
+        shape = trials.at("given", 0, size, question.period(size, count))[0]
+        own = dataclasses.replace(question, invoke=lambda run, values: run(values))
+        found = noise.own_draws(own, make(shape), inconsistent, count, size)
+        if "failure" in found:
+            checks.append({"devices": count, "precision": "given", **found})
+    return checks
+
+
+def holds_key(value: Any) -> bool:
+    """Whether a key is among the leaves of a value, typed or raw."""
+    return any(
+        arguments.is_key(leaf)
+        or (str(getattr(leaf, "dtype", "")) == "uint32" and arguments.shape_of(leaf)[-1:] in ((2,), (4,)))
+        for leaf in jax.tree.leaves(value)
+    )
