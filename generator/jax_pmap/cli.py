@@ -269,9 +269,7 @@ def plan(**options: Any) -> int:
     return _answer(options, _plan)
 
 
-_VERIFY = (
-    "inputs arg shard replicate static key devices python timeout memory output_format quiet verbose no_color"
-)
+_VERIFY = "run inputs arg shard replicate static key devices python timeout memory output_format quiet verbose no_color"
 
 
 @main.command(
@@ -489,8 +487,9 @@ def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None
     from jax_pmap import options as read
     from jax_pmap.config import read_config
 
-    asked = {"axis_name": None, "backend": None, "donate": (), "helper": (), "no_proof": False}
-    request = read.request({**asked, **options, "target": options["against"]}, read_config(Path.cwd()))
+    # What the form of emitted code is asked with means nothing here.
+    unasked = {p.name: () if p.multiple else None for p in plan.params if isinstance(p, _Option)}
+    request = read.request({**unasked, **options, "target": options["against"]}, read_config(Path.cwd()))
 
     from jax_pmap.pipeline import verify as hold
 
