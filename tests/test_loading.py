@@ -346,3 +346,66 @@ def test_a_notebook_is_read_as_its_code_cells(project):
     project.write("train.py", "def train_step(x): return x")
     result = project.run("plan", "train_step", "--no-proof", "--arg", "x=f32[24]")
     assert "train.py::train_step" in result.stdout + result.stderr
+
+
+def test_what_changes_a_needed_name_is_needed(project):
+    """Tables that decorators fill, attributes set later, globals set by functions, arguments changed."""
+    project.write(
+        "train.py",
+        """
+        import functools
+        import jax.numpy as jnp
+        import no_such_module
+
+        TABLE = {}
+
+        def register(name):
+            def wrap(function):
+                TABLE[name] = function
+                return function
+            return wrap
+
+        @register("square")
+        def square(x): return x**2
+
+        @functools.singledispatch
+        def convert(x): return x
+
+        @convert.register
+        def _(x: int): return x + 1
+
+        class Base:
+            scale = 1.0
+            def loss(self, x): return loss(x) * self.scale
+
+        def loss(x): return jnp.mean(x)
+
+        Base.scale = 3.0
+        counter = 0
+        counter += 2
+
+        def setup():
+            global EXTRA
+            EXTRA = 5.0
+
+        setup()
+        config = {"a": 1.0}
+
+        def fill(settings): settings["b"] = 2.0
+
+        fill(config)
+        no_such_module.log(config)
+
+        def step(x):
+            value = TABLE["square"](jnp.mean(x)) * Base().loss(x)
+            return value * counter * EXTRA * config["b"] + convert(1)
+        """,
+    )
+    result = project.run("gen", "train.py::step", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    assert "which is given `config` and may change it, was left out" in notes(result)
+    namespace = {}
+    exec(compile(result.stdout, "train_pmap.py", "exec"), namespace)
+    assert namespace["Base"].scale == 3.0
+    assert namespace["counter"] * namespace["EXTRA"] * namespace["config"]["b"] == 20.0
+    assert list(namespace["TABLE"]) == ["square"]

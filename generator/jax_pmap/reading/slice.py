@@ -132,6 +132,8 @@ class Module:
                 registers = root != "jax" and "regist" in getattr(called, "attr", "").lower()
                 if root and (root not in self.imported or registers):
                     yield root
+                if isinstance(called, ast.Name):  # `@register("name")`, which fills a table
+                    yield from self._globals_changed(called.id, frozenset())
             return
         for node in own_nodes([statement]):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -149,6 +151,20 @@ class Module:
                 elif isinstance(called, ast.Name) and called.id not in self.functions:
                     yield called.id  # `FLAGS(sys.argv)`
 
+    def _globals_changed(self, name: str, seen: frozenset[str]) -> set[str]:
+        """Names of the module that a call of one of its functions assigns or changes in place."""
+        function = self.functions.get(name)
+        if function is None or name in seen:
+            return set()
+        nodes = list(ast.walk(function))
+        local = {node.arg for node in nodes if isinstance(node, ast.arg)} | bound_names(function.body)
+        found = _changed_inside(function) - local - self.imported
+        found |= {each for node in nodes if isinstance(node, ast.Global) for each in node.names}
+        for node in nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found |= self._globals_changed(node.func.id, seen | {name})
+        return found
+
     def _changed_by_call(self, call: ast.Call, name: str) -> Iterator[str]:
         """Arguments that a function of the file changes, and the globals it assigns."""
         if name in _CHANGERS and call.args and (root := _root(call.args[0])):
@@ -156,7 +172,7 @@ class Module:
         function = self.functions.get(name)
         if function is None:
             return
-        yield from (n for node in ast.walk(function) if isinstance(node, ast.Global) for n in node.names)
+        yield from self._globals_changed(name, frozenset())
         changed = _changed_inside(function)
         names = [parameter.arg for parameter in parameters(function.args)]
         for parameter, value in [
@@ -279,7 +295,8 @@ class Module:
             text="\n".join(lines) + "\n",
             definitions=tuple(definitions),
             imports=tuple(dict.fromkeys(imports)),
-            names=frozenset().union(*(unit.binds for unit in kept)),
+            # A function may bind a needed name by `global`.
+            names=frozenset().union(*(unit.binds | (unit.changes & wanted) for unit in kept)),
             left_out=tuple(
                 (unit.first, unit.last)
                 for unit in self.units
