@@ -269,13 +269,17 @@ def plan(**options: Any) -> int:
     return _answer(options, _plan)
 
 
-_VERIFY = "run inputs arg shard replicate static key devices python timeout memory output_format quiet verbose no_color"
+#: Options of the other commands that `verify` takes as well.
+_VERIFY = frozenset(
+    {"run", "inputs", "arg", "shard", "replicate", "static", "key", "devices", "python", "timeout", "memory"}
+    | {"output_format", "quiet", "verbose", "no_color"}
+)
 
 
 @main.command(
     cls=_Command,
     short_help="Prove a multi-device function that you wrote.",
-    params=[option for option in plan.params if option.name in _VERIFY.split()],
+    params=[option for option in plan.params if option.name in _VERIFY],
     epilog="""\
 \b
 Examples:

@@ -11,6 +11,7 @@ from mutation.sources import Source
 #: Fault and source -> why its mutants there compute the same. Looked at one by one.
 SCALED = "sums and counts are scaled alike, a count is 0 or at least 1, and only their ratio is returned"
 ARGUED: dict[tuple[str, str], str] = {
+    ("results_swapped", "rmse"): "the square of a difference is the same the other way round",
     ("synchronised_twice", "per_example"): SCALED,
     ("factor_of_count", "per_example"): SCALED,
     ("a_thousandth_off", "per_example"): SCALED,
