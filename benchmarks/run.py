@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import checks
 import growth
 import sources
 from timing import ratio_of_medians, timed
@@ -57,7 +58,8 @@ def with_proof(folder, repeat):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=3, help="repetitions of each time (default 3)")
-    parser.add_argument("--only", choices=("no-proof", "proof", "statements", "leaves"), help="one row alone")
+    rows = ("no-proof", "proof", "statements", "leaves", "check", "generated")
+    parser.add_argument("--only", choices=rows, help="one row alone")
     options = parser.parse_args()
     held = []
     with tempfile.TemporaryDirectory() as name:
@@ -70,6 +72,10 @@ def main():
             held.append(growth.statements(folder, GENERATE))
         if options.only in (None, "leaves"):
             held.append(growth.leaves(folder, GENERATE))
+        if options.only in (None, "check"):
+            held.append(checks.unrelated(folder, options.repeat))
+        if options.only in (None, "generated"):
+            held.append(checks.proved_again(folder, GENERATE))
     return 0 if all(held) else 1
 
 

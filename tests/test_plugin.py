@@ -152,12 +152,13 @@ def test_command_lines_are_ones_the_tool_takes(command_file: tuple[str, str]) ->
     text, cli = command_file
     _, body = split(text)
     lines = command_lines(body, cli)
-    assert {words[0] for words in lines} == {"plan", "gen", "explain"}
+    assert {words[0] for words in lines} == {"plan", "gen", "explain", "check"}
     assert len(lines) >= 5
     for words in lines:
         assert words[0] in main.commands, words
         used = {word.partition("=")[0] for word in words[1:] if word.startswith("-")}
         assert used <= options(main.commands[words[0]]), words
+        main.commands[words[0]].make_context(words[0], words[1:], parent=click.Context(main))
 
 
 def test_options_named_in_the_text_exist(command_file: tuple[str, str]) -> None:
