@@ -56,6 +56,7 @@ def emit(
         )
     if carried:
         _check_copies(target, plan, carried)
+    _check_script(target, plan)
     syncs = () if backend is Backend.JIT else plan.syncs
     adapted = _adapted(target, syncs)
     text = function_text(target.parsed)
@@ -140,7 +141,10 @@ def _adapted(target: Target, syncs: tuple[Sync, ...]) -> list[Adapted]:
     """The functions beside the target that syncs stand in, in the order of the file."""
     out = []
     for node in target.parsed.tree.body:
-        if isinstance(node, ast.FunctionDef) and node is not target.parsed.definition:
+        if isinstance(node, ast.FunctionDef) and node not in (
+            *target.parsed.enclosing,
+            target.parsed.definition,
+        ):
             if not any(node.lineno <= sync.span.line <= (node.end_lineno or 0) for sync in syncs):
                 continue
             source = dataclasses.replace(target.source, qualname=node.name)
@@ -180,6 +184,24 @@ def _docstring(target: Target) -> str | None:
 def _module_names(source: Source) -> frozenset[str]:
     """Names the target's module has in the worker: its own, or another where that means another module."""
     return frozenset({source.module, f"{source.module}_"})
+
+
+def _check_script(target: Target, plan: Plan) -> None:
+    """Refuse to name classes of a script: imported, it is a second module with classes of its own.
+
+    Raises:
+        RefusalError: JP008.
+    """
+    trees = [plan.output_axes, *(argument.axes for argument in plan.arguments)]
+    own = [name for tree in trees for module, name in type_imports(collapse(tree)) if module == "__main__"]
+    if own:
+        raise refused(
+            "JP008",
+            f"`{target.source.shown_path}` runs as a script and defines `{own[0]}`, which the emitted file "
+            "must name: imported from there, it would be another class than that of the caller's values",
+            f"Move `{own[0]}` to a module of its own, or edit the file itself with --in-place",
+            target.facts.span,
+        )
 
 
 def _check_copies(target: Target, plan: Plan, carried: Slice) -> None:

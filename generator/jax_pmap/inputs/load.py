@@ -9,10 +9,11 @@ from pathlib import Path
 
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
-from jax_pmap.inputs.module import import_target
+from jax_pmap.inputs.module import import_target, needed_names
 from jax_pmap.model import Request, refused
+from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
-from jax_pmap.reading.slice import Slice
+from jax_pmap.reading.slice import Module, Slice
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session, WorkerProblem, error_details, error_span
 
@@ -35,7 +36,12 @@ def load(session: Session, target: Target, request: Request, say: Callable[[str]
         captured = capture(session, target, request, say)
         at = f" ({captured.called_at})" if captured.called_at else ""
         note = f"the arguments are those of the first call in `{request.run}`{at}"
-        return Loaded(captured.described, (), None, (note,))
+        # The emitted file is another one: what it takes from this file has to be there for it.
+        module, needed = Module(target.parsed), needed_names(target)
+        carried = None
+        if is_notebook(target.source.path) or module.work() is not None or module.under_guard(needed):
+            carried = module.slice_for(needed)
+        return Loaded(captured.described, (), carried, (note,))
     say(f"loading {target.source.shown_path}")
     imported = import_target(session, target, request)
     described, assumed = _inputs(session, target, request, say)

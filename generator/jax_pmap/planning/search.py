@@ -16,20 +16,16 @@ from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.folds import FOLD, find_folds
 from jax_pmap.planning.merge import merge_neighbours
+from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.observe import Observation, Observer
 from jax_pmap.planning.plan import chain, is_literal, plain_constants, plan_arguments, plan_outputs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.structure import check_structure
-from jax_pmap.reading.decorators import COMPILERS, MAPPERS
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session, error_details, error_span, first_line
 
-#: Methods that change a dict or a list.
-MUTATORS = frozenset(
-    {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
-)
 #: Refusals of explicit collectives that the compiler's global view does not share.
 COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
 #: Assignments of roles that are observed before giving up.
@@ -77,7 +73,7 @@ def find_plan(
             "Return only arrays and numbers; keep strings and functions outside",
             facts.span,
         )
-    _check_mutation(target, loaded)
+    check_mutation(target, loaded)
     session.ask("precision", "tracing the function", statics=finder.statics)
     first: Refusal | None = None
     for number, roles in enumerate(finder.candidates()):
@@ -184,47 +180,6 @@ def reference_runs(session: Session, target: Target, finder: Any) -> dict[str, A
         error_span(error, session.directory, target.source) or facts.span,
         error_details(error),
     )
-
-
-def _check_mutation(target: Target, loaded: Loaded) -> None:
-    """A compiled function changes copies of its arguments; the caller of the original sees the change."""
-    if any(decorator.name in COMPILERS | MAPPERS for decorator in target.facts.decorators):
-        return
-    containers = {
-        a["name"]
-        for a in loaded.described
-        if isinstance(a["tree"], dict) and a["tree"]["kind"] in ("dict", "list")
-    }
-    nodes = sorted(
-        (
-            n
-            for n in ast.walk(target.parsed.definition)
-            if isinstance(n, ast.Name | ast.Call) and hasattr(n, "lineno")
-        ),
-        key=lambda node: (node.lineno, node.col_offset),
-    )
-    changed = {
-        id(node.value)
-        for node in ast.walk(target.parsed.definition)
-        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del)
-    } | {
-        id(node.func.value)
-        for node in nodes
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
-    }
-    for node in nodes:
-        if not isinstance(node, ast.Name) or node.id not in containers:
-            continue
-        if isinstance(node.ctx, ast.Store):
-            containers.discard(node.id)
-        elif id(node) in changed:
-            raise refused(
-                "JP049",
-                f"`{target.facts.name}` changes its argument `{node.id}` in place; on several devices that "
-                "changes a copy",
-                f"Copy it first (`{node.id} = dict({node.id})`) and return what changed",
-                target.parsed.span(node),
-            )
 
 
 def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Request) -> Refusal | None:

@@ -1,0 +1,89 @@
+"""Changes made in place that a compiled function makes to a copy, or not at all."""
+
+from __future__ import annotations
+
+import ast
+
+from jax_pmap.inputs.load import Loaded
+from jax_pmap.model import refused
+from jax_pmap.reading.decorators import COMPILERS, MAPPERS
+from jax_pmap.reading.target import Target
+
+#: Methods that change a dict or a list.
+MUTATORS = frozenset(
+    {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
+)
+
+
+def check_mutation(target: Target, loaded: Loaded) -> None:
+    """A compiled function changes copies of its arguments; the caller of the original sees the change.
+
+    What it changes outside itself, of ``self`` or of a list beside it, changes once, while tracing.
+
+    Raises:
+        RefusalError: JP049, at the place of the change.
+    """
+    if any(decorator.name in COMPILERS | MAPPERS for decorator in target.facts.decorators):
+        return
+    _check_held(target)
+    containers = {
+        a["name"]
+        for a in loaded.described
+        if isinstance(a["tree"], dict) and a["tree"]["kind"] in ("dict", "list")
+    }
+    nodes = sorted(
+        (
+            n
+            for n in ast.walk(target.parsed.definition)
+            if isinstance(n, ast.Name | ast.Call) and hasattr(n, "lineno")
+        ),
+        key=lambda node: (node.lineno, node.col_offset),
+    )
+    changed = {
+        id(node.value)
+        for node in ast.walk(target.parsed.definition)
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del)
+    } | {
+        id(node.func.value)
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
+    }
+    for node in nodes:
+        if not isinstance(node, ast.Name) or node.id not in containers:
+            continue
+        if isinstance(node.ctx, ast.Store):
+            containers.discard(node.id)
+        elif id(node) in changed:
+            raise refused(
+                "JP049",
+                f"`{target.facts.name}` changes its argument `{node.id}` in place; on several devices that "
+                "changes a copy",
+                f"Copy it first (`{node.id} = dict({node.id})`) and return what changed",
+                target.parsed.span(node),
+            )
+
+
+def _check_held(target: Target) -> None:
+    """Refuse to change what the function holds from outside: its object, enclosing variables, globals."""
+    facts = target.facts
+    held = {facts.receiver, *facts.closure_names, *facts.module_names} - {""}
+    for node in ast.walk(target.parsed.definition):
+        place: ast.expr | None = None
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            place = node
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            # `tx.update(grads)` with its result used changes nothing.
+            called = node.value.func
+            if isinstance(called, ast.Attribute) and called.attr in MUTATORS:
+                place = called.value
+        root = place
+        while isinstance(root, ast.Subscript | ast.Attribute):
+            root = root.value
+        if place is not None and isinstance(root, ast.Name) and root.id in held:
+            raise refused(
+                "JP049",
+                f"`{facts.name}` changes `{target.parsed.segment(place)}`, which is not its own; on devices "
+                "that happens once, while tracing",
+                "Return the new value, and have the caller keep it",
+                target.parsed.span(place),
+            )

@@ -1,0 +1,341 @@
+"""Targets and their arguments taken from a run of the user's program, through the real command."""
+
+import json
+import textwrap
+
+import pytest
+
+from jax_pmap.inputs.program import read_program
+from jax_pmap.model import RefusalError
+
+pytest_plugins = ["project"]
+
+#: One program whose functions are reached in many ways: `python train.py HOW`.
+TRAIN = '''
+import argparse
+import functools
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+X = np.random.default_rng(0).normal(size=(24, 3)).astype("f4")
+
+
+def make_train_step(model, tx):
+    def masked(params, batch):
+        error = (model(params, batch["x"]) - batch["y"]) ** 2
+        return jnp.sum(error * batch["mask"]) / jnp.sum(batch["mask"])
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def train_step(params, opt_state, batch):
+        loss, grads = jax.value_and_grad(masked)(params, batch)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    return train_step
+
+
+class Base:
+    def scaled(self, x):
+        return x * 2.0
+
+
+class Trainer(Base):
+    def __init__(self, rate):
+        self.rate, self.__hidden, self.seen = rate, 3.0, 0
+        self.compiled = jax.jit(self.step, static_argnums=(2,))
+
+    def step(self, w, x, power=functools.partial(int, 2)()):
+        """Uses what only a method has."""
+        return w - self.rate * self.__hidden * jnp.mean(super().scaled(x) ** power, axis=0)
+
+    def counted(self, x):
+        self.seen += 1
+        return x.mean()
+
+    @staticmethod
+    def total(x):
+        return x.sum()
+
+    @classmethod
+    def largest(cls, x):
+        return x.max()
+
+
+def swallowed(x):
+    return x.mean()
+
+
+def threaded(x):
+    return x.mean()
+
+
+def scanned(c, x):
+    return c + x.mean(), None
+
+
+def differentiated(w, x):
+    return jnp.mean((x @ w) ** 2)
+
+
+def mapped(x):
+    return x.sum()
+
+
+def never(x):
+    return x.sum()
+
+
+def main(how):
+    def inner(c, x):
+        return c + FACTOR * x.mean()
+
+    if how == "factory":
+        tx = optax.adam(1e-2)
+        params = {"w": jnp.ones((3,))}
+        step = make_train_step(lambda p, x: x @ p["w"], tx)
+        batch = {"x": X, "y": X.sum(axis=1), "mask": (np.arange(24) % 5 > 1).astype("f4")}
+        step(params, tx.init(params), batch)
+    elif how == "method":
+        Trainer(0.1).compiled(jnp.ones(3), X, 2)
+    elif how == "others":
+        Trainer(0.1).total(X)
+        Trainer.largest(X)
+        Trainer(0.1).counted(X)
+        inner(0.5, X)
+    elif how == "swallow":
+        while True:
+            try:
+                swallowed(X)
+            except BaseException:
+                print("caught")
+    elif how == "thread":
+        threading.Thread(target=threaded, args=(X,)).start()
+        time.sleep(1000)
+    elif how == "scan":
+        jax.jit(lambda xs: jax.lax.scan(scanned, 0.5, xs))(X.reshape(1, 24, 3))
+    elif how == "grad":
+        jax.grad(differentiated)(jnp.ones(3), X)
+    elif how == "vmap":
+        jax.vmap(mapped)(X)
+    elif how == "stdin":
+        input("name? ")
+    elif how == "fail":
+        open("no/such/data.npz")
+
+
+FACTOR = 2.0
+if __name__ == "__main__":
+    main(sys.argv[1])
+'''
+
+
+@pytest.fixture
+def train(project):
+    project.write("train.py", TRAIN)
+    return project
+
+
+def planned(project, target, run):
+    result = project.run("plan", target, "--run", run, "--output-format", "json")
+    assert result.exit_code == 0, result.stdout + result.stderr
+    assert result.files == set()
+    plan = json.loads(result.stdout)["plan"]
+    assert plan["notes"][0].startswith(f"the arguments are those of the first call in `{run}`")
+    return plan
+
+
+def syncs(plan):
+    return [(sync["op"], sync["value"]) for sync in plan["syncs"]]
+
+
+# --- what is reached ----------------------------------------------------------------------
+
+
+def test_a_step_made_by_a_factory(train):
+    plan = planned(train, "train_step", "python train.py factory")
+    assert plan["target"] == "train.py::make_train_step.train_step"
+    # Inside `masked`, which stands beside the step in the factory and holds a model of its own.
+    assert ("psum", 'jnp.sum(batch["mask"])') in [(op, value.replace("'", '"')) for op, value in syncs(plan)]
+    train.refused(
+        "JP050",
+        *("gen", "train_step", "--run", "python train.py factory"),
+        says=("needs what that one holds: `masked`, `tx`", "--in-place"),
+        exit_code=1,
+    )
+
+
+def test_a_method_compiled_where_it_is_bound(train):
+    plan = planned(train, "train.py::Trainer.step", "python train.py method")
+    roles = {argument["name"]: argument["role"] for argument in plan["arguments"]}
+    assert roles == {"self": "static", "w": "replicated", "x": "batch", "power": "static"}
+    assert [op for op, _ in syncs(plan)] == ["pmean"]
+
+
+@pytest.mark.parametrize(
+    ("target", "how", "op"),
+    [
+        ("Trainer.largest", "others", "pmax"),
+        ("swallowed", "swallow", "pmean"),
+        ("threaded", "thread", "pmean"),
+        ("scanned", "scan", "pmean"),
+        ("differentiated", "grad", "pmean"),
+    ],
+)
+def test_ways_to_be_called(train, target, how, op):
+    assert op in [each for each, _ in syncs(planned(train, f"train.py::{target}", f"python train.py {how}"))]
+
+
+def test_a_nested_function_that_needs_nothing_around_it_is_emitted(train):
+    result = train.run("gen", "train.py::main.inner", "--run", "python -m train others", "-o", "inner.py")
+    assert result.exit_code == 0, result.stderr
+    text = (train.folder / "inner.py").read_text()
+    assert "from train import FACTOR" in text
+    assert "--run 'python -m train others'" in text
+    # The same, and a static method, without a run.
+    assert train.run("plan", "train.py::Trainer.total", "--arg", "x=f32[24,3]").exit_code == 0
+
+
+def test_a_test_that_calls_it(train):
+    train.write(
+        "tests/test_train.py",
+        """
+        import numpy as np
+        import pytest
+
+        import train
+
+
+        def test_first():
+            raise RuntimeError("another test")
+
+
+        @pytest.fixture
+        def x(tmp_path):
+            return np.ones((24, 3)) * np.arange(24)[:, None]
+
+
+        def test_never(x, capfd):
+            assert train.never(x) > 0
+            (open("left.txt", "w")).close()
+        """,
+    )
+    run = "python -m pytest -q tests/test_train.py::test_never"
+    assert [op for op, _ in syncs(planned(train, "train.py::never", run))] == ["psum"]
+    train.refused(
+        "JP019",
+        *("plan", "train.py::never", "--run", "python -m pytest tests/test_train.py::test_first"),
+        says=("RuntimeError: another test", "tests/test_train.py:8:"),
+    )
+
+
+# --- what is not --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "run", "code", "says"),
+    [
+        ("never", "python train.py nothing", "JP019", ("ends without calling `never`",)),
+        (
+            "never",
+            "python train.py stdin",
+            "JP019",
+            ("EOFError", "standard input, which is closed", "train.py:"),
+        ),
+        ("never", "python train.py fail", "JP019", ("FileNotFoundError", "no/such/data.npz", "train.py:")),
+        ("never", "python train.py", "JP019", ("IndexError",)),
+        ("never", "python -c 'raise SystemExit(3)'", "JP019", ("exit code 3", "never loads `train.py`")),
+        ("main.inner", "python -c 'import train'", "JP019", ("before the definition of `main.inner`",)),
+        ("mapped", "python train.py vmap", "JP020", ("jax.vmap", "one example at a time")),
+    ],
+)
+def test_programs_that_do_not_get_there(train, target, run, code, says):
+    train.refused(code, "plan", f"train.py::{target}", "--run", run, says=says)
+
+
+def test_a_method_that_changes_its_object(train):
+    train.refused(
+        "JP049",
+        *("plan", "train.py::Trainer.counted", "--run", "python train.py others"),
+        says=("changes `self.seen`", "train.py:48:"),
+        exit_code=1,
+    )
+
+
+def test_a_program_without_end(train):
+    train.write("forever.py", "import train\nwhile True:\n    pass\n")
+    words = ("plan", "train.py::never", "--run", "python forever.py", "--timeout", "6")
+    train.refused("JP010", *words, says=("forever.py", "6 s"))
+
+
+def test_a_program_that_forks_changes_folders_and_leaves(train):
+    train.write(
+        "wild.py",
+        """
+        import os
+        import sys
+
+        import train
+
+        if os.fork() == 0:
+            train.never(train.X)
+            os._exit(0)
+        os.wait()
+        os.chdir("/")
+        sys.argv.clear()
+        sys.stdout = None
+        try:
+            train.never(train.X)
+        finally:
+            sys.exit(4)
+        """,
+    )
+    assert [op for op, _ in syncs(planned(train, "train.py::never", "python wild.py"))] == ["psum"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--run", "python trian.py"), ("no file `trian.py`", "Did you mean `train.py`?")),
+        (("--run", "make train"), ("`make` is not known",)),
+        (("--run", "cd x && python train.py"), ("for a shell",)),
+        (("--run", "python 'train.py"), ("Close the quotes",)),
+        (("--run", "python -u"), ("without a program",)),
+        (("--run", ""), ("names no program",)),
+        (("--run", "python train.py", "--inputs", "train.py::make"), ("Drop one",)),
+        (("--run", "python train.py", "--arg", "x=f32[8]"), ("Drop one",)),
+        (("--run", "python train.py", "--no-proof"), ("runs nothing",)),
+    ],
+)
+def test_options_that_name_no_program(train, words, says):
+    train.refused("JP018", "plan", "train.py::never", *words, says=says)
+
+
+# --- command lines ------------------------------------------------------------------------
+
+
+def test_command_lines_are_read_as_python_reads_them(tmp_path):
+    (tmp_path / "train.py").touch()
+    read = read_program("A=1 B='x y' uv run python3.11 -W ignore -u train.py --steps 1 -m x", tmp_path)
+    assert (read.kind, read.what, read.args) == (
+        "script",
+        str(tmp_path / "train.py"),
+        ("--steps", "1", "-m", "x"),
+    )
+    assert (read.name, read.first, dict(read.environment)) == (
+        "train.py",
+        str(tmp_path),
+        {"A": "1", "B": "x y"},
+    )
+    read = read_program(".venv/bin/python -m pkg.train --fast", tmp_path)
+    assert (read.kind, read.what, read.args) == ("module", "pkg.train", ("--fast",))
+    assert read.python == tmp_path / ".venv/bin/python"
+    assert read_program("pytest -q t.py::f", tmp_path).first is None
+    assert read_program("python -m pytest t.py", tmp_path).kind == "pytest"
+    with pytest.raises(RefusalError):
+        read_program(textwrap.dedent("python train.py | tee log"), tmp_path)
