@@ -140,11 +140,9 @@ class Adapted:
 def _adapted(target: Target, syncs: tuple[Sync, ...]) -> list[Adapted]:
     """The functions beside the target that syncs stand in, in the order of the file."""
     out = []
+    own = (*target.parsed.enclosing, target.parsed.definition)
     for node in target.parsed.tree.body:
-        if isinstance(node, ast.FunctionDef) and node not in (
-            *target.parsed.enclosing,
-            target.parsed.definition,
-        ):
+        if isinstance(node, ast.FunctionDef) and node not in own:
             if not any(node.lineno <= sync.span.line <= (node.end_lineno or 0) for sync in syncs):
                 continue
             source = dataclasses.replace(target.source, qualname=node.name)
