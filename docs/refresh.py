@@ -60,6 +60,32 @@ def with_rules(text: str) -> str:
     )
 
 
+def reference() -> str:
+    """The page of all diagnostics."""
+    from jax_pmap import diagnostics
+
+    made = (
+        "Every code, as `jax-pmap explain` prints it. Made by `docs/refresh.py` from the files of the codes."
+    )
+    parts = [f"# Diagnostics\n\n{made}\n"]
+    for code in diagnostics.codes():
+        entry = diagnostics.find(code)
+        parts.append(
+            f"## {code}: {entry.title}\n\n{entry.meaning}\n\n{entry.why}\n\n**Cure.** {entry.cure}\n"
+        )
+        parts.append(_shown(entry.example, entry.example_language))
+        if entry.fixed:
+            parts.append("Instead:\n\n" + _shown(entry.fixed, entry.fixed_language))
+    return "\n".join(parts)
+
+
+def _shown(code: str, language: str) -> str:
+    """A block that is not run: it is wrong on purpose, or stands for another project."""
+    if language == "console":
+        return f"```text\n{code.strip()}\n```\n"
+    return f"<!-- jax-pmap: skip -->\n```python\n{code.strip()}\n```\n"
+
+
 def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a `jax-pmap` command line."""
     return subprocess.run(
@@ -74,6 +100,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def main() -> None:
     """Refresh every page that shows output."""
+    (REPOSITORY / "docs" / "diagnostics.md").write_text(reference(), encoding="utf-8")
     for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         if "<!-- output of:" not in text:

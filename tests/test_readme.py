@@ -41,6 +41,8 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for match in FENCE.finditer(text):
         before = text[: match.start()].rstrip().rpartition("\n")[2]
+        if before == "<!-- jax-pmap: skip -->":
+            continue
         marker = re.fullmatch(r"<!-- output of: (.*) -->", before)
         line = text.count("\n", 0, match.start()) + 1
         found.append(Block(match[1], match[2], line, marker[1] if marker else ""))
@@ -144,6 +146,22 @@ def test_every_rule_is_in_the_table() -> None:
     for code in diagnostics.codes():
         if "JP100" < code < "JP150":
             assert f"| {code} | {diagnostics.find(code).title} |" in text, "run docs/refresh.py"
+
+
+def test_the_reference_is_the_diagnostics() -> None:
+    sys.path.insert(0, str(REPOSITORY / "docs"))
+    try:
+        from refresh import reference
+    finally:
+        sys.path.pop(0)
+    page = REPOSITORY / "docs" / "diagnostics.md"
+    assert page.read_text(encoding="utf-8") == reference(), "run docs/refresh.py"
+
+
+def test_every_page_is_in_the_site() -> None:
+    nav = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (REPOSITORY / "docs").glob("*.md"):
+        assert f" {page.name}" in nav, page.name
 
 
 def test_pages_were_found() -> None:

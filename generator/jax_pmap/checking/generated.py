@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import difflib
+import importlib
 import os
 import re
 import threading
@@ -84,6 +85,9 @@ def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: 
         else:
             todo.append((index, each, *early))
     if todo:
+        # Before there are threads: two that import one of these at once find it half made.
+        for name in ("black", "jinja2", "libcst", "jax_pmap.emit.unit", "jax_pmap.planning.search"):
+            importlib.import_module(name)
         with Pool() as pool, concurrent.futures.ThreadPoolExecutor(lanes(len(todo))) as threads:
 
             def one(item: tuple[int, Task, Recorded, str]) -> Outcome:

@@ -4,7 +4,7 @@ from jax_pmap.diagnostics.base import Diagnostic
 
 DIAGNOSTIC = Diagnostic(
     code="JP059",
-    title="an argument holds what is neither an array nor a constant",
+    title="an argument holds what is neither array nor constant",
     exit_code=1,
     meaning=(
         "One argument holds, beside its arrays, something that is no array and cannot be hashed: an "

@@ -20,11 +20,12 @@ DIAGNOSTIC = Diagnostic(
         " devices=4 -->` for another number of devices than 8."
     ),
     example="""\
-$ printf '```python\nimport jax\njax.pmap(axis_name=1)\n```\n' > page.md
+$ printf '~~~python\\nimport jax\\njax.pmap(axis_name=1)\\n~~~\\n' > page.md
 $ jax-pmap check page.md
 """,
     fixed="""\
-$ jax-pmap check --fix page.md
+$ printf '~~~python\\nimport jax\\nf = jax.pmap(abs)\\n~~~\\n' > page.md
+$ jax-pmap check page.md
 """,
     fixed_language="console",
 )

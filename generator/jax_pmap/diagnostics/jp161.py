@@ -10,11 +10,12 @@ DIAGNOSTIC = Diagnostic(
     why=("What is shown is what readers compare their own output with."),
     cure=("Put the output that the message shows into the page, or take the shown output out."),
     example="""\
-$ printf '>>> 1 + 1\n3\n' > page.md
+$ printf '>>> 1 + 1\\n3\\n' > page.md
 $ jax-pmap check page.md
 """,
     fixed="""\
-$ jax-pmap check page.md --ignore JP161
+$ printf '>>> 1 + 1\\n2\\n' > page.md
+$ jax-pmap check page.md
 """,
     fixed_language="console",
 )

@@ -15,11 +15,12 @@ DIAGNOSTIC = Diagnostic(
         "Take the marker out, or name the error that is raised: `<!-- jax-pmap: expect-error TypeError -->`."
     ),
     example="""\
-$ printf '<!-- jax-pmap: expect-error -->\n```python\nimport jax\n```\n' > page.md
+$ printf '<!-- jax-pmap: expect-error -->\\n~~~python\\nimport jax\\n~~~\\n' > page.md
 $ jax-pmap check page.md
 """,
     fixed="""\
-$ jax-pmap check page.md --ignore JP162
+$ printf '~~~python\\nimport jax\\n~~~\\n' > page.md
+$ jax-pmap check page.md
 """,
     fixed_language="console",
 )
