@@ -114,6 +114,12 @@ def test_a_file_that_does_not_parse_is_said():
     assert (found.code, found.span.line) == ("JP005", 2)
 
 
+def test_a_file_that_is_nested_too_deeply_is_said():
+    """Of a depth that Python itself still reads."""
+    (found,) = check_text("import jax\npmap = jax.pmap\nx = " + "1 + " * 3000 + "1\n", "snippet.py")
+    assert (found.code, "nested too deeply" in found.message) == ("JP005", True)
+
+
 def test_fixes_keep_line_endings_and_make_an_import_once():
     text = "import jax\r\n\r\nf = jax.pmap(axis_name='a')\r\ng = jax.pmap(axis_name='b')\r\n"
     mended, count = apply_edits(text, check_text(text, "snippet.py"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from jax_pmap.checking.findings import Finding, sorted_findings
 from jax_pmap.checking.suppress import unsuppressed
-from jax_pmap.model import RefusalError
+from jax_pmap.model import RefusalError, Span
 
 #: Mistakes that end in an error: code that catches it shows it on purpose.
 _RAISE = frozenset({"JP101", "JP102", "JP103", "JP108", "JP109", "JP115", "JP116"})
@@ -24,16 +25,24 @@ def check_text(text: str, shown: str) -> list[Finding]:
         text: the decoded text of a file.
         shown: the file's name in messages.
     """
-    from jax_pmap.checking.mapped import Mappings
-    from jax_pmap.checking.module import Module
-    from jax_pmap.checking.rule import rules
     from jax_pmap.sources import parse
 
     try:
         tree = parse(text, shown)
+        return _check_tree(text, shown, tree)
     except RefusalError as error:
         assert error.refusal.span is not None
         return [Finding("JP005", error.refusal.reason, error.refusal.hint, error.refusal.span)]
+    except RecursionError:
+        reason = f"`{shown}` is nested too deeply to be read"
+        return [Finding("JP005", reason, "Break up its longest expression.", Span(shown, 1))]
+
+
+def _check_tree(text: str, shown: str, tree: ast.Module) -> list[Finding]:
+    from jax_pmap.checking.mapped import Mappings
+    from jax_pmap.checking.module import Module
+    from jax_pmap.checking.rule import rules
+
     module = Module(text, shown, tree)
     mappings = Mappings(module)
     caught = module.caught_lines()
