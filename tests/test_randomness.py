@@ -157,6 +157,28 @@ def test_every_way_to_a_key_is_followed(project):  # noqa: F811
     assert "key folded with the device's index" in result.words
 
 
+def test_a_reduction_of_noise_alone_is_synchronised(project):  # noqa: F811
+    project.write(
+        "noise.py",
+        source("""
+    def noisy(x, key):
+        noise = jax.random.normal(key, x.shape)
+        fake = jnp.mean(jnp.tanh(jax.random.normal(jax.random.fold_in(key, 1), x.shape)))
+        return x + noise - noise.mean(0), fake, jnp.max(noise)
+
+
+    def inputs(seed):
+        return rows(seed, 16, 3), jax.random.PRNGKey(seed)
+"""),
+    )
+    result = project.run("plan", "noise.py::noisy", "--inputs", "noise.py::inputs", "--output-format", "json")
+    assert result.exit_code == 0, result.stderr
+    syncs = [(sync["op"], sync["value"]) for sync in json.loads(result.stdout)["plan"]["syncs"]]
+    assert ("pmean", "noise.mean(0)") in syncs
+    assert [op for op, _ in syncs].count("pmean") == 2
+    assert [op for op, _ in syncs].count("pmax") == 1
+
+
 def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(project):  # noqa: F811
     project.write(
         "each.py",

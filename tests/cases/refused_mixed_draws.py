@@ -12,4 +12,4 @@ def jitter(key, w, x):
 
 def inputs(seed):
     return jax.random.key(seed), np.ones(7, "float32"), np.ones((24, 5), "float32")
-# refused JP051 line 8: random numbers that belong to examples are drawn from the key `key`, so it has to be another on every device, but it is many keys here, not one
+# refused JP051 line 8: random numbers that belong to examples are drawn from the key `key`, so it has to be another on every device, but numbers that all devices share are drawn from it too

@@ -260,11 +260,13 @@ def _observe_variants(
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
     count = next(count for count in (8, 4, 2, 1) if size >= 2 * count)
-    # Which keys to fold is found anew once the collectives are settled.
+    # Which keys to fold does not depend on the plan; where a share fails without its collectives, it is
+    # found when they are there.
     start = tuple(sync for sync in saved.syncs if sync.op != FOLD) if saved is not None else ()
-    base = observer.observe(roles, {}, count, start)
+    folds = find_folds(observer, roles, {}, count, start)
+    base = observer.observe(roles, {}, count, start if isinstance(folds, Refusal) else (*start, *folds))
     if isinstance(base, Refusal):
-        return base
+        return folds if isinstance(folds, Refusal) else base
     if request.backend is not Backend.JIT:
         check_structure(target, roles)
     if base.share is not None and base.share > MOST_OF_IT:
@@ -295,13 +297,14 @@ def _observe_variants(
     if unseen is not None:
         return unseen
     syncs = minimal(observer, roles, count, syncs, target)
-    folds: tuple[Sync, ...] = ()
     for variant in variants:
-        found = find_folds(observer, roles, variant, count, (*syncs, *folds))
+        found = find_folds(observer, roles, variant, count, syncs)
         if isinstance(found, Refusal):
             return found
-        folds += found
-    final = dataclasses.replace(base, syncs=(*merge_neighbours(body, syncs), *folds))
+        syncs += found
+    folds = tuple(sync for sync in syncs if sync.op == FOLD)
+    collectives = tuple(sync for sync in syncs if sync.op != FOLD)
+    final = dataclasses.replace(base, syncs=(*merge_neighbours(body, collectives), *folds))
     return final, tuple(variants), values, reached
 
 
@@ -389,7 +392,7 @@ def minimal(
     if not target.facts.collectives:
         return syncs
     kept = list(syncs)
-    for sync in syncs:
+    for sync in (sync for sync in syncs if sync.op != FOLD):
         fewer = [other for other in kept if other is not sync]
         outcome = observer.observe(roles, {}, count, fewer)
         if not isinstance(outcome, Refusal) and len(outcome.syncs) == len(fewer):

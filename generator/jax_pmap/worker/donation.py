@@ -40,8 +40,8 @@ def check_donation(
 ) -> list[Answer]:
     """Two chained calls on placed inputs, which must leave every array alone that is not donated."""
     question, axis_name = trials.question, emitted.axis_name
-    period = question.period(size, count)
-    expected, allowed = trials.at("given", 0, size, period)
+    shares = question.shares(size, count)
+    expected, allowed = trials.at("given", 0, size, shares)
     checks: list[Answer] = []
     mesh = Mesh(np.array(jax.devices()[:count]), (axis_name,))
 
@@ -81,7 +81,7 @@ def check_donation(
         }
 
     for place in (on_first, on_all):
-        with prove.x64(question.precision("given")), repeat_draws(period):
+        with prove.x64(question.precision("given")), repeat_draws(shares):
             placed = copy.copy(expected)
             placed.results = expected.results[:2]
             placed.values = [place(expected.values[0])]

@@ -361,13 +361,20 @@ def survey(
     devices = jax.devices()[:count]
     mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=devices)
     try:
-        before, after = follow(whole), follow(jax.make_jaxpr(mapped)(*leaves))
+        parts = jax.make_jaxpr(mapped)(*leaves)
+        before, after = follow(whole), follow(parts)
     except Unfollowed as error:
         return {"unfollowed": f"inside `{error}`"}
     if len(before.draws) != len(after.draws):
         return {"unfollowed": f"{len(before.draws)} times on the whole batch, {len(after.draws)} on a share"}
     numbers = {place: number for number, place in enumerate(after.marks)}
-    kept = {place for result in after.results for place in result.marks}
+    # Keys of examples may be returned: they are split over the devices like the examples.
+    kept = {
+        place
+        for result, old, new in zip(after.results, whole.out_avals, parts.out_avals, strict=True)
+        if old.shape == new.shape[1:]
+        for place in result.marks
+    }
     return {
         "draws": [
             {

@@ -2,15 +2,19 @@
 
 Numbers drawn for examples cannot be those of one device: on a share, jax draws another set from
 the same key. To compare a function with itself on shares all the same, both are run with a
-generator whose numbers repeat along every axis with the period of one share. Whole and shares then
-draw equal numbers for equal examples, while a permutation, a sort or anything else that mixes
-examples still comes out differently.
+generator that knows where a share lies in the whole. Its keys carry the number of a block: an
+element of a draw gets its number from its place within its block and from the sum of its block and
+its key's. On the whole batch the blocks of a draw are the shares, in order; on a share there is one
+block, and the key carries the device's index, once it was folded with it. So equal examples get
+equal numbers, different shares get different ones, and whatever mixes examples (a permutation, the
+mean of some noise over the batch) still comes out differently.
 """
 
 import contextlib
 import functools
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -35,6 +39,9 @@ HOLDERS = [
 #: refused as unequal.
 SAMPLING: dict[str, Any] = getattr(jax.random.split, "__globals__", {})
 GATE = "_check_prng_key"
+#: The second word of a key holds the number of a block above as many bits.
+BLOCK_BITS = 16
+BELOW_BLOCK = np.uint32((1 << BLOCK_BITS) - 1)
 
 
 def mixed(word: Any) -> Any:
@@ -45,42 +52,69 @@ def mixed(word: Any) -> Any:
     return word ^ (word >> 16)
 
 
-def positions(shape: tuple[int, ...], period: int) -> Any:
-    """A word for every element of `shape` that repeats along each axis with `period`."""
-    word = jnp.full(shape, 0x9E3779B9, jnp.uint32)
-    for axis in range(len(shape)):
-        place = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-        word = mixed(word + place % np.uint32(period) + np.uint32(1))
-    return word
+@dataclass(frozen=True)
+class Shares:
+    """How a batch of `rows` is cut: into shares of `size`, the last of which may be shorter."""
+
+    size: int
+    rows: int
+
+    def places(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """For every element of a draw of `shape`, a word for its place in its block, and its block."""
+        word = jnp.full(shape, 0x9E3779B9, jnp.uint32)
+        block = jnp.zeros(shape, jnp.uint32)
+        for axis, length in enumerate(shape):
+            place = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+            if length and length % self.rows == 0:
+                unit = np.uint32(length // self.rows * self.size)
+                block, place = block + place // unit, place % unit
+            word = mixed(word + place + np.uint32(1))
+        return word, block
+
+
+def block_of(key: Any) -> Any:
+    """The block a key carries: the upper half of its second word."""
+    return key[1] >> BLOCK_BITS
+
+
+def moved(key: Any, blocks: Any) -> Any:
+    """`key` for as many blocks further on."""
+    return key.at[1].add(jnp.asarray(blocks).astype(jnp.uint32) << BLOCK_BITS)
 
 
 def digest(key: Any) -> Any:
-    """One word made of all words of a key."""
-    word = jnp.uint32(0)
-    for index in range(key.shape[0]):
-        word = mixed(word ^ (key[index] + np.uint32(0x9E3779B9)))
+    """One word made of a key, but for its block."""
+    word = mixed(key[0] + np.uint32(0x9E3779B9))
+    for index in range(1, key.shape[0]):
+        part = key[index] & BELOW_BLOCK if index == 1 else key[index]
+        word = mixed(word ^ (part + np.uint32(0x85EBCA6B)))
     return word
 
 
 def child(key: Any, word: Any) -> Any:
-    """The key that follows from `key` and a number."""
+    """The key that follows from `key` and a number, in the same block."""
     start = mixed(digest(key) ^ mixed(word))
-    return jnp.stack([mixed(start + np.uint32(index)) for index in range(key.shape[0])])
+    words = jnp.stack([mixed(start + np.uint32(index)) for index in range(key.shape[0])])
+    return words.at[1].set((words[1] & BELOW_BLOCK) | (key[1] & ~BELOW_BLOCK))
 
 
 @functools.cache
-def repeating(period: int, key_shape: tuple[int, ...]) -> Any:
-    """The generator for shares of `period` examples, with keys of `key_shape` words."""
+def repeating(shares: Shares, key_shape: tuple[int, ...]) -> Any:
+    """The generator for `shares`, with keys of `key_shape` words."""
 
     def seed(number: Any) -> Any:
         return child(jnp.zeros(key_shape, jnp.uint32), number)
 
     def split(key: Any, shape: tuple[int, ...]) -> Any:
-        words = positions(tuple(shape), period).reshape(-1)
-        return jax.vmap(lambda word: child(key, word))(words).reshape(*shape, *key_shape)
+        words, blocks = (part.reshape(-1) for part in shares.places(tuple(shape)))
+        keys = jax.vmap(lambda word, block: moved(child(key, word), block))(words, blocks)
+        return keys.reshape(*shape, *key_shape)
 
     def random_bits(key: Any, bit_width: int, shape: tuple[int, ...]) -> Any:
-        high = mixed(digest(key) ^ positions(tuple(shape), period))
+        words, blocks = shares.places(tuple(shape))
+        # The carried block has 16 bits, and so has the sum.
+        block = (block_of(key) + blocks) & BELOW_BLOCK
+        high = mixed(mixed(digest(key) ^ words) + block)
         if bit_width == 64:
             low = mixed(high + np.uint32(1))
             return (high.astype(jnp.uint64) << 32) | low.astype(jnp.uint64)
@@ -89,7 +123,9 @@ def repeating(period: int, key_shape: tuple[int, ...]) -> Any:
 
     def fold_in(key: Any, number: Any) -> Any:
         # Numbers of examples, such as those of an arange, start again on every share.
-        return child(key, jnp.asarray(number).astype(jnp.uint32) % np.uint32(period))
+        number = jnp.asarray(number).astype(jnp.uint32)
+        size = np.uint32(shares.size)
+        return moved(child(key, number % size), number // size)
 
     return jax.extend.random.define_prng_impl(
         key_shape=key_shape,
@@ -97,29 +133,29 @@ def repeating(period: int, key_shape: tuple[int, ...]) -> Any:
         split=split,
         random_bits=random_bits,
         fold_in=fold_in,
-        name=f"repeating{period}",
-        tag=f"repeat{period}",
+        name=f"shares_{shares.size}_{shares.rows}",
+        tag=f"shares{shares.size}of{shares.rows}",
     )
 
 
 @contextlib.contextmanager
-def repeat_draws(period: int | None) -> Iterator[None]:
+def repeat_draws(shares: Shares | None) -> Iterator[None]:
     """Let every key draw from `repeating`; None changes nothing.
 
     Typed keys carry their generator with them: those in arguments go through `rekeyed` before, so that a
     loop gets and gives back keys of one type; others are changed as they are used.
     """
-    if period is None:
+    if shares is None:
         yield
         return
     saved = dict(REGISTRY)
     offset = jax.config.jax_random_seed_offset
     for name, impl in saved.items():
-        REGISTRY[name] = repeating(period, tuple(impl.key_shape))._impl
+        REGISTRY[name] = repeating(shares, tuple(impl.key_shape))._impl
     for holder in HOLDERS:
         vars(holder)["threefry_prng_impl"] = REGISTRY["threefry2x32"]
     # Part of the key of jax's caches, so that nothing compiled with another generator is used again.
-    jax.config.update("jax_random_seed_offset", period)
+    jax.config.update("jax_random_seed_offset", 1009 * shares.size + shares.rows)
     fold_in, axis_index = jax.random.fold_in, jax.lax.axis_index
     indices: list[Any] = []
 
@@ -127,18 +163,24 @@ def repeat_draws(period: int | None) -> Iterator[None]:
         indices.append(axis_index(axis_name))
         return indices[-1]
 
-    def fold_in_unless_index(key: Any, data: Any) -> Any:
-        # A fold with the device's own index only keeps the draws of the devices apart.
-        return key if any(data is index for index in indices) else fold_in(key, data)
+    def fold_in_or_move(key: Any, data: Any) -> Any:
+        if not any(data is index for index in indices):
+            return fold_in(key, data)
+        # A fold with the device's own index keeps the draws of the devices apart: its share is that block.
+        words = jax.random.key_data(key)
+        if words.ndim != 1:
+            return fold_in(key, data)
+        there = moved(words, data)
+        return jax.random.wrap_key_data(there, impl=jax.random.key_impl(key)) if is_key(key) else there
 
     gate = SAMPLING.get(GATE)
 
     def rekeying_gate(name: str, key: Any, **options: Any) -> Any:
         assert gate is not None
         # Only to look at a key changes nothing, and `rekeyed` itself does it.
-        return gate(name, key if name == "key_data" else rekeyed(key, period), **options)
+        return gate(name, key if name == "key_data" else rekeyed(key, shares), **options)
 
-    jax.random.fold_in, jax.lax.axis_index = fold_in_unless_index, marked_index
+    jax.random.fold_in, jax.lax.axis_index = fold_in_or_move, marked_index
     if gate is not None:
         SAMPLING[GATE] = rekeying_gate
     try:
@@ -154,13 +196,23 @@ def repeat_draws(period: int | None) -> Iterator[None]:
             vars(holder)["threefry_prng_impl"] = THREEFRY
 
 
-def rekeyed(value: Any, period: int | None) -> Any:
+def rekeyed(value: Any, shares: Shares | None) -> Any:
     """`value` with its typed keys made keys of `repeating`; None changes nothing."""
 
     def one(leaf: Any) -> Any:
         if not is_key(leaf) or leaf.dtype._impl not in OWN:
             return leaf
         words = jax.random.key_data(leaf)
-        return jax.random.wrap_key_data(words, impl=repeating(period, words.shape[leaf.ndim :]))
+        return jax.random.wrap_key_data(words, impl=repeating(shares, words.shape[leaf.ndim :]))
 
-    return value if period is None else jax.tree.map(one, value)
+    return value if shares is None else jax.tree.map(one, value)
+
+
+def looks_raw(leaf: Any) -> bool:
+    """Whether an array may be a raw key, the words of a typed one, or several of them."""
+    return bool(leaf.dtype == np.uint32 and leaf.ndim and leaf.shape[-1] in (2, 4))
+
+
+def without_block(leaf: Any) -> Any:
+    """The words of keys without the block they carry."""
+    return jnp.asarray(leaf).at[..., 1].set(leaf[..., 1] & BELOW_BLOCK)

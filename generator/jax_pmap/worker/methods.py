@@ -11,7 +11,7 @@ import numpy as np
 
 from . import arguments, capture, donation, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
-from .generator import rekeyed, repeat_draws
+from .generator import Shares, rekeyed, repeat_draws
 from .server import Answer, Problem, describe_exception, summary, text_of
 
 SEED = 20260
@@ -481,13 +481,14 @@ def observing_data(request: Answer, axes: LeafAxes) -> list[Values]:
     # Inputs made with another seed may differ in shape; they are left to the proof.
     form = str(describe(data[0]))
     data = [values for values in data if str(describe(values)) == form]
-    period = share_of(data[0], axes, request["count"])
-    return [rekeyed(arguments.to_float64(values) if wide else values, period) for values in data]
+    shares = shares_of(data[0], axes, request["count"])
+    return [rekeyed(arguments.to_float64(values) if wide else values, shares) for values in data]
 
 
-def share_of(values: Values, axes: LeafAxes, count: int) -> int | None:
-    """Rows of one share: the period of the draws while a function is compared with itself, or None."""
-    return max(1, arguments.batch_size(values, axes) // count) if TARGET.draws else None
+def shares_of(values: Values, axes: LeafAxes, count: int) -> Shares | None:
+    """The shares that random numbers are drawn for while a function is compared with itself."""
+    rows = arguments.batch_size(values, axes)
+    return Shares(-(-rows // count), rows) if TARGET.draws and rows else None
 
 
 def observe_code(request: Answer) -> Answer:
@@ -498,7 +499,7 @@ def observe_code(request: Answer) -> Answer:
     axes, statics, count = leaf_axes(request), request["statics"], request["count"]
     wide = "float64" in TARGET.eps
     data = observing_data(request, axes)
-    recorder = observe.Recorder(request["results"])
+    recorder = observe.Recorder(request["results"], blocks=TARGET.draws)
     namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
 
     def function(code: str, prelude: str) -> Callable[..., Any]:
@@ -516,7 +517,7 @@ def observe_code(request: Answer) -> Answer:
             count,
         )
     )
-    with prove.x64(wide or TARGET.x64), repeat_draws(share_of(data[0], axes, count)):
+    with prove.x64(wide or TARGET.x64), repeat_draws(shares_of(data[0], axes, count)):
         if key not in TARGET.whole:
             packed = Packed(data[0], statics)
             compiled = observe.run_whole(

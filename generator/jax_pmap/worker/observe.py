@@ -11,6 +11,7 @@ import numpy as np
 
 from . import kinds
 from .arguments import LeafAxes, Packed, Values, category, cut, invoke, shards, skeleton
+from .generator import looks_raw, without_block
 from .work import work
 
 #: The name tapped code calls; the generator's weaver writes it.
@@ -25,7 +26,9 @@ def largest(events: Sequence[dict[str, Any]]) -> int:
 class Recorder:
     """Collects what tapped code passes through it while a function is traced."""
 
-    def __init__(self, results: Sequence[int] = ()) -> None:
+    def __init__(self, results: Sequence[int] = (), *, blocks: bool = False) -> None:
+        #: Whether keys carry the number of a block, which is no part of what they are.
+        self.blocks = blocks
         #: Points of the returned values, whose containers are always wanted.
         self.results = frozenset(results)
         #: Elements of a value at which a trace ends: a collective in a loop may multiply it each time.
@@ -57,7 +60,11 @@ class Recorder:
                     raise OverflowError(f"a value grows to shape {tuple(leaf.shape)}")
                 if self.axis_name is not None:
                     entry["varies"] = self.axis_name in varying_axes(leaf)
-                self.arrays.append(jax.random.key_data(leaf) if kind == "key" else leaf)
+                array = jax.random.key_data(leaf) if kind == "key" else leaf
+                if self.blocks and looks_raw(array):
+                    # A folded key differs between devices, and is still the key it is on the whole batch.
+                    entry["key"], array = True, without_block(array)
+                self.arrays.append(array)
             elif kind != "opaque":
                 entry["value"] = leaf
             leaves.append(entry)
@@ -342,4 +349,4 @@ def note_varying(
         return
     for typed, event in zip(tables[-1], events, strict=True):
         for one_type, leaf in zip(typed["leaves"], event["leaves"], strict=False):
-            leaf["varies"] = one_type.get("varies", False)
+            leaf["varies"] = one_type.get("varies", False) and "key" not in leaf

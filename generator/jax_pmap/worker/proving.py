@@ -14,7 +14,7 @@ from . import arguments, load, noise, prove
 from .arguments import LeafAxes, Values
 from .donation import check_donation
 from .explain import explain, explain_copies
-from .generator import rekeyed, repeat_draws
+from .generator import Shares, rekeyed, repeat_draws
 from .parallel import Caller, Layout, attempt, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
@@ -56,7 +56,7 @@ class Question:
     x64: bool
     #: Whether the reference draws random numbers.
     draws: bool
-    #: Whether those repeat on every share of the batch, so that one device and several draw equal ones.
+    #: Whether those are drawn by a generator that gives one device and several equal ones.
     repeat: bool = False
     #: Whether the reference itself uses a mapped axis.
     own_axes: bool = False
@@ -80,9 +80,9 @@ class Question:
             plans += [("given", index) for index in range(len(self.data))]
         return plans
 
-    def period(self, size: int, count: int) -> int | None:
-        """The period of the draws for a batch of `size` on `count` devices, see `repeat_draws`."""
-        return max(1, size // count) if self.repeat else None
+    def shares(self, rows: int, count: int) -> Shares | None:
+        """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
+        return Shares(-(-rows // count), rows) if self.repeat and rows else None
 
     def precision(self, kind: str) -> bool:
         """The 64-bit mode of a precision."""
@@ -94,16 +94,16 @@ class Trials:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self._made: dict[tuple[str, int, int, int | None], tuple[Trial, Bounds]] = {}
+        self._made: dict[tuple[str, int, int, Shares | None], tuple[Trial, Bounds]] = {}
 
-    def at(self, kind: str, index: int, size: int, period: int | None) -> tuple[Trial, Bounds]:
+    def at(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds.
 
-        Random numbers repeat with `period`.
+        Random numbers are drawn for `shares`.
         """
-        asked = (kind, index, size, period)
+        asked = (kind, index, size, shares)
         if asked not in self._made:
-            with repeat_draws(period):
+            with repeat_draws(shares):
                 self._made[asked] = self._make(*asked)
         return self._made[asked]
 
@@ -116,15 +116,15 @@ class Trials:
         with prove.x64(question.precision(kind)):
             return Trial(question.reference, values, question.chain, steps)
 
-    def _make(self, kind: str, index: int, size: int, period: int | None) -> tuple[Trial, Bounds]:
+    def _make(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.rounding["given"]
-        values = rekeyed(arguments.cut(self.values(index), question.axes, size), period)
+        values = rekeyed(arguments.cut(self.values(index), question.axes, size), shares)
         trial = self._run(kind, index, values)
         if kind == "float64":
             measure = None if question.draws else self._run("given", index, values)
         elif question.wide:
             # The same run is the measure of rounding for both precisions.
-            measure = None if question.draws else self.at("float64", index, size, period)[0]
+            measure = None if question.draws else self.at("float64", index, size, shares)[0]
         else:
             measure = trial
         eps, own = question.eps[kind], question.rounding[kind]
@@ -148,12 +148,12 @@ class Trials:
             values = arguments.exaggerate(values, question.axes, question.settled)
         return arguments.vary_numbers(values, question.settled, SEED + index)
 
-    def left_domain(self, index: int, size: int, period: int | None) -> bool:
+    def left_domain(self, index: int, size: int, shares: Shares | None) -> bool:
         """Whether perturbing made the reference return what is no number, where it did not before."""
         if index < len(self.question.data):
             return False
         kind = "float64" if self.question.wide else "given"
-        perturbed, given = (self.at(kind, i, size, period)[0] for i in (index, 0))
+        perturbed, given = (self.at(kind, i, size, shares)[0] for i in (index, 0))
         return not perturbed.finite() and given.finite()
 
 
@@ -211,7 +211,7 @@ def usable_sizes(
     for count in counts:
         size = base // count * count
         try:
-            trials.at(kind, 0, size, trials.question.period(size, count))
+            trials.at(kind, 0, size, trials.question.shares(size, count))
         except (MemoryError, Problem):
             raise
         except BaseException as error:
@@ -240,12 +240,12 @@ def check_count(
     that; `replicas` finds an output that differs between devices.
     """
     question, checks = trials.question, []
-    period = question.period(size, count)
+    shares = question.shares(size, count)
     for kind, index in question.plans(with_given):
-        expected, allowed = trials.at(kind, index, size, period)
-        if trials.left_domain(index, size, period):
+        expected, allowed = trials.at(kind, index, size, shares)
+        if trials.left_domain(index, size, shares):
             continue
-        with prove.x64(question.precision(kind)), repeat_draws(period):
+        with prove.x64(question.precision(kind)), repeat_draws(shares):
             found = prove.run_parallel(
                 make(expected),
                 expected,
@@ -308,6 +308,13 @@ def prove_emitted(
             except BaseException as error:
                 failure = {"what": "exception", "step": 0, "error": describe_exception(error)}
                 return {"checks": [{"devices": count, "failure": failure}], "skipped": skipped}
+            if question.repeat:
+                # What is wrong with the keys says more than the numbers that come of it.
+                found = noise.own_draws(question, function, emitted.replicas, count, size, run=False)
+                folded |= found.get("folded", False)
+                if "failure" in found:
+                    checks.append({"devices": count, **found})
+                    break
             checks += check_count(
                 trials,
                 lambda _, function=function: lambda values: question.invoke(function, values),  # type: ignore[misc]
@@ -316,9 +323,8 @@ def prove_emitted(
                 size,
                 with_given=count == max(sizes),
             )
-            if question.repeat and "failure" not in checks[-1]:
-                found = noise.own_draws(question, function, emitted.replicas, count, size)
-                folded |= found.get("folded", False)
+            if question.repeat and count == max(sizes) and "failure" not in checks[-1]:
+                found = noise.own_draws(question, function, emitted.replicas, count, size, run=True)
                 if "failure" in found:
                     checks.append({"devices": count, **found})
             if emitted.donated and count == max(sizes) and "failure" not in checks[-1]:
@@ -349,14 +355,14 @@ def try_layouts(
     sizes, skipped = usable_sizes(trials, [count], base)
     if not sizes:
         return {"skipped": skipped[0]}
-    period = question.period(sizes[count], count)
-    trial, allowed = trials.at("given", 0, sizes[count], period)
+    shares = question.shares(sizes[count], count)
+    trial, allowed = trials.at("given", 0, sizes[count], shares)
     values = trial.values[0]
     tried = []
     asked: Iterable[Layout] = wanted or itertools.islice(
         layouts(function, values, question.axes, question.statics), MOST_LAYOUTS
     )
-    with prove.x64(question.x64), repeat_draws(period):
+    with prove.x64(question.x64), repeat_draws(shares):
         for layout in (fitting(function, each) for each in asked):
             caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
             tried.append({"layout": layout, **attempt(caller, values, allowed[0])})
@@ -385,9 +391,9 @@ def prove_parallel(
     # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.
     keyed = [name for name, form in layout.items() if form != "whole" and holds_key(question.data[0][name])]
     if question.repeat and not keyed and "failure" not in checks[-1]:
-        shape = trials.at("given", 0, size, question.period(size, count))[0]
+        shape = trials.at("given", 0, size, question.shares(size, count))[0]
         own = dataclasses.replace(question, invoke=lambda run, values: run(values))
-        found = noise.own_draws(own, make(shape), inconsistent, count, size)
+        found = noise.own_draws(own, make(shape), inconsistent, count, size, run=True)
         if "failure" in found:
             checks.append({"devices": count, "precision": "given", **found})
     return checks

@@ -35,17 +35,17 @@ def check_uneven(
     chained = {name for name, _ in question.chain}
     for size in uneven_sizes(count, base):
         used = size if remainder == "pad" else size // count * count
-        period = question.period(-(-used // count) * count, count)
+        shares = question.shares(used, count)
         for index in dict.fromkeys((0, perturbed)) if used else ():
             try:
-                expected, allowed = trials.at(kind, index, used, period)
+                expected, allowed = trials.at(kind, index, used, shares)
             except (MemoryError, Problem):
                 raise
             except BaseException:
                 break  # The reference takes no batch of this size.
-            if trials.left_domain(index, used, period):
+            if trials.left_domain(index, used, shares):
                 continue
-            rows = rekeyed(arguments.cut(trials.values(index), question.axes, size), period)
+            rows = rekeyed(arguments.cut(trials.values(index), question.axes, size), shares)
             if kind == "float64":
                 with prove.x64(True):
                     rows = arguments.to_float64(rows)
@@ -58,7 +58,7 @@ def check_uneven(
                 whole = rows if values is first else {**values, **batch}
                 return question.invoke(function, whole)
 
-            with prove.x64(question.precision(kind)), repeat_draws(period):
+            with prove.x64(question.precision(kind)), repeat_draws(shares):
                 found = prove.run_parallel(
                     call,
                     expected,
