@@ -25,13 +25,24 @@ FOLD = "fold_in"
 
 
 def find_folds(
-    observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
+    observer: Observer,
+    roles: Roles,
+    overrides: Mapping[str, str],
+    count: int,
+    syncs: Sequence[Sync],
+    *,
+    settled: bool = True,
 ) -> tuple[Sync, ...] | Refusal:
-    """The folds that `syncs` need beside them, or why the draws cannot be kept apart (JP051)."""
+    """The folds that `syncs` need beside them, or why the draws cannot be kept apart (JP051).
+
+    While the collectives are not `settled`, a share that cannot be traced says nothing.
+    """
     folds: list[Sync] = []
     opened = False
     for _ in range(ROUNDS):
         answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
+        if "unfollowed" in answer and not settled:
+            return ()
         if "unfollowed" in answer:
             return Refusal(
                 "JP051",

@@ -263,10 +263,12 @@ def _observe_variants(
     # Which keys to fold does not depend on the plan; where a share fails without its collectives, it is
     # found when they are there.
     start = tuple(sync for sync in saved.syncs if sync.op != FOLD) if saved is not None else ()
-    folds = find_folds(observer, roles, {}, count, start)
-    base = observer.observe(roles, {}, count, start if isinstance(folds, Refusal) else (*start, *folds))
+    folds = find_folds(observer, roles, {}, count, start, settled=False)
+    if isinstance(folds, Refusal):
+        return folds
+    base = observer.observe(roles, {}, count, (*start, *folds))
     if isinstance(base, Refusal):
-        return folds if isinstance(folds, Refusal) else base
+        return base
     if request.backend is not Backend.JIT:
         check_structure(target, roles)
     if base.share is not None and base.share > MOST_OF_IT:

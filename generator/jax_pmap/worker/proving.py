@@ -387,16 +387,16 @@ def prove_parallel(
         return Caller(function, signature, question.axes, layout, count, trial.results[0])
 
     size = arguments.batch_size(question.data[0], question.axes) // count * count
-    checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
     # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.
     keyed = [name for name, form in layout.items() if form != "whole" and holds_key(question.data[0][name])]
-    if question.repeat and not keyed and "failure" not in checks[-1]:
+    if question.repeat and not keyed:
+        # What is wrong with the keys says more than the numbers that come of it.
         shape = trials.at("given", 0, size, question.shares(size, count))[0]
         own = dataclasses.replace(question, invoke=lambda run, values: run(values))
-        found = noise.own_draws(own, make(shape), inconsistent, count, size, run=True)
+        found = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
         if "failure" in found:
-            checks.append({"devices": count, "precision": "given", **found})
-    return checks
+            return [{"devices": count, "precision": "given", **found}]
+    return check_count(trials, make, inconsistent, count, size, with_given=with_given)
 
 
 def holds_key(value: Any) -> bool:
