@@ -114,3 +114,9 @@ def test_a_header_that_no_longer_reads(project: Project) -> None:  # noqa: F811
         result = project.run("check")
         assert (result.exit_code, codes(result)) == (2, ["JP018"]), command
     assert sys.executable not in result.stdout
+
+
+def test_a_generated_file_that_cannot_be_decoded(project: Project) -> None:  # noqa: F811
+    Path("made_pmap.py").write_bytes(header("jax-pmap gen x.py::f").encode() + b"x = '\xff'\n")
+    result = project.run("check")
+    assert (result.exit_code, codes(result)) == (2, ["JP005"])

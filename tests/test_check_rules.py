@@ -6,6 +6,7 @@ import pytest
 
 from jax_pmap import diagnostics
 from jax_pmap.checking.findings import apply_edits
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import rules
 from jax_pmap.checking.static import ABOUT, check_text
 
@@ -112,6 +113,31 @@ def test_places_count_characters_not_bytes():
 def test_a_file_that_does_not_parse_is_said():
     (found,) = check_text("import jax\njax.pmap(\n", "snippet.py")
     assert (found.code, found.span.line) == ("JP005", 2)
+
+
+def test_every_node_has_a_scope_and_parents_up_to_the_module():
+    text = (
+        """
+import jax
+@jax.pmap
+def f(a: int, /, b: "str" = 1, *c: jax.Array, d: float = 2.0, **e: dict) -> int:
+    match a:
+        case [x, *rest] | {"k": x, **rest}:
+            return (lambda y=x: y)()
+        case jax.Array(shape=s) as whole if (n := s):
+            return [n for n in whole]
+    async def g[T](z: T) -> T: ...
+    type A = int
+    class B[U](dict, metaclass=type): v: U = 1
+""".replace("g[T]", "g")
+        .replace("B[U]", "B")
+        .replace("    type A = int\n", "")
+    )
+    module = Module(text, "snippet.py", ast.parse(text))
+    for node in module.nodes:
+        if isinstance(node, ast.expr | ast.stmt):
+            assert node in module.scopes, ast.dump(node)
+            assert list(module.ancestors(node))[-1] is module.tree
 
 
 def test_a_file_that_is_nested_too_deeply_is_said():

@@ -266,6 +266,9 @@ class Module:
             if isinstance(child, ast.arg):
                 self.scopes[child] = inner
                 self._bind(inner, child.arg, Binding("param", value=child))
+                if child.annotation is not None:
+                    self.parents[child.annotation] = child
+                    self._collect(child.annotation, outer)
             else:
                 self._collect(child, outer)
 

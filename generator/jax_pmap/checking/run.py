@@ -121,7 +121,12 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
         if b">>> " in data and not is_candidate(data):
             pages.append(_page(request, path, shown, data, wanted))
         if is_candidate(data):
-            generated.append(task(path, shown, data, request.python, request.timeout))
+            try:
+                generated.append(task(path, shown, data, request.python, request.timeout))
+            except RefusalError as error:  # it cannot be decoded
+                refusal = error.refusal
+                span = refusal.span or Span(shown, 1)
+                findings.append(Finding(refusal.code, refusal.reason, refusal.hint, span))
             continue
         say(f"reading {shown}")
         found = [finding for finding in _static(data, shown, cache) if finding.code in wanted]
