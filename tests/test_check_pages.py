@@ -385,6 +385,8 @@ def test_pages_that_are_not_run(pages):
     result = check(pages, "--no-run")
     assert [line.split()[1] for line in result.stdout.splitlines() if "md:" in line] == ["JP101"]
     assert "JP160" not in check(pages, "about.md", "--ignore", "JP16").stdout
+    pages.write("note.txt", "```python\nimport jax\njax.pmap(axis_name=1)\n```\n")
+    assert "note.txt:3:1: JP101" in check(pages, "note.txt", "--no-run").stdout
     result = check(pages, "other.md")
     assert "other.md:2:1: JP160 this block fails: SystemExit: 3" in result.stdout
 

@@ -22,7 +22,8 @@ from jax_pmap.sources import decode, project_files, read_bytes
 Say = Callable[[str], None]
 #: Codes about generated files.
 GENERATED = frozenset({"JP150", "JP151", "JP152"})
-_PAGES = (".md", ".rst")
+#: Suffixes of pages; the last two only where a page is named.
+_PAGES = (".md", ".rst", ".markdown", ".txt")
 _ABOUT_PAGES = frozenset({"JP160", "JP161", "JP162"})
 #: Suffixes of the files that are looked at in a folder.
 SUFFIXES = (".py", ".md", ".rst")
