@@ -64,6 +64,10 @@ def p_mixed(x, kind):
         z = y
     if (largest := jnp.max(z)) is not None:
         z = z / jax.lax.pmax(largest, axis_name=AXIS)
+    else:
+        raise NotImplementedError(
+            "the way past `if (largest := jnp.max(z)) is not None` was not reached by the inputs this code was proved with"
+        )
     parts = [jax.lax.pmean(jnp.mean(z[:, i] ** 2), axis_name=AXIS) for i in range(2)]
     return z, parts
 

@@ -103,7 +103,8 @@ class Statement:
 class Branch:
     """Lines of the function's own scope that may not be run.
 
-    They are a suite, or the rest of one behind a compound statement that may leave it.
+    They are a suite, or the rest of one behind a compound statement that may leave it; or no lines
+    at all, the way past an if that has no else.
     """
 
     index: int
@@ -111,6 +112,8 @@ class Branch:
     condition: str
     #: True when there is nothing in it but ``raise``, ``pass`` or ``assert``.
     harmless: bool
+    #: Of the way past an if, the names its test reads.
+    tested: frozenset[str] | None = None
 
 
 class Body:
@@ -139,6 +142,8 @@ class Body:
         self.branch_nodes: dict[cst.CSTNode, Branch] = {}
         #: Branches that are the rest of a suite, the outermost first, for every line in them.
         self.rests: dict[cst.CSTNode, list[Branch]] = {}
+        #: The way past an if without an else.
+        self.passes: dict[cst.CSTNode, Branch] = {}
         #: Statements that can only end in an error: asserts, and ifs that do nothing but raise.
         self.checks: set[int] = set()
         self.scope_nodes: dict[cst.CSTNode, Scope] = {}
@@ -235,6 +240,18 @@ class Body:
                 self._alone(child, "test" if decides else "other", scope, only_raises)
             elif isinstance(child, cst.WithItem):
                 self._alone(child.item, "other", scope)
+        if isinstance(node, cst.If) and scope == self.scope.index:
+            self._pass(node)
+
+    def _pass(self, node: cst.If) -> None:
+        """What is done where the test of an if without an else fails: nothing, and that is a way too."""
+        if node.orelse is not None or is_check(node.body) or never_falls_through(node.body):
+            return
+        span = self.span(node)
+        end = replace(span, line=span.end_line, column=span.end_column)
+        condition = f"the way past `{self._condition(node)}`"
+        self.passes[node] = Branch(len(self.branches), end, condition, False, names_in(node.test))
+        self.branches.append(self.passes[node])
 
     def _condition(self, node: cst.CSTNode) -> str:
         """The head of a compound statement or of one of its clauses, on one line."""
@@ -455,6 +472,14 @@ def _only(lines: Sequence[cst.CSTNode], kinds: tuple[type[cst.CSTNode], ...]) ->
 def harmless(lines: Sequence[cst.CSTNode]) -> bool:
     """Whether lines compute nothing."""
     return _only(lines, (cst.Raise, cst.Pass, cst.Assert, cst.Continue))
+
+
+def never_falls_through(suite: cst.BaseSuite) -> bool:
+    """Whether a suite ends by leaving the one around it, so that what follows is its else."""
+    last = lines_of(suite)[-1]
+    return isinstance(last, cst.SimpleStatementLine | cst.SimpleStatementSuite) and isinstance(
+        last.body[-1], cst.Return | cst.Raise | cst.Continue | cst.Break
+    )
 
 
 def is_check(suite: cst.BaseSuite) -> bool:

@@ -133,6 +133,8 @@ class Editor(cst.CSTTransformer):
         if original in self.body.branch_nodes:
             assert isinstance(new, cst.BaseSuite)
             new = self.branch(original, new)
+        if original in self.body.passes:
+            new = self.past(original, new)
         if original in self.body.rests:
             new = self.rest(original, new)
         return new  # type: ignore[return-value]
@@ -301,6 +303,15 @@ class Editor(cst.CSTTransformer):
         if self.reach:
             return suite.with_changes(body=[reached(branch), *suite.body])
         return updated
+
+    def past(self, original: cst.CSTNode, new: Replacement) -> Replacement:
+        """An if with an else that records being entered, or raises because nothing is known of it."""
+        branch = self.body.passes[original]
+        guard = self.guards.get(place(branch.span))
+        if not isinstance(new, cst.If) or (guard is None and not self.reach):
+            return new
+        line = self.guarded(guard) if guard is not None else reached(branch)
+        return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
 
     def rest(self, original: cst.CSTNode, new: Replacement) -> Replacement:
         """A line behind a statement that may leave the suite: what `branch` does, line by line."""

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax_pmap.emit.beside import definitions_of
 from jax_pmap.emit.places import Body, inside, place
@@ -30,6 +30,11 @@ from jax_pmap.session import Session, error_details, error_span, first_line
 COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
 #: Assignments of roles that are observed before giving up.
 CANDIDATES = 4
+#: What observing confirmed: the observation, the static values of each variant, the values that every
+#: static argument was tried with, and the branches that were reached.
+Confirmed: TypeAlias = (
+    "tuple[Observation, tuple[dict[str, str], ...], dict[str, tuple[str, ...]], frozenset[int]]"
+)
 #: Devices of the largest proof, which the example batch must fill.
 LARGEST = 8
 #: The part of one device's work that each of several may do at most.
@@ -76,6 +81,7 @@ def find_plan(
     check_mutation(target, loaded)
     session.ask("precision", "tracing the function", statics=finder.statics)
     first: Refusal | None = None
+    gathering: tuple[Roles, Confirmed] | None = None
     for number, roles in enumerate(finder.candidates()):
         if number >= CANDIDATES:
             break
@@ -99,11 +105,23 @@ def find_plan(
                 target.facts.span,
             )
             continue
-        observation, variants, values, reached = outcome
-        return _plan(target, loaded, request, body, roles, whole, observation, variants, values, reached)
+        elif gathers_argument(outcome[0], target.facts):
+            # A table that happens to have as many rows as the batch is better left whole.
+            gathering = gathering or (roles, outcome)
+            continue
+        return _plan(target, loaded, request, body, roles, whole, *outcome)
+    if gathering is not None:
+        return _plan(target, loaded, request, body, gathering[0], whole, *gathering[1])
     if first is not None:
         raise RefusalError(first)
     raise no_batch(session, target, loaded, finder.trace_error)
+
+
+def gathers_argument(observation: Observation, facts: FunctionFacts) -> bool:
+    """Whether an argument was split only to be put together again."""
+    names = {parameter.name for parameter in facts.parameters}
+    gathered = [sync.value for sync in observation.syncs if sync.op == "all_gather"]
+    return any(re.split(r"\W", value)[0] in names and not re.search(r"[(@*/+-]", value) for value in gathered)
 
 
 def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
@@ -115,7 +133,7 @@ def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
 
 def _global_view(
     session: Session, target: Target, roles: Roles, loaded: Loaded, whole: Mapping[str, Any], body: Body
-) -> tuple[Observation, tuple[dict[str, str], ...], dict[str, tuple[str, ...]], frozenset[int]]:
+) -> Confirmed:
     """What the jit backend needs of a function whose examples depend on each other.
 
     The compiler keeps the meaning; which outputs grow with the batch is asked by tracing with
@@ -219,7 +237,7 @@ def _observe_variants(
     request: Request,
     say: Callable[[str], None],
     saved: Plan | None,
-) -> Refusal | tuple[Observation, tuple[dict[str, str], ...], dict[str, tuple[str, ...]], frozenset[int]]:
+) -> Refusal | Confirmed:
     """Observe with the given static values, then with each other value the body asks about."""
     by_name = {argument["name"]: argument for argument in loaded.described}
     restricted = {
@@ -473,7 +491,11 @@ def _plan(
     unreached = [
         branch
         for branch in body.branches
-        if branch.index not in reached and not branch.harmless and branch.condition != "except"
+        if branch.index not in reached
+        and not branch.harmless
+        and branch.condition != "except"
+        # Values that decide it are held to those that were tried.
+        and (branch.tested is None or not branch.tested & body.local_names <= set(values))
     ]
     guards = tuple(
         Guard(branch.span, branch.condition)
