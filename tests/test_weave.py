@@ -477,7 +477,7 @@ def test_the_code_after_an_early_return_is_a_branch() -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("if a:\n    b = 1\nreturn b", ["if a"]),
+        ("if a:\n    b = 1\nreturn b", ["if a", "the way past `if a`"]),
         ("if a:\n    raise E\nreturn b", ["if a", "code after `if a`"]),
         ("if a:\n    return 1\nraise E", ["if a", "code after `if a`"]),
         ("for i in a:\n    break\nreturn b", ["for i in a"]),
@@ -492,7 +492,7 @@ def test_the_code_after_an_early_return_is_a_branch() -> None:
         ("while a:\n    return 1\nreturn b", ["while a", "code after `while a`"]),
         ("with a as b, c:\n    return 1\nreturn b", ["code after `with a as b, c`"]),
         ("def g():\n    return 1\nreturn g()", []),
-        ("if a:\n    def g():\n        return 1\nreturn g()", ["if a"]),
+        ("if a:\n    def g():\n        return 1\nreturn g()", ["if a", "the way past `if a`"]),
         (
             "if a: return 1\nif b: return 1\nreturn 2",
             ["if a", "code after `if a`", "if b", "code after `if b`"],

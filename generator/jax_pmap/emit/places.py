@@ -248,9 +248,9 @@ class Body:
         if node.orelse is not None or is_check(node.body) or never_falls_through(node.body):
             return
         span = self.span(node)
-        end = replace(span, line=span.end_line, column=span.end_column)
+        start = replace(span, end_line=span.line, end_column=span.column)
         condition = f"the way past `{self._condition(node)}`"
-        self.passes[node] = Branch(len(self.branches), end, condition, False, names_in(node.test))
+        self.passes[node] = Branch(len(self.branches), start, condition, False, names_in(node.test))
         self.branches.append(self.passes[node])
 
     def _condition(self, node: cst.CSTNode) -> str:
