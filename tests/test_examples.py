@@ -139,6 +139,18 @@ CASES = (
         (("pmean", "loss"), ("pmean", "accuracy"), ("pmean", "grads")),
         {"result[0].layers[1]": STATIC, "result[0].layers[3]": STATIC, "result": WHOLE},
     ),
+    Case(
+        "nnx_classifier.py::train_step",
+        "example_inputs",
+        {"model": WHOLE, "optimizer": WHOLE, "metrics": WHOLE, "batch": BATCH},
+        (
+            ("pmean", "loss"),
+            ("pmean", "grads"),
+            ("all_gather", "logits"),  # so that every example is counted once
+            ("all_gather", 'batch["label"]'),
+        ),
+        {},
+    ),
 )
 
 

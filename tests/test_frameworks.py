@@ -1,5 +1,8 @@
 """Steps of the libraries people write training code with, through the real command."""
 
+import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -124,3 +127,110 @@ def test_an_array_of_strings_is_refused(project):
     project.write("steps.py", textwrap.dedent(SETTINGS))
     words = ("gen", "steps.py::keep", "--inputs", "steps.py::with_names")
     project.refused("JP059", *words, says=("`batch['names']` is a ndarray",), exit_code=1)
+
+
+# --- objects that are changed in place ----------------------------------------------------
+
+NNX = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+    from flax import nnx
+
+
+    class Net(nnx.Module):
+        def __init__(self, *, rngs):
+            self.linear = nnx.Linear(8, 1, rngs=rngs)
+            self.calls = nnx.Variable(jnp.zeros(()))
+
+        def __call__(self, x):
+            self.calls.value += 1
+            return self.linear(x)
+
+
+    class Tied(nnx.Module):
+        def __init__(self, *, rngs):
+            self.encode = nnx.Linear(8, 8, rngs=rngs)
+            self.decode = self.encode
+
+        def __call__(self, x):
+            return self.decode(self.encode(x))
+
+
+    @nnx.jit
+    def step(model, optimizer, batch):
+        def loss_fn(model):
+            out = model(batch["x"])
+            return jnp.mean((out - batch["y"]) ** 2), out
+
+        (loss, out), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model)
+        optimizer.update(model, grads)
+        return loss, out
+
+
+    def count(model, x):
+        model.seen.value = model.seen.value + jnp.sort(x[:, 0])[0]
+        return x
+
+
+    class Counter(nnx.Module):
+        def __init__(self):
+            self.seen = nnx.Variable(jnp.zeros(()))
+
+
+    def rows(seed):
+        rng = np.random.default_rng(seed)
+        return {"x": rng.normal(size=(24, 8)).astype("f"), "y": rng.normal(size=(24, 1)).astype("f")}
+
+
+    def inputs(seed=0):
+        model = Net(rngs=nnx.Rngs(seed))
+        return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), rows(seed)
+
+
+    def tied():
+        model = Tied(rngs=nnx.Rngs(0))
+        return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), rows(0)
+
+
+    def counter():
+        return Counter(), rows(0)["x"]
+"""
+
+
+def test_nnx_objects_are_changed_as_the_original_does(project):
+    pytest.importorskip("flax")
+    code = proved(project, NNX, "step")
+    assert "return (loss, out), (model, optimizer)" in code
+    assert "nnx.update((model, optimizer), nnx.state(changed))" in code
+    assert "return loss, unshard(out)" in code
+    project.write("step_pmap.py", code)
+    project.write(
+        "compare.py",
+        """
+        import jax
+        from flax import nnx
+        import steps, step_pmap
+
+        one, many = steps.inputs(), steps.inputs()
+        for _ in range(3):
+            a, b = steps.step(*one), step_pmap.step(*many)
+        assert jax.tree.all(jax.tree.map(lambda x, y: abs(x - y).max() < 1e-5, a, b))
+        for left, right in zip(one[:2], many[:2]):
+            left, right = (nnx.to_pure_dict(nnx.state(each)) for each in (left, right))
+            assert jax.tree.all(jax.tree.map(lambda x, y: abs(x - y).max() < 1e-5, left, right))
+        assert many[0].calls.value == 3
+        """,
+    )
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    subprocess.run([sys.executable, "compare.py"], check=True, env=environment)
+
+
+def test_nnx_objects_that_cannot_be_handed_back_are_refused(project):
+    pytest.importorskip("flax")
+    project.write("steps.py", textwrap.dedent(NNX))
+    words = ("gen", "steps.py::step", "--inputs", "steps.py::tied")
+    project.refused("JP057", *words, says=("`model.decode.bias` are one Param",), exit_code=1)
+    words = ("gen", "steps.py::count", "--inputs", "steps.py::counter")
+    project.refused("JP043", *words, says=("jnp.sort",), exit_code=1)

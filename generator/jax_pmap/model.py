@@ -265,6 +265,8 @@ class Plan:
     #: (path into the result, argument name) pairs: parts of the result that hold the constants of an
     #: argument that is partitioned, as a returned module holds its activation function.
     kept: tuple[tuple[str, str], ...] = ()
+    #: Arguments that the function changes in place; the emitted one does so too.
+    mutated: tuple[str, ...] = ()
     #: (argument index, path into the result) pairs: outputs that feed the next call's inputs.
     chain: tuple[tuple[str, str], ...] = ()
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.

@@ -117,6 +117,8 @@ def _opaque(problem: WorkerProblem) -> Refusal:
             error_span(error, Path.cwd()),
             error_details(error),
         )
+    if problem.kind == "graph":
+        return _graph(problem)
     if problem.kind != "opaque":
         raise problem
     name = problem.data["argument"]
@@ -125,6 +127,23 @@ def _opaque(problem: WorkerProblem) -> Refusal:
         f"`{problem.message}` is a {problem.data['type']} among the arrays of `{name}`: no array, and no "
         "constant either, since it cannot be hashed",
         f"Leave it out of `{name}`, or make it hashable (a tuple, a frozen dataclass)",
+    )
+
+
+def _graph(problem: WorkerProblem) -> Refusal:
+    """Flax NNX objects that jax cannot take apart as a tree."""
+    place, other = problem.message, problem.data["other"]
+    if other:
+        return Refusal(
+            "JP057",
+            f"`{place}` and `{other}` are one {problem.data['type']}; devices get arguments as trees, where "
+            "it would become two",
+            "Keep shared variables in one place, and pass that one to both uses",
+        )
+    return Refusal(
+        "JP057",
+        f"`{place}` is a {problem.data['type']} of a Flax whose NNX objects are no pytrees",
+        "Use flax 0.12 or later, or pass what `nnx.split` gives and merge it inside the function",
     )
 
 

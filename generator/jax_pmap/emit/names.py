@@ -16,6 +16,7 @@ ALIASES = {
     "NamedSharding": ("jax.sharding", "NamedSharding"),
     "P": ("jax.sharding", "PartitionSpec"),
     "eqx": ("equinox", None),
+    "nnx": ("flax", "nnx"),
 }
 
 
@@ -44,6 +45,9 @@ class Names:
     NamedSharding: str
     P: str
     eqx: str
+    nnx: str
+    #: What the mapped function left of the arguments it changes.
+    changed: str
     #: Helpers that take an argument apart into arrays and constants, and put it together.
     partition: str
     combine: str
@@ -95,7 +99,7 @@ def names_for(
 
     def imported(alias: str) -> str:
         wanted = alias
-        if alias == "eqx":
+        if alias in ("eqx", "nnx"):
             # What the user's own import calls it.
             wanted = next((name for name, what in foreign.items() if what == ALIASES[alias]), alias)
         while foreign.get(wanted, ALIASES[alias]) != ALIASES[alias]:
@@ -111,6 +115,7 @@ def names_for(
         devices_in_use=own("devices_in_use"),
         mesh=own("mesh"),
         compiled=own("compiled"),
+        changed=own("changed"),
         partition=own("partition"),
         combine=own("combine"),
         fit=own("fit"),

@@ -48,6 +48,7 @@ class Partition:
         self.parts = parts_of(plan.arguments, taken)
         self.by_name = {part.name: part for part in self.parts}
         self.kept = {path: self.by_name[name] for path, name in plan.kept}
+        self.mutated = plan.mutated
         self.n = names
 
     @property
@@ -79,12 +80,24 @@ class Partition:
 
     def body(self, body: str) -> str:
         """The body with the arguments put together and only arrays returned."""
-        if not self.parts:
+        if not self.parts and not self.mutated:
             return body
         module = cst.parse_module(body)
         if self.kept:
             module = module.visit(_Returns(self))
-        return "\n".join([*self.inside(), module.code])
+        if self.mutated:
+            module = module.visit(_Changes(self.objects))
+        last = [] if not self.mutated or returns_value(body) else [f"return {self.objects.strip('()')}"]
+        return "\n".join([*self.inside(), module.code.rstrip(), *last])
+
+    @property
+    def objects(self) -> str:
+        """Source of the arguments that are changed in place, as one value."""
+        return self.mutated[0] if len(self.mutated) == 1 else f"({', '.join(self.mutated)})"
+
+    def update(self) -> str:
+        """The line of the drop-in that changes the caller's own objects."""
+        return f"{self.n.nnx}.update({self.objects}, {self.n.nnx}.state({self.n.changed}))"
 
     def result(self, body: str, call: str, names: list[str], values: list[str]) -> list[str]:
         """Lines of the drop-in that make the call and put the constants into its result.
@@ -133,21 +146,55 @@ def _element_names(body: str, known: Mapping[int, str]) -> list[str]:
     return names if len(set(names)) == len(names) else []
 
 
-class _Returns(cst.CSTTransformer):
-    """Makes every return of a body hand out the arrays of what holds constants."""
+def returns_value(body: str) -> bool:
+    """Whether any return of a body has a value."""
+    return any(isinstance(node, ast.Return) and node.value is not None for node in own_nodes(body))
 
-    def __init__(self, partition: Partition) -> None:
-        super().__init__()
-        self.partition = partition
+
+class _OwnReturns(cst.CSTTransformer):
+    """Changes the returns of a body, not those of functions in it."""
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         """What nested functions return is not the result."""
         return not isinstance(node, cst.FunctionDef | cst.Lambda)
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        """A return, changed."""
+        return self.changed(updated) if isinstance(updated, cst.Return) else updated
+
+    def changed(self, node: cst.Return) -> cst.Return:
+        """What a return becomes."""
+        raise NotImplementedError
+
+
+class _Changes(_OwnReturns):
+    """Makes every return of a body hand out the objects it changed, behind its value."""
+
+    def __init__(self, objects: str) -> None:
+        super().__init__()
+        self.objects = objects
+
+    def changed(self, node: cst.Return) -> cst.Return:
+        """``return loss`` becomes ``return loss, (model, optimizer)``."""
+        value = cst.parse_expression(self.objects)
+        if node.value is None:
+            space = cst.SimpleWhitespace(" ")
+            return node.with_changes(value=value, whitespace_after_return=space)
+        old = node.value
+        if isinstance(old, cst.Tuple) and not old.lpar:
+            old = old.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return node.with_changes(value=cst.Tuple([cst.Element(old), cst.Element(value)], lpar=[], rpar=[]))
+
+
+class _Returns(_OwnReturns):
+    """Makes every return of a body hand out the arrays of what holds constants."""
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__()
+        self.partition = partition
+
+    def changed(self, updated: cst.Return) -> cst.Return:
         """Wrap the returned elements that are kept, or all of what cannot be taken apart here."""
-        if not isinstance(updated, cst.Return):
-            return updated
         value = updated.value
         if value is None:
             return updated

@@ -97,6 +97,8 @@ class Statement:
     order: int
     #: The name it adds to: ``total`` of ``total = total + x`` and ``total += x``.
     accumulates: str | None = None
+    #: Point of each parameter it reads: what it may have changed in place.
+    touches: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,11 @@ class Body:
         self.scope_nodes: dict[cst.CSTNode, Scope] = {}
         self.numbers = itertools.count(1) if numbers is None else numbers
         self.local_names = frozenset(local_names(function))
+        parameters = function.params
+        self.parameters = frozenset(
+            each.name.value
+            for each in (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
+        )
         self.scope = self._open(function, function.name.value)
         self._suite(function.body, self.scope.index)
 
@@ -306,7 +313,10 @@ class Body:
         blank = Statement(index, scope, kind, self.span(node), points, None, reads, block, order)
         self.statements[index] = blank
         point = self._walk(value, index, None, kind == "test") if value is not None else None
-        statement = replace(blank, value=point, accumulates=accumulated(node))
+        touches: tuple[tuple[str, int], ...] = ()
+        if kind != "return" and scope == self.scope.index:
+            touches = tuple((name, self._next_point()) for name in sorted(reads & self.parameters))
+        statement = replace(blank, value=point, accumulates=accumulated(node), touches=touches)
         self.statements[index] = statement
         self.statement_nodes[node] = statement
 

@@ -24,7 +24,7 @@ from jax_pmap.emit.axes import (
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
 from jax_pmap.emit.names import ALIASES, Names, names_for
-from jax_pmap.emit.partition import Partition
+from jax_pmap.emit.partition import Partition, returns_value
 from jax_pmap.emit.remainder import Remainder
 from jax_pmap.emit.source import (
     assigned_names,
@@ -142,7 +142,12 @@ class _Context:
         self.split = tuple(a for a in self.arguments if used_axes(a.axes))
         #: pmap with chosen ids and the mesh backends are made at the first call.
         self.lazy = not self.pmap or bool(plan.devices.ids)
-        self.output_axes = _outer_tuple_kept(plan.output_axes)
+        self.valued = not plan.mutated or returns_value(unit.body)
+        self.result_axes = _outer_tuple_kept(plan.output_axes)
+        #: Those of what the mapped function returns: behind the result, the arguments it changes.
+        self.output_axes = self.result_axes
+        if plan.mutated and self.valued:
+            self.output_axes = AxesNode("tuple", (), (self.result_axes, None))
         self.partition = Partition(plan, unit.taken_names, self.n)
 
     def values(self) -> Mapping[str, Any]:
@@ -199,6 +204,8 @@ class _Context:
         unused = set() if "place" in self.unit.helpers else {"collections"}
         if not any(part.equinox for part in self.partition.parts):
             unused.add("eqx")
+        if not self.plan.mutated:
+            unused.add("nnx")
         return ALIASES.keys() - unused
 
     # --- the mapped function --------------------------------------------------------------
@@ -291,7 +298,7 @@ class _Context:
         dynamic = [a for a in self.arguments if not a.static]
         axes = [self.axes[a.name] for a in dynamic]
         spec = functools.partial(spec_source, spec=n.P, axis_constant=n.axis)
-        result = collapse(self.plan.output_axes)
+        result = collapse(self.output_axes)
         used = {axis for tree in [*axes, result] for axis in leaves(tree)}
         names = {x: "whole" if x is None else "split" if x == 0 else f"split_{x}" for x in _none_first(used)}
         # A static argument that the body assigns to has to be a local of the inner function.
@@ -414,6 +421,18 @@ class _Context:
         values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
         return f"{function}({', '.join([*values, *self.partition.statics])})"
 
+    def _result_and_changes(self) -> list[str]:
+        """The last lines where arguments are changed in place: the caller's own objects get the new state."""
+        call, changed, update = self._call(), self.n.changed, self.partition.update()
+        if not self.valued:
+            return [f"{changed} = {call}", update]
+        unshard = self._unshard() if self.pmap else None
+        if unshard is not None and unshard["returned"]:
+            names = ", ".join(unshard["returned"])
+            return [f"({names}), {changed} = {call}", update, f"return {', '.join(unshard['merged'])}"]
+        value = "result" if unshard is None else f"{self.n.unshard}(result)"
+        return [f"result, {changed} = {call}", update, f"return {value}"]
+
     def _result(self) -> list[str]:
         """The last lines of the drop-in: the call, and what makes its result that of the original."""
         call, names, values = self._call(), [], []
@@ -422,6 +441,8 @@ class _Context:
             names, values = unshard["returned"], unshard["merged"]
         elif unshard is not None:
             call = f"{self.n.unshard}({call})"
+        if self.plan.mutated:
+            return self._result_and_changes()
         if rows := self._rows():
             return self._cut(call, names, values, rows)
         if self.partition.kept:
@@ -509,7 +530,7 @@ class _Context:
         axes = used_axes(self.plan.output_axes)
         if not axes:
             return None
-        result = self.output_axes
+        result = self.result_axes
         returned: list[str] = []
         merged: list[str] = []
         uniform = len(axes) == 1

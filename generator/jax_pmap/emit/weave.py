@@ -269,7 +269,9 @@ class Editor(cst.CSTTransformer):
         if statement.scope == self.scope:
             before = self.probe_calls(statement)
             after += [
-                f"{RECORDER}.tap({point}, {name})" for name, point in statement.names if point in self.taps
+                f"{RECORDER}.tap({point}, {name})"
+                for name, point in (*statement.names, *statement.touches)
+                if point in self.taps
             ]
         return before, updated, after
 

@@ -173,6 +173,7 @@ class _Loader:
             name=facts.name,
             devices=session.devices,
             axis_names=sorted({target.axis_name} if facts.collectives else set()),
+            in_place=facts.changes_seen,
         )
 
     # --- what to say when it fails --------------------------------------------------------

@@ -116,6 +116,11 @@ class Event:
         return any(leaf["kind"] == "varying" for leaf in self.arrays)
 
     @property
+    def whole(self) -> bool:
+        """Whether everything in it is the same on every device."""
+        return not self.unaligned and all(leaf["kind"] == "replicated" for leaf in self.leaves)
+
+    @property
     def by_chance(self) -> bool:
         """Whether some array in it is the same on every shard of this data, and need not be on other data."""
         return any(leaf.get("options") and leaf["kind"] == "varying" for leaf in self.arrays)
@@ -143,6 +148,7 @@ class Observer:
         itemsize: Callable[[str], int],
         say: Callable[[str], None],
         definitions: Definitions,
+        mutated: Sequence[str] = (),
     ) -> None:
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
         self.itemsize, self.say, self.definitions = itemsize, say, definitions
@@ -160,6 +166,14 @@ class Observer:
             if s.kind == "return" and s.value is not None and s.scope == body.scope.index
         ]
         self.next_mention = self._next_mentions()
+        #: Points behind statements that show what they left of an argument that is changed in place.
+        self.touched = {
+            point: statement
+            for statement in body.statements.values()
+            for name, point in statement.touches
+            if name in mutated
+        }
+        self.mutated = tuple(mutated)
         self.read_names = frozenset(name for s in body.statements.values() for name in s.reads)
 
     def _next_mentions(self) -> dict[int, Statement]:
@@ -195,6 +209,7 @@ class Observer:
 
     def _taps(self, state: _State) -> list[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.gradients)
+        taps |= set(self.touched)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
         for expression in self.by_point.values():
             statement = self.statements[expression.statement]
@@ -264,11 +279,15 @@ class Observer:
                     return fails_on_share(self.facts, answer["raised"], last)
                 self._retreat(state)
                 continue
-            events = [self._named(Event(data)) for data in answer["events"]]
-            if self._drop_useless(state, events):
+            every = [Event(data) for data in answer["events"]]
+            changes = [event for event in every if event.point < 0 or event.point in self.touched]
+            events = [self._named(event) for event in every if event not in changes]
+            if self._drop_useless(state, every):
                 continue
             state.fresh.clear()
             result = [event for event in events if event.point in self.results]
+            if self.mutated and not result:
+                result = [Event({"point": 0, "leaves": [], "tree": {"kind": "none"}})]
             if not result:
                 return Refusal(
                     "JP055",
@@ -279,7 +298,9 @@ class Observer:
             if self._mend_tests(state, events):
                 continue
             final = result[-1]
-            if not final.unaligned and not final.varying and not final.partial(numbers=True):
+            apart = next((event for event in changes if not event.whole), None)
+            settled = not final.unaligned and not final.varying and not final.partial(numbers=True)
+            if settled and apart is None:
                 chance = next((event for event in events if event.by_chance), None)
                 if chance is not None:
                     statement = self.owner[chance.point]
@@ -296,6 +317,10 @@ class Observer:
                     answer.get("share"),
                 )
             if not self._advance(state, events):
+                if apart is not None and not state.hopeless and self._mend_change(state, apart, events):
+                    continue
+                if settled and apart is not None and not state.hopeless:
+                    return self._left_apart(apart)
                 return next(iter(state.hopeless.values()), None) or self._not_whole(final)
         return Refusal(
             "JP043",
@@ -375,6 +400,8 @@ class Observer:
             if statement.kind == "return" and event.point == statement.value:
                 if advanced:
                     break
+                if not event.varying and not event.partial(numbers=True):
+                    continue
                 return self._mend_return(state, statement, events)
             if event.varying:
                 if advanced or depends:
@@ -490,6 +517,49 @@ class Observer:
         partial = [child for child in kept if first[child.point].partial()]
         return self._wrap_all(
             state, [o for c in partial for o in self._origins(c, first)], first, numbers=False
+        )
+
+    def _mend_change(self, state: _State, change: Event, events: Sequence[Event]) -> bool:
+        """Give a statement that changes an argument in place the whole of what it is called with.
+
+        ``metrics.update(logits=logits)`` counts the examples it is given; gathered, they are all of them.
+        """
+        statement = self.touched.get(change.point)
+        if statement is None or statement.value is None or not self.by_point[statement.value].is_call:
+            return False
+        first = self._first(statement, events)
+        given = [e for child in self.children.get(statement.value, []) for e in self._parts(child)]
+        added = False
+        for part in given:
+            event = first.get(part.point)
+            if event is None or event.unaligned:
+                continue
+            axes = {leaf["kind"] for leaf in event.arrays}
+            if event.whole_op(True) and event.partial(True):
+                added |= self._wrap_all(state, self._origins(part, first), first, numbers=True)
+            elif len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
+                sync = self._sync("all_gather", part.text, "wrap", part.span, event)
+                sync = dataclasses.replace(sync, axis=int(kind.partition(" ")[2]))
+                added |= state.add(sync, change.point)
+        return added
+
+    def _parts(self, expression: Expression) -> list[Expression]:
+        """An argument of a call, or the members of one that is a display."""
+        return self._elements(expression) if expression.is_display else [expression]
+
+    def _left_apart(self, change: Event) -> Refusal:
+        """What to say of an argument whose copies differ between devices after the call."""
+        statement = self.touched.get(change.point)
+        leaf = next((leaf for leaf in change.leaves if leaf["kind"] != "replicated"), None)
+        names = {point: name for s in self.statements.values() for name, point in s.touches}
+        name = names[change.point] if statement is not None else self.mutated[-1 - change.point]
+        return Refusal(
+            "JP043",
+            f"`{name}{leaf['path'] if leaf else ''}` is changed by what only one share of the batch tells: "
+            "its copies would differ between devices",
+            "Change it by values of the whole batch (a BatchNorm: give it the axis name, axis_name="
+            f'"{self.axis_name}"), or keep the change on one device',
+            statement.span if statement is not None else self.facts.span,
         )
 
     def _first(self, statement: Statement, events: Sequence[Event]) -> dict[int, Event]:

@@ -151,12 +151,19 @@ def plan_outputs(
 
 
 def chain(
-    described: Sequence[Described], roles: Roles, tree: Any, outputs: Sequence[Leaf], returned: Sequence[str]
+    described: Sequence[Described],
+    roles: Roles,
+    tree: Any,
+    outputs: Sequence[Leaf],
+    returned: Sequence[str],
+    mutated: Sequence[str] = (),
 ) -> tuple[tuple[str, str], ...]:
     """Outputs that feed the next call: the same containers, shapes and roles as an argument.
 
     A name that is both argument and returned element settles it; without one, only values of
     more than one leaf or of rank at least 1 count, so that a loss does not become a learning rate.
+
+    Arguments that are changed in place come behind the result, as ``(result, (model, optimizer))``.
     """
     parts: list[tuple[str, Any, str]] = [("", tree, returned[0] if len(returned) == 1 else "")]
     if isinstance(tree, dict) and tree["kind"] in ("tuple", "list"):
@@ -171,7 +178,7 @@ def chain(
             for key, child in zip(tree["keys"], tree["children"], strict=True)
         ]
     pairs: list[tuple[str, str]] = []
-    used: set[str] = set()
+    used: set[str] = set(mutated)
     for by_name in (True, False):
         for path, child, name in parts:
             if any(path == other for _, other in pairs):
@@ -186,6 +193,9 @@ def chain(
                     pairs.append((argument["name"], path))
                     used.add(argument["name"])
                     break
+    if mutated:
+        pairs = [(name, f"[0]{path}") for name, path in pairs]
+        pairs += [(name, f"[1][{index}]") for index, name in enumerate(mutated)]
     return tuple(pairs)
 
 

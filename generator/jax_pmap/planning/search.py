@@ -79,6 +79,24 @@ def find_plan(
             facts.span,
         )
     check_mutation(target, loaded)
+    for change in whole["mutated"]:
+        if not change["graph"]:
+            raise refused(
+                "JP049",
+                f"`{facts.name}` changes its argument `{change['name']}` in place; on several devices that "
+                "changes a copy",
+                f"Return what changed instead of assigning it to a part of `{change['name']}`",
+                facts.span,
+            )
+        if not change["same_structure"]:
+            raise refused(
+                "JP049",
+                f"`{facts.name}` changes what `{change['name']}` is made of (new variables, another mode): only "
+                "the values of its variables can be handed back",
+                f"Make the change before the call, for example `{change['name']}.train()`",
+                facts.span,
+            )
+    mutated = tuple(change["name"] for change in whole["mutated"])
     session.ask("precision", "tracing the function", statics=finder.statics)
     first: Refusal | None = None
     gathering: tuple[Roles, Confirmed] | None = None
@@ -90,7 +108,7 @@ def find_plan(
             # Of a size that only came up because the likelier one does not trace, nothing is said.
             first = first or (None if finder.trace_error else too_small)
             continue
-        outcome = _observe_variants(session, target, body, roles, loaded, request, say, saved)
+        outcome = _observe_variants(session, target, body, roles, loaded, request, say, saved, mutated)
         if isinstance(outcome, Refusal):
             first = first or outcome
             if request.backend is not Backend.JIT or outcome.code not in COMPILER_CAN:
@@ -237,6 +255,7 @@ def _observe_variants(
     request: Request,
     say: Callable[[str], None],
     saved: Plan | None,
+    mutated: tuple[str, ...],
 ) -> Refusal | Confirmed:
     """Observe with the given static values, then with each other value the body asks about."""
     by_name = {argument["name"]: argument for argument in loaded.described}
@@ -273,7 +292,7 @@ def _observe_variants(
                         target.facts.span,
                     )
     observer = Observer(
-        session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target)
+        session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target), mutated
     )
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
@@ -516,8 +535,16 @@ def _plan(
             guards=guards,
             notes=tuple(notes),
             assumed_inputs=loaded.assumed,
+            mutated=tuple(change["name"] for change in whole["mutated"]),
             kept=tuple((path, name) for path, name in whole["kept"]),
-            chain=chain(loaded.described, roles, observation.tree, outputs, facts.returned_names),
+            chain=chain(
+                loaded.described,
+                roles,
+                observation.tree,
+                outputs,
+                facts.returned_names,
+                [change["name"] for change in whole["mutated"]],
+            ),
             source_hash=function_text(target.parsed).digest,
         ),
         roles,

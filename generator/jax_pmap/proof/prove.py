@@ -61,7 +61,7 @@ def prove(
             axis_name=plan.axis_name,
             steps=steps,
             chain=[[argument, steps_into(where)] for argument, where in plan.chain],
-            replicated=[i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED],
+            replicated=replicated_leaves(plan),
             overrides=variant,
             global_view=global_view,
             **observed.roles.request(),
@@ -120,6 +120,13 @@ def uneven(check: Answer, target: Target, remainder: str) -> Refusal:
         said.span,
         said.details,
     )
+
+
+def replicated_leaves(plan: Plan) -> list[int]:
+    """Leaves of the result and of what is changed in place that must be the same on every device."""
+    found = [i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED]
+    changed = sum(len(argument.leaves) for argument in plan.arguments if argument.name in plan.mutated)
+    return found + list(range(len(plan.outputs), len(plan.outputs) + changed))
 
 
 def not_tried(skipped: Answer) -> str:

@@ -116,6 +116,9 @@ class FunctionFacts:
     receiver: str = ""
     #: What the target is defined in: ``"class"``, ``"function"``, or ``""`` for the module.
     owner: str = ""
+    #: Whether a caller sees changes that the function makes in its arguments: not where `jax.jit` runs it
+    #: on copies.
+    changes_seen: bool = True
     #: Modules the file imports with a star: where unknown names may come from.
     star_imports: tuple[str, ...] = ()
     #: Whether the file has ``from __future__ import annotations``: its annotations are never evaluated.

@@ -56,7 +56,9 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
     donated, elsewhere = donations(parsed, resolver)
     axis_name: str | None = None
     in_axes: tuple[tuple[str, int | None], ...] = ()
+    compilers: set[str] = set()
     for name, calls, bound in transformations(parsed, resolver):
+        compilers.add(name)
         static |= named_by_options(parsed, resolver, calls, bound)
         if name in MAPPERS:
             found_name, found_axes = pmap_hints(parsed, resolver, calls)
@@ -105,6 +107,7 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         key_parameters=_keys(parsed, resolver, order),
         closure_names=tuple(closure),
         receiver=receiver_of(parsed),
+        changes_seen=all(name.startswith("flax.nnx.") for name in compilers),
         owner="" if owner is None else "class" if isinstance(owner, ast.ClassDef) else "function",
         star_imports=names.stars,
         future_annotations=any(

@@ -84,6 +84,27 @@ def held_apart(value: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     return [leaf for i, leaf in enumerate(leaves) if i not in rest], again
 
 
+def graph_variables(value: Any) -> list[Any]:
+    """The Flax NNX variables in a value: what a function may change in place."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return []
+    found = jax.tree.leaves(value, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    return [leaf for leaf in found if isinstance(leaf, nnx.Variable)]
+
+
+def changed(before: tuple[list[Any], Any], value: Any) -> bool:
+    """Whether a value is no longer made of the leaves and containers it was."""
+    leaves, tree = jax.tree.flatten(value)
+    return tree != before[1] or any(x is not y for x, y in zip(leaves, before[0], strict=True))
+
+
+def fresh(value: Any) -> Any:
+    """The same leaves in containers of their own, so that changes in place do not reach `value`."""
+    leaves, tree = jax.tree.flatten(value)
+    return tree.unflatten(leaves)
+
+
 def kept_parts(result: Any, given: Values) -> list[tuple[str, str]]:
     """Parts of a result that hold the constants of an argument: path in the result, argument's name.
 
@@ -181,8 +202,9 @@ def skeleton(value: Any) -> Any:
 
 def data_fields(node: Any, children: int) -> list[str]:
     """Field names of a dataclass all of whose fields are children of the pytree, else ``[]``."""
-    fields = [f.name for f in getattr(node, "__dataclass_fields__", {}).values() if f.init]
-    if len(fields) != children or len(node.__dataclass_fields__) != children:
+    declared = getattr(node, "__dataclass_fields__", {})
+    fields = [f.name for f in declared.values() if f.init]
+    if not fields or len(fields) != children or len(declared) != children:
         return []
     one_level, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     names = [getattr(path[0], "name", None) for path, _ in one_level]
@@ -220,6 +242,7 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
             f"{error}; the function takes ({expected}), and {len(args)} came by position{named}",
         ) from error
     bound.apply_defaults()
+    refuse_graphs(bound.arguments)
     values: Values = {}
     for name, value in bound.arguments.items():
         try:
@@ -227,6 +250,28 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
         except (TypeError, ValueError) as error:  # keys of a dict that cannot be sorted
             raise Problem("inputs", f"jax cannot take `{name}` apart: {summary(error)}") from error
     return values
+
+
+def refuse_graphs(values: Mapping[str, Any]) -> None:
+    """Refuse what jax would make a tree of and lose something: Flax NNX objects that share variables.
+
+    Raises:
+        Problem: ``"graph"``, with the two places of one variable, or the object that is no pytree at all.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return
+    seen: dict[int, str] = {}
+    for name, value in values.items():
+        leaves, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: isinstance(x, nnx.Variable))
+        for path, leaf in leaves:
+            place = name + jax.tree_util.keystr(path)
+            if isinstance(leaf, (nnx.Module, nnx.Optimizer)):
+                raise Problem("graph", place, other="", type=type(leaf).__name__)
+            if isinstance(leaf, nnx.Variable):
+                if id(leaf) in seen:
+                    raise Problem("graph", place, other=seen[id(leaf)], type=type(leaf).__name__)
+                seen[id(leaf)] = place
 
 
 def invoke(fn: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:

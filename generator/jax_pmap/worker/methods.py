@@ -52,6 +52,9 @@ class Target:
         self.draws = False
         #: Runs of the reference that the last proof used.
         self.trials: dict[str, proving.Trials] = {}
+        #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
+        self.in_place = False
+        self.mutated: tuple[str, ...] = ()
 
     def namespace(self) -> dict[str, Any]:
         """A new namespace in which the target's code means what it means where the user wrote it.
@@ -88,8 +91,21 @@ class Target:
         return made[-1](out)
 
     def reference(self, values: Values) -> Any:
-        """The target on the whole batch, on one device, uncompiled."""
-        return self.bound(lambda: arguments.invoke(self.fn, self.signature, values))
+        """The target on the whole batch, on one device, uncompiled.
+
+        With the arguments it changes in place, where there are any: ``(result, (model, optimizer))``.
+        """
+        return self.bound(lambda: self.with_changes(self.fn, values))
+
+    def with_changes(self, fn: Callable[..., Any], values: Values) -> Any:
+        """Call `fn` with `values`, and hand out beside its result what it may change in place."""
+        if not self.mutated:
+            return arguments.invoke(fn, self.signature, values)
+        given = {
+            name: arguments.fresh(value) if name in self.mutated else value for name, value in values.items()
+        }
+        result = arguments.invoke(fn, self.signature, given)
+        return result, tuple(given[name] for name in self.mutated)
 
     def compiled(self, statics: Sequence[str]) -> Callable[[Values], Any]:
         """`reference`, compiled once for each shape of its values."""
@@ -166,6 +182,7 @@ def load_target(request: Answer) -> Answer:
     TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.axis_names = request["axis_names"]
+    TARGET.in_place, TARGET.mutated = request["in_place"], ()
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
     define_target(request)
@@ -386,6 +403,8 @@ def trace(request: Answer) -> Answer:
                 "concrete": needs_number(error),
                 "error": describe_exception(error),
             }
+    if request.get("size") is None:
+        TARGET.mutated = tuple(change["name"] for change in extra["mutated"])
     return {"traced": True, "out": out, **extra}
 
 
@@ -398,10 +417,22 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
     """
     extra: Answer = {}
     table: list[Answer] = []
+    mutated: dict[str, bool] = {}
 
     def run(leaves: Sequence[Any]) -> list[Any]:
         given = packed.unpack(leaves)
-        out = TARGET.reference(given)
+
+        def body() -> Any:
+            own = {name: arguments.fresh(value) for name, value in given.items()}
+            before = {name: jax.tree.flatten(value) for name, value in own.items()}
+            out = arguments.invoke(TARGET.fn, TARGET.signature, own)
+            if TARGET.in_place:
+                for name, value in own.items():
+                    if arguments.changed(before[name], value):
+                        mutated[name] = jax.tree.structure(value) == before[name][1]
+            return out
+
+        out = TARGET.bound(body)
         kept = arguments.kept_parts(out, {name: given[name] for name, _ in packed.fixed})
         flat = jax.tree.leaves(out)
         constant = arguments.constant_leaves(out, [path for path, _ in kept])
@@ -425,6 +456,14 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
         shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
         row["shape"] = [] if shape is None else list(shape.shape)
         row["dtype"] = row["dtype"] if shape is None else str(shape.dtype)
+    extra["mutated"] = [
+        {
+            "name": name,
+            "graph": bool(arguments.graph_variables(TARGET.data[0][name])),
+            "same_structure": same_structure,
+        }
+        for name, same_structure in mutated.items()
+    ]
     return table, extra
 
 
@@ -499,7 +538,7 @@ def observe_code(request: Answer) -> Answer:
     axes, statics, count = leaf_axes(request), request["statics"], request["count"]
     wide = "float64" in TARGET.eps
     data = observing_data(request, axes)
-    recorder = observe.Recorder(request["results"], blocks=TARGET.draws)
+    recorder = observe.Recorder(request["results"], TARGET.mutated, blocks=TARGET.draws)
     namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
 
     def function(code: str, prelude: str) -> Callable[..., Any]:
@@ -612,7 +651,7 @@ def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
     donated = request.get("donated", ())
 
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
-        return arguments.invoke(fn, TARGET.signature, donation.fresh(values, donated))
+        return TARGET.with_changes(fn, donation.fresh(values, donated))
 
     question = proving.Question(
         reference=TARGET.compiled(request["statics"]),

@@ -26,7 +26,11 @@ def largest(events: Sequence[dict[str, Any]]) -> int:
 class Recorder:
     """Collects what tapped code passes through it while a function is traced."""
 
-    def __init__(self, results: Sequence[int] = (), *, blocks: bool = False) -> None:
+    def __init__(
+        self, results: Sequence[int] = (), mutated: Sequence[str] = (), *, blocks: bool = False
+    ) -> None:
+        #: Arguments that the function changes in place: recorded after it as points -1, -2, …
+        self.mutated = tuple(mutated)
         #: Whether keys carry the number of a block, which is no part of what they are.
         self.blocks = blocks
         #: Points of the returned values, whose containers are always wanted.
@@ -74,6 +78,12 @@ class Recorder:
         self.events.append(event)
         return value
 
+    def call(self, fn: Callable[..., Any], signature: inspect.Signature, values: Values) -> None:
+        """Run tapped code from the start, and record what it left of the arguments it changes."""
+        invoke(fn, signature, values)
+        for index, name in enumerate(self.mutated):
+            self.tap(-1 - index, values[name])
+
     def reach(self, branch: int) -> None:
         """Note that a branch of the body was entered."""
         self.reached.add(branch)
@@ -95,7 +105,7 @@ def run_whole(
     def run(leaves: Sequence[Any]) -> list[Any]:
         def body() -> list[Any]:
             recorder.reset()
-            invoke(fn, signature, packed.unpack(leaves))
+            recorder.call(fn, signature, packed.unpack(leaves))
             return list(recorder.arrays)
 
         return list(wrap(body))
@@ -117,7 +127,7 @@ def run_shards(
 
     def run(*leaves: Any) -> list[Any]:
         recorder.reset()
-        invoke(fn, signature, one.unpack(leaves))
+        recorder.call(fn, signature, one.unpack(leaves))
         return list(recorder.arrays)
 
     mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=jax.devices()[:count])
@@ -333,7 +343,7 @@ def note_varying(
     def run(*leaves: Any) -> list[Any]:
         recorder.reset()
         recorder.axis_name = axis_name
-        invoke(fn, signature, one.unpack(leaves))
+        recorder.call(fn, signature, one.unpack(leaves))
         tables.append(recorder.events)
         return []
 
