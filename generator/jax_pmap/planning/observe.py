@@ -479,12 +479,14 @@ class Observer:
         if statement.value is not None and not display:
             value = self.by_point[statement.value]
             origins = self._origins(value, first)
-            if origins != [value] and self._wrap_all(state, origins, first, numbers=False):
+            # `model.count.value = …` changes an object the caller holds: its name must not be bound anew.
+            in_place = any(name in self.mutated for name, _ in statement.names)
+            if (origins != [value] or in_place) and self._wrap_all(state, origins, first, numbers=False):
                 return True
         added = False
         for name, point in statement.names:
             event_ = first.get(point)
-            if event_ is None or event_.unaligned or not event_.partial():
+            if event_ is None or event_.unaligned or not event_.partial() or name in self.mutated:
                 continue
             for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
                 added |= state.add(sync, point)

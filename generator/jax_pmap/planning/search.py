@@ -91,8 +91,8 @@ def find_plan(
         if not change["same_structure"]:
             raise refused(
                 "JP049",
-                f"`{facts.name}` changes what `{change['name']}` is made of (new variables, another mode): only "
-                "the values of its variables can be handed back",
+                f"`{facts.name}` changes what `{change['name']}` is made of (new variables, another mode); "
+                "only values can be handed back",
                 f"Make the change before the call, for example `{change['name']}.train()`",
                 facts.span,
             )
