@@ -182,7 +182,7 @@ def load_target(request: Answer) -> Answer:
     TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.axis_names = request["axis_names"]
-    TARGET.in_place, TARGET.mutated = request["in_place"], ()
+    TARGET.in_place, TARGET.mutated = request.get("in_place", False), ()
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
     define_target(request)
