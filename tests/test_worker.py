@@ -78,6 +78,7 @@ def load(session, folder):
         name="scale",
         devices=session.devices,
         axis_names=[],
+        in_place=True,
     )
 
 

@@ -82,6 +82,7 @@ def capture(
                 line=text.line,
                 name=target.facts.name,
                 axis_names=sorted({target.axis_name} if target.facts.collectives else set()),
+                in_place=target.facts.changes_seen,
             )
         except WorkerProblem as problem:
             if problem.kind == "traced" and not eager:

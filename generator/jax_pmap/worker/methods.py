@@ -182,7 +182,7 @@ def load_target(request: Answer) -> Answer:
     TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.axis_names = request["axis_names"]
-    TARGET.in_place, TARGET.mutated = request.get("in_place", False), ()
+    TARGET.in_place, TARGET.mutated = request["in_place"], ()
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
     define_target(request)
@@ -214,6 +214,7 @@ def capture_call(request: Answer) -> Answer:
     call = capture.run(request)
     TARGET.call, TARGET.module, TARGET.path, TARGET.trials = call, call.module, request["path"], {}
     TARGET.x64, TARGET.axis_names = call.x64, request["axis_names"]
+    TARGET.in_place, TARGET.mutated = request["in_place"], ()
     define_target(request)
     TARGET.data = [arguments.bind(TARGET.signature, call.args, call.kwargs)]
     return {"arguments": describe(TARGET.data[0]), "x64": TARGET.x64, "called_at": call.caller}
