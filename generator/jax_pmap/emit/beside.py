@@ -1,46 +1,207 @@
-"""Functions of the target's own file, found by name to be looked into."""
+"""The user's functions that a function calls, found by the names it calls them by.
+
+They stand in the same file, around the target, or in another module of the project. What is found here
+is looked into, and carried by the emitted file where collectives go into it.
+"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from jax_pmap.emit.places import Body
-from jax_pmap.model import RefusalError
+from jax_pmap.model import RefusalError, Source
 from jax_pmap.reading.definition import statements
-from jax_pmap.reading.facts import FunctionFacts, GradientCall
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.target import Target
 
+#: Modules a name is followed through, from one that only passes it on to the next.
+PASSED_ON = 4
 
-def definitions_of(target: Target) -> Callable[[str, Body], tuple[Body, Sequence[GradientCall]] | None]:
-    """Finds functions of the target's file by name, for looking into them."""
-    from jax_pmap.emit.places import Body
-    from jax_pmap.reading.read import parse, read
-    from jax_pmap.reading.text import function_text
 
-    def find(name: str, beside: Body) -> tuple[Body, Sequence[GradientCall]] | None:
-        around = name in target.facts.closure_names
-        if not around and name not in target.facts.module_names and name not in vars_of(target):
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One of the user's functions."""
+
+    parsed: ParsedSource
+    facts: FunctionFacts
+    #: What copies of it are called: its own name, or another where the target's file has that already.
+    name: str
+
+    @property
+    def source(self) -> Source:
+        """The file it stands in."""
+        return self.parsed.source
+
+    def is_same(self, other: Beside) -> bool:
+        """Whether both are one function."""
+        mine, theirs = self.source, other.source
+        return (mine.path, mine.qualname) == (theirs.path, theirs.qualname)
+
+
+class Neighbourhood:
+    """Finds the user's functions by the names that other functions call them by."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.origin = Beside(target.parsed, target.facts, target.facts.name)
+        self._found: dict[tuple[str, str, str], Beside | None] = {}
+
+    def find(self, called: str, caller: Beside) -> Beside | None:
+        """The function that `caller` names ``called``, or ``module.called``; None if it cannot be carried."""
+        key = str(caller.source.path), caller.source.qualname, called
+        if key not in self._found:
+            self._found[key] = self._find(called, caller)
+        return self._found[key]
+
+    def _find(self, called: str, caller: Beside) -> Beside | None:
+        if not all(part.isidentifier() for part in called.split(".")):
             return None
+        source = self._in_file(called, caller) or self._in_module(called, caller)
+        if source is None:
+            return None
+        from jax_pmap.reading.parse import parse
+        from jax_pmap.reading.read import read
+
         try:
-            source = dataclasses.replace(target.source, qualname=enclosed(target, name) if around else name)
             parsed = parse(source)
         except RefusalError:
             return None
         facts = read(source, parsed)
-        if not around and set(target.facts.closure_names) & {*facts.module_names, *names_of(facts)}:
-            return None  # The same names mean other things there.
         if facts.is_async or facts.is_generator or any(not d.set_aside for d in facts.decorators):
             return None
-        return Body(function_text(parsed), beside.numbers), facts.gradient_calls
+        if not self._means_the_same(source, facts):
+            return None
+        return Beside(parsed, facts, self._name(source, facts, called))
 
-    return find
+    def _in_file(self, called: str, caller: Beside) -> Source | None:
+        """Where a function of the caller's own file stands."""
+        if "." in called:
+            return None
+        around = caller is self.origin and called in caller.facts.closure_names
+        tops = {node.name for node in caller.parsed.tree.body if isinstance(node, ast.FunctionDef)}
+        if not around and called not in caller.facts.module_names and called not in tops:
+            return None
+        name = enclosed(self.target, called) if around else called
+        return dataclasses.replace(caller.source, qualname=name)
+
+    def _in_module(self, called: str, caller: Beside) -> Source | None:
+        """Where a function that the caller's file imports, or whose module it imports, stands."""
+        if caller.facts.closure_names or caller.facts.receiver:
+            return None
+        source, name = caller.source, called
+        for _ in range(PASSED_ON):
+            tree = ast.parse(source.text.removeprefix("\ufeff"))
+            imported = imported_as(tree, name, source)
+            if imported is None:
+                return None
+            module, name = imported
+            found = self._located(f"{module}:{name}", source)
+            if found is None:
+                return None
+            if isinstance(found, Source):
+                return found
+            source = found[0]
+        return None
+
+    def _located(self, reference: str, source: Source) -> Source | tuple[Source] | None:
+        """The function a reference names; in a tuple, the file that only imports it."""
+        from jax_pmap.locate import locate, locate_object
+
+        top = source.root / reference.partition(":")[0].partition(".")[0]
+        if not top.is_dir() and not top.with_name(f"{top.name}.py").is_file():
+            return None  # Installed, not the user's.
+        for locating in (locate, locate_object):
+            try:
+                found = locating(reference, source.root)
+            except RefusalError:
+                continue
+            inside = found.path.is_relative_to(source.root) and "site-packages" not in found.path.parts
+            if not inside:
+                return None
+            return found if locating is locate else (found,)
+        return None
+
+    def _means_the_same(self, source: Source, facts: FunctionFacts) -> bool:
+        """Whether the names a function uses mean the same beside the target, or nothing there."""
+        own = self.target.facts
+        if source.path == self.target.source.path:
+            around = source.qualname != facts.name
+            return around or not set(own.closure_names) & {*facts.module_names, *names_of(facts)}
+        theirs = {(row.name, row.statement) for row in facts.imported}
+        same = {(row.name, row.statement) for row in own.imported} | {
+            (name, statement) for name, statement in every_import(self.target.parsed.tree)
+        }
+        clashing = {name for name, statement in theirs if (name, statement) not in same} | {
+            name for name in facts.module_names if name != facts.name
+        }
+        return not clashing & own.taken_names
+
+    def _name(self, source: Source, facts: FunctionFacts, called: str) -> str:
+        """What a copy is called: as the caller calls it, where that is a name of its own."""
+        if source.path == self.target.source.path or "." not in called:
+            return called
+        if facts.name not in self.target.facts.taken_names:
+            return facts.name
+        return f"{source.module.rpartition('.')[2]}_{facts.name}"
 
 
-def vars_of(target: Target) -> frozenset[str]:
-    """Names of the functions defined at the top of the target's file."""
-    return frozenset(node.name for node in target.parsed.tree.body if isinstance(node, ast.FunctionDef))
+def names_called(definition: ast.AST) -> list[str]:
+    """Every ``name`` and ``module.name`` that a function reads, in the order of the source."""
+    found: dict[str, None] = {}
+    inner: set[int] = set()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner:
+            text = ast.unparse(node)
+            if isinstance(node.ctx, ast.Load) and all(part.isidentifier() for part in text.split(".")):
+                found[text] = None
+                inner |= {id(each) for each in ast.walk(node)}
+    return list(found)
+
+
+def imported_as(tree: ast.Module, called: str, source: Source) -> tuple[str, str] | None:
+    """(module, name in it) of ``called`` or ``alias.called`` by the imports at the top of a file."""
+    head, _, rest = called.partition(".")
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            module = absolute(node, source)
+            for alias in node.names:
+                if (alias.asname or alias.name) == head and module is not None:
+                    inner, _, name = f"{alias.name}.{rest}".rstrip(".").rpartition(".")
+                    return (f"{module}.{inner}" if inner else module), name
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name
+                if called.startswith(bound + "."):
+                    inner, _, name = called.removeprefix(bound + ".").rpartition(".")
+                    return (f"{alias.name}.{inner}" if inner else alias.name), name
+    return None
+
+
+def absolute(node: ast.ImportFrom, source: Source) -> str | None:
+    """The module an import is from, with the dots of a relative one resolved."""
+    if not node.level:
+        return node.module
+    package = source.module.split(".")
+    if source.path.name != "__init__.py":
+        package.pop()
+    package = package[: len(package) - node.level + 1]
+    return ".".join([*package, *([node.module] if node.module else [])]) or None
+
+
+def every_import(tree: ast.Module) -> list[tuple[str, str]]:
+    """(name, statement that binds just it) of the imports at the top of a file."""
+    out = []
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        for alias in node.names:
+            one: ast.stmt = ast.Import([alias])
+            if isinstance(node, ast.ImportFrom):
+                one = ast.ImportFrom(node.module, [alias], node.level)
+            out.append(((alias.asname or alias.name).partition(".")[0], ast.unparse(one)))
+    return out
 
 
 def enclosed(target: Target, name: str) -> str:

@@ -6,17 +6,15 @@ import ast
 import dataclasses
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import jax_pmap
+from jax_pmap.emit.adapted import Adapted, adapted_beside
 from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import EmitUnit, Header, render
-from jax_pmap.emit.weave import inside_of, weave
-from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Sync, refused
-from jax_pmap.reading.facts import FunctionFacts
-from jax_pmap.reading.read import parse, read
+from jax_pmap.emit.weave import weave
+from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.reading.slice import Slice
 from jax_pmap.reading.target import Target, running_values
 from jax_pmap.reading.text import function_text
@@ -58,18 +56,27 @@ def emit(
         _check_copies(target, plan, carried)
     _check_script(target, plan)
     syncs = () if backend is Backend.JIT else plan.syncs
-    adapted = _adapted(target, syncs)
+    adapted, renames = adapted_beside(target, syncs)
     text = function_text(target.parsed)
-    own_names = {other.facts.name for other in adapted}
+    own_names = {other.name for other in adapted}
     defined = carried.names if carried else frozenset()
     definitions = tuple(
         each for each in (carried.definitions if carried else ()) if defined_name(each) not in own_names
     )
     every = [facts, *(other.facts for other in adapted)]
-    names = tuple(
-        sorted({name for each in every for name in each.module_names} - defined - own_names - {facts.name})
-    )
-    imports = [row.statement for each in every for row in each.imported if not row.typing_only]
+    not_imported = defined | own_names | {facts.name}
+    names = tuple(sorted(names_in_module(source, target, adapted) - not_imported))
+    elsewhere_names = {
+        other.source.module: tuple(sorted(names_in_module(other.source, target, adapted) - own_names))
+        for other in adapted
+        if other.source.path != source.path
+    }
+    imports = [
+        row.statement
+        for each in every
+        for row in each.imported
+        if not row.typing_only and row.name not in own_names
+    ]
     if carried:
         imports += carried.imports
     if facts.future_annotations:
@@ -83,7 +90,7 @@ def emit(
         docstring=_docstring(target),
         body="",
         imports=tuple(sorted(set(imports))),
-        user_imports=((source.module, names),) if names else (),
+        user_imports=tuple(row for row in ((source.module, names), *elsewhere_names.items()) if row[1]),
         definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
         taken_names=facts.taken_names,
         # Collectives are the only thing of ours inside a body.
@@ -108,10 +115,8 @@ def emit(
     try:
         elsewhere = {sync for other in adapted for sync in other.syncs}
         here = [sync for sync in syncs if sync not in elsewhere]
-        woven = weave(body, here, plan.guards, axis=axis, result=result, jax=jax)
-        copies = [
-            other.body.definition(weave(other.body, other.syncs, axis=axis, jax=jax)) for other in adapted
-        ]
+        woven = weave(body, here, plan.guards, axis=axis, result=result, jax=jax, renames=renames)
+        copies = [other.definition(axis, jax) for other in adapted]
     except LookupError as error:
         raise refused(
             "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span
@@ -128,28 +133,10 @@ def emit(
     return render(unit, plan, backend, header)
 
 
-@dataclass(frozen=True, slots=True)
-class Adapted:
-    """A function of the user's module that the emitted file carries with collectives in it."""
-
-    facts: FunctionFacts
-    body: Body
-    syncs: tuple[Sync, ...]
-
-
-def _adapted(target: Target, syncs: tuple[Sync, ...]) -> list[Adapted]:
-    """The functions beside the target that syncs stand in, in the order of the file."""
-    out = []
-    own = (*target.parsed.enclosing, target.parsed.definition)
-    for node in target.parsed.tree.body:
-        if isinstance(node, ast.FunctionDef) and node not in own:
-            if not any(node.lineno <= sync.span.line <= (node.end_lineno or 0) for sync in syncs):
-                continue
-            source = dataclasses.replace(target.source, qualname=node.name)
-            parsed = parse(source)
-            body = Body(function_text(parsed))
-            out.append(Adapted(read(source, parsed), body, tuple(inside_of(body, syncs))))
-    return out
+def names_in_module(source: Source, target: Target, adapted: Iterable[Adapted]) -> set[str]:
+    """Names of the module at `source` that the target or a carried function of that module uses."""
+    every = [(target.source, target.facts), *((other.source, other.facts) for other in adapted)]
+    return {name for where, facts in every if where.path == source.path for name in facts.module_names}
 
 
 def defined_name(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import libcst as cst
@@ -33,16 +34,18 @@ def weave(
     result: str = "result",
     jax: str = "jax",
     everywhere: bool = False,
+    renames: Mapping[str, str] = MappingProxyType({}),
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
     `axis` is the source of the axis name; `taps` are points to record; `probes` are inner
     functions to run for their taps before they are called; with `reach`, entered branches are
     recorded too; with `everywhere`, inner functions are tapped like the outermost; `result` names
-    the result where it must be taken apart, `jax` is what jax is imported as.
+    the result where it must be taken apart, `jax` is what jax is imported as; `renames` are new names
+    for functions that are called as ``module.name``.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
-    editor.everywhere = everywhere
+    editor.everywhere, editor.renames = everywhere, renames
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -92,6 +95,7 @@ class Editor(cst.CSTTransformer):
         #: The scope that is tapped; collectives go into all of them.
         self.scope = scope
         self.everywhere = False
+        self.renames: Mapping[str, str] = {}
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
         for sync in syncs:
@@ -124,6 +128,9 @@ class Editor(cst.CSTTransformer):
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """Expressions are wrapped and tapped, lines get their followers, suites their guards."""
         new: Replacement = updated
+        if isinstance(original, cst.Attribute) and self.renames:
+            name = self.renames.get(self.body.code(original))
+            return updated if name is None else cst.Name(name)
         if isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite):
             new = self.line(original, updated)
         elif isinstance(original, cst.FunctionDef) and original is not self.body.function:
@@ -149,6 +156,7 @@ class Editor(cst.CSTTransformer):
             if sync is not None and sync.value == expression.text:
                 self.used.add(("wrap", where))
                 updated = self.wrapped(sync, updated)
+            updated = self.probed(original, expression, updated)
             if self.tapped_here(expression):
                 updated = self.tap(expression.point, updated)
             if updated is not plain and self.body.is_tight(original):
@@ -204,14 +212,31 @@ class Editor(cst.CSTTransformer):
             if node is None or self.body.expression_nodes[node].statement != statement.index:
                 continue
             assert isinstance(node, cst.Call)
-            lambdas = [n for n, scope in self.body.scope_nodes.items() if scope.index == probe.scope]
-            callee: cst.BaseExpression = cst.Name(probe_name(probe.scope))
-            if lambdas and isinstance(lambdas[0], cst.Lambda):
-                # A lambda is written where it is used, so its tapped copy can be called in place.
-                body = lambdas[0].body.visit(self.inner(probe.scope))
-                callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-            out.append(cst.SimpleStatementLine([cst.Expr(cst.Call(callee, node.args))]))
+            out.append(cst.SimpleStatementLine([cst.Expr(self.probe_call(probe, node))]))
         return out
+
+    def probe_call(self, probe: Probe, node: cst.Call) -> cst.Call:
+        """A call of an inner function for its taps, with the arguments of `node`."""
+        lambdas = [n for n, scope in self.body.scope_nodes.items() if scope.index == probe.scope]
+        callee: cst.BaseExpression = cst.Name(probe_name(probe.scope))
+        if lambdas and isinstance(lambdas[0], cst.Lambda):
+            # A lambda is written where it is used, so its tapped copy can be called in place.
+            body = lambdas[0].body.visit(self.inner(probe.scope))
+            callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return cst.Call(callee, node.args)
+
+    def probed(
+        self, original: cst.BaseExpression, expression: Expression, updated: cst.BaseExpression
+    ) -> cst.BaseExpression:
+        """``(probe(x), f(x))[1]`` for a call in an expression that has no line of its own: a lambda's."""
+        probe = next((probe for probe in self.probes if probe.call == expression.point), None)
+        if probe is None or not self.tapped(expression.statement):
+            return updated
+        if expression.statement in {statement.index for statement in self.body.statement_nodes.values()}:
+            return updated
+        assert isinstance(original, cst.Call)
+        both = cst.Tuple([cst.Element(self.probe_call(probe, original)), cst.Element(updated)])
+        return cst.Subscript(both, [cst.SubscriptElement(cst.Index(cst.Integer("1")))])
 
     def line(self, original: cst.CSTNode, updated: cst.CSTNode) -> Replacement:
         """A line of simple statements with collectives and taps, each behind its own statement."""

@@ -9,14 +9,18 @@ is where it is folded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from jax_pmap.emit.places import Expression
+from jax_pmap.emit.places import Body, Expression
 from jax_pmap.emit.weave import inside_of, weave
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.observe import Observer, containers_above
 from jax_pmap.planning.roles import Roles
 from jax_pmap.session import Answer
+
+if TYPE_CHECKING:
+    from libcst import FunctionDef
 
 #: Rounds of folding and looking again: one finds the folds, one opens functions, one confirms.
 ROUNDS = 4
@@ -70,19 +74,17 @@ def _survey(
 ) -> Answer:
     axis, jax = repr(observer.axis_name), "__jax_pmap_jax__"
     points = [e.point for e in expressions(observer).values() if not e.in_test]
-    target, *others = observer.bodies
-    prelude = [f"import jax as {jax}"]
-    for body in others:
+
+    def tapped(body: Body) -> FunctionDef:
         own = inside_of(body, syncs)
-        prelude.append(body.definition(weave(body, own, axis=axis, taps=points, jax=jax, everywhere=True)))
-    own = inside_of(target, syncs)
-    woven = weave(target, own, axis=axis, taps=points, jax=jax, everywhere=True)
+        return weave(body, own, axis=axis, taps=points, jax=jax, everywhere=True)
+
     observer.say("following the random keys")
     return observer.session.ask(
         "draws",
         "following the random keys",
-        code=target.definition(woven),
-        prelude="\n".join(prelude),
+        code=observer.body.definition(tapped(observer.body)),
+        around=observer.around(lambda body: [tapped(body)]),
         name=observer.facts.name,
         axis_name=observer.axis_name,
         count=count,

@@ -14,18 +14,21 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
+from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
 from jax_pmap.emit.weave import Probe, inside_of, name_node, probe_name, weave
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.roles import Roles
 from jax_pmap.reading.facts import FunctionFacts, GradientCall
+from jax_pmap.reading.text import function_text
 from jax_pmap.session import Answer, Session
 
-#: Finds a function of the user's module by name: its body and the gradient calls in it.
-Definitions: TypeAlias = "Callable[[str, Body], tuple[Body, Sequence[GradientCall]] | None]"
+if TYPE_CHECKING:
+    from libcst import FunctionDef
+
 PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 #: The collective that makes a reduction of this name whole.
 REDUCTIONS = {
@@ -147,19 +150,24 @@ class Observer:
         axis_name: str,
         itemsize: Callable[[str], int],
         say: Callable[[str], None],
-        definitions: Definitions,
+        neighbourhood: Neighbourhood,
         mutated: Sequence[str] = (),
     ) -> None:
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
-        self.itemsize, self.say, self.definitions = itemsize, say, definitions
+        self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
         self.bodies: list[Body] = []
+        #: What each body is the body of, and the body each statement stands in.
+        self.homes: dict[int, Beside] = {}
+        self.body_of: dict[int, Body] = {}
+        #: (scope of the caller's body, name it calls by, scope of the function called).
+        self.links: dict[tuple[int, str, int], None] = {}
         self.scopes: dict[int, Scope] = {}
         self.statements: dict[int, Statement] = {}
         self.by_point: dict[int, Expression] = {}
         self.children: dict[int, list[Expression]] = {}
         self.owner: dict[int, Statement] = {}
         self.gradients: dict[int, GradientCall] = {}
-        self._know(body, facts.gradient_calls)
+        self._know(body, neighbourhood.origin)
         self.results = [
             s.value
             for s in body.statements.values()
@@ -187,12 +195,14 @@ class Observer:
                 last[statement.names[0][0]] = statement
         return following
 
-    def _know(self, body: Body, gradient_calls: Sequence[GradientCall]) -> None:
+    def _know(self, body: Body, home: Beside) -> None:
         """Take the places of one more body into the tables."""
         self.bodies.append(body)
+        self.homes[body.scope.index] = home
+        self.body_of |= dict.fromkeys(body.statements, body)
         self.scopes |= body.scopes
         self.statements |= body.statements
-        calls = {place(call.span): call for call in gradient_calls}
+        calls = {place(call.span): call for call in home.facts.gradient_calls}
         for statement in body.statements.values():
             for _, point in statement.names:
                 self.owner[point] = statement
@@ -224,34 +234,56 @@ class Observer:
                     taps.add(expression.point)
         return sorted(taps)
 
-    def _code(self, state: _State, syncs: Sequence[Sync]) -> tuple[str, str]:
-        """The tapped target, and the functions of its module that are looked into, tapped and plain."""
+    def around(self, define: Callable[[Body], Sequence[FunctionDef]]) -> Answer:
+        """What the worker has to define around the target: see `worker.around`."""
+        first = "import jax as __jax_pmap_jax__"
+        here, elsewhere = [first], dict[str, list[str]]()
+        own = self.neighbourhood.origin.source.path
+        for body in self.bodies[1:]:
+            source = self.homes[body.scope.index].source
+            lines = here if source.path == own else elsewhere.setdefault(source.module, [first])
+            lines += [body.definition(function) for function in define(body)]
+        exports = []
+        for caller, called, scope in self.links:
+            home, by = self.homes[scope], self.homes[caller]
+            into = "" if by.source.path == own else by.source.module
+            if home.source.path not in (own, by.source.path):
+                exports.append([into, called, home.source.module, home.facts.name])
+                exports.append([into, probe_name(scope), home.source.module, probe_name(scope)])
+        return {
+            "prelude": "\n".join(here),
+            "elsewhere": {module: "\n".join(lines) for module, lines in elsewhere.items()},
+            "exports": exports,
+        }
+
+    def _code(self, state: _State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
+        """The tapped target, and the functions that are looked into, tapped and plain."""
         taps, axis = self._taps(state), repr(self.axis_name)
         # Whatever the function calls its own things, this is not among them.
         jax = "__jax_pmap_jax__"
         probes = [Probe(call, scope) for call, scope in state.opened.items()]
-        target, *others = self.bodies
-        prelude = [f"import jax as {jax}"]
-        for body in others:
+
+        def define(body: Body) -> list[FunctionDef]:
             own = inside_of(body, syncs)
-            prelude.append(body.definition(weave(body, own, axis=axis, jax=jax)))
             tapped = weave(body, own, axis=axis, taps=taps, probes=probes, jax=jax)
-            prelude.append(body.definition(tapped.with_changes(name=name_node(probe_name(body.scope.index)))))
-        own = inside_of(target, syncs)
-        woven = weave(target, own, axis=axis, taps=taps, probes=probes, reach=True, jax=jax)
-        return target.definition(woven), "\n".join(prelude)
+            probe = tapped.with_changes(name=name_node(probe_name(body.scope.index)))
+            return [weave(body, own, axis=axis, jax=jax), probe]
+
+        own = inside_of(self.body, syncs)
+        woven = weave(self.body, own, axis=axis, taps=taps, probes=probes, reach=True, jax=jax)
+        return self.body.definition(woven), self.around(define)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
-        plain, plain_prelude = self._code(state, ())
-        woven, woven_prelude = self._code(state, state.syncs) if state.syncs else (plain, plain_prelude)
+        plain, plain_around = self._code(state, ())
+        woven, woven_around = self._code(state, state.syncs) if state.syncs else (plain, plain_around)
         self.say(f"observing on {count} shards ({len(state.syncs)} collectives)")
         return self.session.ask(
             "observe",
             "observing the function",
             reference_code=plain,
-            reference_prelude=plain_prelude,
+            reference_around=plain_around,
             code=woven,
-            prelude=woven_prelude,
+            around=woven_around,
             name=self.facts.name,
             results=self.results,
             axis_name=self.axis_name,
@@ -793,16 +825,20 @@ class Observer:
                 not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(call.span))
             ):
                 return scope.index
-        return self.open(callee, self.body)
+        return self.open(callee, self.body_of[call.statement])
 
-    def open(self, name: str, beside: Body) -> int | None:
-        """Take the body of a function of the user's into the tables; its scope, or None without such."""
-        found = self.definitions(name, beside)
+    def open(self, called: str, caller: Body) -> int | None:
+        """Take a function of the user's that `caller` calls into the tables; its scope, or None."""
+        found = self.neighbourhood.find(called, self.homes[caller.scope.index])
         if found is None:
             return None
-        body, gradient_calls = found
-        self._know(body, gradient_calls)
-        return body.scope.index
+        known = [scope for scope, home in self.homes.items() if home.is_same(found)]
+        if not known:
+            body = Body(function_text(found.parsed), self.body.numbers)
+            self._know(body, found)
+            known = [body.scope.index]
+        self.links[caller.scope.index, called, known[0]] = None
+        return known[0]
 
     def _not_whole(self, final: Event) -> Refusal:
         leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]

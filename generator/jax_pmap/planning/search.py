@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from jax_pmap.emit.beside import definitions_of
+from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
@@ -292,7 +292,7 @@ def _observe_variants(
                         target.facts.span,
                     )
     observer = Observer(
-        session, body, target.facts, target.axis_name, itemsize(loaded), say, definitions_of(target), mutated
+        session, body, target.facts, target.axis_name, itemsize(loaded), say, Neighbourhood(target), mutated
     )
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.

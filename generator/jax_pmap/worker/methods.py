@@ -11,6 +11,7 @@ import numpy as np
 
 from . import arguments, capture, donation, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
+from .around import Around, furnish
 from .generator import Shares, rekeyed, repeat_draws
 from .server import Answer, Problem, describe_exception, summary, text_of
 
@@ -542,16 +543,16 @@ def observe_code(request: Answer) -> Answer:
     recorder = observe.Recorder(request["results"], TARGET.mutated, blocks=TARGET.draws)
     namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
 
-    def function(code: str, prelude: str) -> Callable[..., Any]:
+    def function(code: str, around: Around) -> Callable[..., Any]:
         scope = dict(namespace)
-        exec(prelude, scope)
+        furnish(scope, around, {observe.RECORDER: recorder})
         fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
         return fn
 
     key = repr(
         (
             request["reference_code"],
-            request["reference_prelude"],
+            request["reference_around"],
             request.get("axes"),
             request.get("overrides"),
             count,
@@ -561,7 +562,7 @@ def observe_code(request: Answer) -> Answer:
         if key not in TARGET.whole:
             packed = Packed(data[0], statics)
             compiled = observe.run_whole(
-                function(request["reference_code"], request["reference_prelude"]),
+                function(request["reference_code"], request["reference_around"]),
                 recorder,
                 TARGET.signature,
                 packed,
@@ -579,7 +580,7 @@ def observe_code(request: Answer) -> Answer:
                 ) from error
         recorder.most = count * observe.largest(TARGET.whole[key][0])
         try:
-            sharded = function(request["code"], request["prelude"])
+            sharded = function(request["code"], request["around"])
             parts = observe.shard_run(
                 sharded, recorder, TARGET.signature, data, axes, statics, request["axis_name"], count
             )
@@ -605,7 +606,7 @@ def observe_code(request: Answer) -> Answer:
             }
         share = None
         if request["measure"]:
-            reference = function(request["reference_code"], request["reference_prelude"])
+            reference = function(request["reference_code"], request["reference_around"])
             share = observe.share_of_work(
                 reference, sharded, TARGET.signature, data[0], axes, statics, request["axis_name"], count
             )
@@ -626,7 +627,7 @@ def survey_draws(request: Answer) -> Answer:
     values, _ = prove.cut_to(TARGET.values(request.get("overrides", {})), axes, count)
     marker = draws.Marker()
     scope = {**TARGET.namespace(), observe.RECORDER: marker}
-    exec(request["prelude"], scope)
+    furnish(scope, request["around"], {observe.RECORDER: marker})
     fn: Callable[..., Any] = TARGET.define(request["code"], "<jax-pmap>", request["name"], scope)
     with prove.x64(TARGET.x64):
         whole = draws.whole_program(TARGET.fn, TARGET.signature, values, statics, TARGET.bound)

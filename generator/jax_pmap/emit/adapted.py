@@ -1,0 +1,85 @@
+"""The user's functions that an emitted file carries, with collectives in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jax_pmap.emit.beside import Beside, Neighbourhood, names_called
+from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.weave import inside_of, name_node, weave
+from jax_pmap.model import Source, Sync
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.target import Target
+from jax_pmap.reading.text import function_text
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A function of the user's that the emitted file carries."""
+
+    beside: Beside
+    body: Body
+    syncs: tuple[Sync, ...]
+    #: New names of carried functions it calls as ``module.name``.
+    renames: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """What the copy is called."""
+        return self.beside.name
+
+    @property
+    def facts(self) -> FunctionFacts:
+        """What was read of it."""
+        return self.beside.facts
+
+    @property
+    def source(self) -> Source:
+        """The file it stands in."""
+        return self.beside.source
+
+    def definition(self, axis: str, jax: str) -> str:
+        """Source of the copy."""
+        woven = weave(self.body, self.syncs, axis=axis, jax=jax, renames=self.renames)
+        return self.body.definition(woven.with_changes(name=name_node(self.name)))
+
+
+def adapted_beside(target: Target, syncs: Sequence[Sync]) -> tuple[list[Adapted], Mapping[str, str]]:
+    """The functions that syncs outside the target stand in, and those that call them.
+
+    A function comes before its callers. Beside them, the new names of those that the target calls
+    as ``module.name``.
+    """
+    neighbourhood = Neighbourhood(target)
+    outermost = Body(function_text(target.parsed))
+    here = place(outermost.scope.span)
+    own = target.source.shown_path
+    if all(sync.span.file == own and inside(place(sync.span), here) for sync in syncs):
+        return [], {}
+    out: list[Adapted] = []
+    seen: list[Beside] = [neighbourhood.origin]
+
+    def carried(found: Beside) -> bool:
+        if any(found.is_same(other) for other in seen):
+            return any(found.is_same(other.beside) for other in out)
+        seen.append(found)
+        body = Body(function_text(found.parsed))
+        within = tuple(inside_of(body, syncs))
+        renames, calls = look(found)
+        if within or calls:
+            out.append(Adapted(found, body, within, renames))
+        return bool(within or calls)
+
+    def look(caller: Beside) -> tuple[dict[str, str], bool]:
+        renames, calls = {}, False
+        for called in names_called(caller.parsed.definition):
+            found = neighbourhood.find(called, caller)
+            if found is not None and carried(found):
+                calls = True
+                if called != found.name:
+                    renames[called] = found.name
+        return renames, calls
+
+    renames, _ = look(neighbourhood.origin)
+    return out, renames

@@ -1,0 +1,91 @@
+"""Functions of the user's other modules, looked into and carried with the collectives they need."""
+
+import pytest
+
+pytest_plugins = ["project"]
+
+LOSSES = '''
+import jax.numpy as jnp
+
+EPSILON = 1e-6
+
+
+def weighted(values, mask):
+    return jnp.sum(values * mask) / (jnp.sum(mask) + EPSILON)
+
+
+def masked_error(params, x, y, mask):
+    """Mean square where the mask is one."""
+    return weighted(jnp.mean((jnp.tanh(x @ params["w"]) - y) ** 2, axis=-1), mask)
+'''
+HELPERS = """
+from . import losses
+
+
+def objective(params, x, y, mask):
+    return losses.masked_error(params, x, y, mask) + 1e-3 * sum((p**2).sum() for p in params.values())
+"""
+TRAIN = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pkg import helpers, losses
+from pkg.losses import masked_error as error_of
+
+weights = 3.0
+
+
+def by_alias(params, x, y, mask):
+    return jax.value_and_grad(error_of)(params, x, y, mask)
+
+
+def by_module(params, x, y, mask):
+    grads = jax.grad(lambda p: helpers.objective(p, x, y, mask))(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), losses.EPSILON
+
+
+def own(params, x, y, mask):
+    return jnp.sum(jnp.mean((jnp.tanh(x @ params["w"]) - y) ** 2, -1) * mask) / jnp.sum(mask)
+
+
+def through_a_lambda(params, x, y, mask):
+    return jax.value_and_grad(lambda p: own(p, x, y, mask))(params)
+
+
+def inputs(seed=0):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(24, 6)), rng.normal(size=(24, 4))
+    mask = (rng.random(24) < 0.6).astype(float)
+    return {"w": rng.normal(size=(6, 4))}, x, y, mask
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "carried"),
+    [
+        ("by_alias", ["def weighted(", "def error_of("]),
+        ("by_module", ["def weighted(", "def masked_error(", "def objective("]),
+        ("through_a_lambda", ["def own("]),
+    ],
+)
+def test_what_other_modules_hold_is_carried(project, target, carried):
+    project.write("pkg/__init__.py", "")
+    project.write("pkg/losses.py", LOSSES)
+    project.write("pkg/helpers.py", HELPERS)
+    project.write("train.py", TRAIN)
+    result = project.run("gen", f"train.py::{target}", "--inputs", "train.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert [line for line in carried if line not in result.stdout] == []
+    assert "jax.lax.psum(jnp.sum(mask)" in result.stdout
+
+
+def test_a_name_that_means_something_else_there_is_not_carried(project):
+    project.write("pkg/__init__.py", "")
+    project.write("pkg/losses.py", LOSSES)
+    project.write("train.py", TRAIN.replace("weights = 3.0", "EPSILON = 0.5").replace("helpers, ", ""))
+    result = project.run("gen", "train.py::by_alias", "--inputs", "train.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert "def weighted(" not in result.stdout  # Carried, it would read the EPSILON of train.py.
+    assert "weighted(" in result.stdout
+    assert "jax.lax.all_gather(" in result.stdout
