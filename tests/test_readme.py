@@ -34,6 +34,8 @@ class Block:
     line: int
     #: What is said of it in a comment before: the command it is the output of.
     output_of: str
+    #: False for a file that other blocks need and that does not run by itself.
+    runs: bool = True
 
 
 def blocks(page: Path) -> list[Block]:
@@ -41,11 +43,12 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for match in FENCE.finditer(text):
         before = text[: match.start()].rstrip().rpartition("\n")[2]
-        if before == "<!-- jax-pmap: skip -->":
+        skipped = before == "<!-- jax-pmap: skip -->"
+        if skipped and not re.match(r"# \w+\.py\n", match[2]):
             continue
         marker = re.fullmatch(r"<!-- output of: (.*) -->", before)
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(match[1], match[2], line, marker[1] if marker else ""))
+        found.append(Block(match[1], match[2], line, marker[1] if marker else "", not skipped))
     return found
 
 
@@ -92,6 +95,8 @@ def run_python(block: Block, folder: Path) -> None:
     name = re.match(r"# (\w+\.py)\n", block.text)
     file = folder / (name[1] if name else "block.py")
     file.write_text(block.text, encoding="utf-8")
+    if not block.runs:
+        return
     done = run([sys.executable, str(file)], folder)
     assert done.returncode == 0, f"line {block.line}\n{done.stderr}"
 

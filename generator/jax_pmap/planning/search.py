@@ -39,6 +39,8 @@ Confirmed: TypeAlias = (
 LARGEST = 8
 #: The part of one device's work that each of several may do at most.
 MOST_OF_IT = 0.9
+#: The same where arguments are gathered and no result is split: what is shared is then hardly seen.
+HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +310,7 @@ def _observe_variants(
         return base
     if request.backend is not Backend.JIT:
         check_structure(target, roles)
-    if base.share is not None and base.share > MOST_OF_IT:
+    if base.share is not None and base.share > (MOST_OF_IT if shares_work(base, target.facts) else HALF):
         return gathered_in_vain(body, base, count)
     syncs, reached, seen = base.syncs, base.reached, base.seen
     variants: list[dict[str, str]] = [{}]
@@ -345,6 +347,13 @@ def _observe_variants(
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
     final = dataclasses.replace(base, syncs=(*merge_neighbours(body, collectives), *folds))
     return final, tuple(variants), values, reached
+
+
+def shares_work(observation: Observation, facts: FunctionFacts) -> bool:
+    """Whether anything but gathering arguments is asked of the devices together."""
+    gathers_only = all(sync.op == "all_gather" for sync in observation.syncs)
+    sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
+    return sharded or not (gathers_only and gathers_argument(observation, facts))
 
 
 def gathered_in_vain(body: Body, observation: Observation, count: int) -> Refusal:
