@@ -47,6 +47,8 @@ class Neighbourhood:
         self.target = target
         self.origin = Beside(target.parsed, target.facts, target.facts.name)
         self._found: dict[tuple[str, str, str], Beside | None] = {}
+        #: What names stand for that functions of other modules bring into the emitted file.
+        self._brought: dict[str, str] = {}
 
     def find(self, called: str, caller: Beside) -> Beside | None:
         """The function that `caller` names ``called``, or ``module.called``; None if it cannot be carried."""
@@ -73,7 +75,21 @@ class Neighbourhood:
             return None
         if not self._means_the_same(source, facts):
             return None
-        return Beside(parsed, facts, self._name(source, facts, called))
+        name = self._name(source, facts, called)
+        if source.path != self.target.source.path and not self._brings(source, facts, name):
+            return None
+        return Beside(parsed, facts, name)
+
+    def _brings(self, source: Source, facts: FunctionFacts, name: str) -> bool:
+        """Take note of the names a function of another module brings along; False where one is taken."""
+        brought = {row.name: row.statement for row in facts.imported}
+        brought |= {each: f"{source.module}:{each}" for each in facts.module_names}
+        brought[name] = f"{source.module}:{source.qualname}"
+        brought = {key: value for key, value in brought.items() if key != facts.name or key == name}
+        if any(self._brought.get(key, value) != value for key, value in brought.items()):
+            return False
+        self._brought |= brought
+        return True
 
     def _in_file(self, called: str, caller: Beside) -> Source | None:
         """Where a function of the caller's own file stands."""
