@@ -149,6 +149,8 @@ class Body:
         #: Statements that can only end in an error: asserts, and ifs that do nothing but raise.
         self.checks: set[int] = set()
         self.scope_nodes: dict[cst.CSTNode, Scope] = {}
+        #: Names that lambdas are assigned to.
+        self.assigned: dict[cst.CSTNode, str] = {}
         self.numbers = itertools.count(1) if numbers is None else numbers
         self.local_names = frozenset(local_names(function))
         parameters = function.params
@@ -295,6 +297,8 @@ class Body:
         if isinstance(node, cst.Assign):
             kind, value = "assign", node.value
             names = [name for target in node.targets for name in bound_names(target.target)]
+            if isinstance(node.value, cst.Lambda) and isinstance(node.targets[0].target, cst.Name):
+                self.assigned[node.value] = node.targets[0].target.value
         elif isinstance(node, cst.AnnAssign | cst.AugAssign) and node.value is not None:
             kind, value, names = "assign", node.value, bound_names(node.target)
         elif isinstance(node, cst.Return):
@@ -325,7 +329,7 @@ class Body:
     ) -> int | None:
         """Number the expressions at and below `node`; the point of `node` itself, if it has one."""
         if isinstance(node, cst.Lambda) and side_of is None:
-            self._alone(node.body, "return", self._open(node, "").index)
+            self._alone(node.body, "return", self._open(node, self.assigned.get(node, "")).index)
             return None
         if isinstance(
             node,

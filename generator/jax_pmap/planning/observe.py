@@ -503,6 +503,11 @@ class Observer:
         inner = self._gradients_in(statement)
         if self._wrap_all(state, inner, first, numbers=False):
             return True
+        if statement.accumulates and statement.value is not None and self._repeats(statement, events):
+            # Each time round a loop something is added to what is whole already.
+            origins = [o for term in self._terms(statement) for o in self._origins(term, first)]
+            if self._wrap_all(state, origins, first, numbers=False):
+                return True
         if display and statement.value is not None:
             elements = self._elements(self.by_point[statement.value])
             origins = [o for e in elements for o in self._origins(e, first)]
@@ -538,6 +543,26 @@ class Observer:
         later = [other for other in events if other.point == following.names[0][1]]
         op = event.whole_op(numbers=False)
         return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
+
+    def _repeats(self, statement: Statement, events: Sequence[Event]) -> bool:
+        """Whether a statement was passed more than once."""
+        point = statement.names[0][1]
+        return sum(event.point == point for event in events) > 1
+
+    def _terms(self, statement: Statement) -> list[Expression]:
+        """What a statement adds to the name it accumulates."""
+        assert statement.value is not None
+        name = statement.accumulates
+
+        def terms(expression: Expression) -> list[Expression]:
+            if expression.text == name:
+                return []
+            below = self._descendants(expression.point)
+            if not any(each.text == name for each in below):
+                return [expression]
+            return [term for child in self.children[expression.point] for term in terms(child)]
+
+        return terms(self.by_point[statement.value]) if statement.value in self.by_point else []
 
     def _mend_kept(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make whole what a statement like ``parts.append(jnp.mean(x))`` puts into a local container."""

@@ -37,7 +37,7 @@ Confirmed: TypeAlias = (
 )
 #: Devices of the largest proof, which the example batch must fill.
 LARGEST = 8
-#: The part of one device's work that each of several may do at most.
+#: The part of one device's work that each of several may do at most where arguments are gathered.
 MOST_OF_IT = 0.9
 #: The same where arguments are gathered and no result is split: what is shared is then hardly seen.
 HALF = 0.5
@@ -102,9 +102,12 @@ def find_plan(
     session.ask("precision", "tracing the function", statics=finder.statics)
     first: Refusal | None = None
     gathering: tuple[Roles, Confirmed] | None = None
+    gathered: Roles | None = None
     for number, roles in enumerate(finder.candidates()):
         if number >= CANDIDATES:
             break
+        if gathered is not None and not fewer_split(roles, gathered):
+            continue
         too_small = _batch_refusal(target, loaded, roles, request)
         if too_small is not None:
             # Of a size that only came up because the likelier one does not trace, nothing is said.
@@ -125,9 +128,15 @@ def find_plan(
                 target.facts.span,
             )
             continue
-        elif gathers_argument(outcome[0], target.facts):
+        elif request.backend is not Backend.JIT and (
+            in_vain(outcome[0], target.facts) or gathers_argument(outcome[0], target.facts)
+        ):
             # A table that happens to have as many rows as the batch is better left whole.
-            gathering = gathering or (roles, outcome)
+            gathered = roles
+            if in_vain(outcome[0], target.facts):
+                first = first or gathered_in_vain(body, outcome[0])
+            else:
+                gathering = roles, outcome
             continue
         return _plan(target, loaded, request, body, roles, whole, *outcome)
     if gathering is not None:
@@ -139,9 +148,19 @@ def find_plan(
 
 def gathers_argument(observation: Observation, facts: FunctionFacts) -> bool:
     """Whether an argument was split only to be put together again."""
+    return any(sync.op == "all_gather" and is_argument(sync.value, facts) for sync in observation.syncs)
+
+
+def is_argument(value: str, facts: FunctionFacts) -> bool:
+    """Whether an expression is an argument or a part of one."""
     names = {parameter.name for parameter in facts.parameters}
-    gathered = [sync.value for sync in observation.syncs if sync.op == "all_gather"]
-    return any(re.split(r"\W", value)[0] in names and not re.search(r"[(@*/+-]", value) for value in gathered)
+    return re.split(r"\W", value)[0] in names and not re.search(r"[(@*/+-]", value)
+
+
+def fewer_split(roles: Roles, other: Roles) -> bool:
+    """Whether `roles` split what `other` splits, along the same axes, but for some that stay whole."""
+    mine = {(name, *leaf) for name, leaves in roles.axes.items() for leaf in leaves.items()}
+    return mine < {(name, *leaf) for name, leaves in other.axes.items() for leaf in leaves.items()}
 
 
 def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
@@ -310,8 +329,6 @@ def _observe_variants(
         return base
     if request.backend is not Backend.JIT:
         check_structure(target, roles)
-    if base.share is not None and base.share > (MOST_OF_IT if shares_work(base, target.facts) else HALF):
-        return gathered_in_vain(body, base, count)
     syncs, reached, seen = base.syncs, base.reached, base.seen
     variants: list[dict[str, str]] = [{}]
     values: dict[str, tuple[str, ...]] = {}
@@ -349,15 +366,18 @@ def _observe_variants(
     return final, tuple(variants), values, reached
 
 
-def shares_work(observation: Observation, facts: FunctionFacts) -> bool:
-    """Whether anything but gathering arguments is asked of the devices together."""
-    gathers_only = all(sync.op == "all_gather" for sync in observation.syncs)
-    sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
-    return sharded or not (gathers_only and gathers_argument(observation, facts))
+def in_vain(observation: Observation, facts: FunctionFacts) -> bool:
+    """Whether so much is gathered that every device does what one would: no parallel version."""
+    share = observation.share or 0.0
+    gathers = [sync for sync in observation.syncs if sync.op == "all_gather"]
+    if not all(is_argument(sync.value, facts) for sync in gathers):
+        return share >= 1  # What is gathered was made share by share.
+    split = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
+    return share > (MOST_OF_IT if split or len(gathers) < len(observation.syncs) else HALF)
 
 
-def gathered_in_vain(body: Body, observation: Observation, count: int) -> Refusal:
-    """Equal, but with every device doing what one would: no parallel version."""
+def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
+    """Equal, but of no use."""
     gathered = next(sync for sync in observation.syncs if sync.op == "all_gather")
     where = place(gathered.span)
     around = [e for e in body.expressions if inside(where, place(e.span)) and place(e.span) != where]
@@ -370,8 +390,8 @@ def gathered_in_vain(body: Body, observation: Observation, count: int) -> Refusa
     work = "all the work" if share >= 1 else f"{share:.0%} of the work"
     return Refusal(
         "JP043",
-        f"`{shortened(text)}` couples the examples of the batch: with all of them gathered, each of {count} "
-        f"devices would do {work} of one",
+        f"`{shortened(text)}` couples the examples of the batch: with all of them gathered, each of "
+        f"{LARGEST} devices would do {work} of one",
         "Compute it from sums or means over the batch, keep it on one device, or try --backend jit, where "
         "the compiler keeps the global meaning",
         span,

@@ -138,6 +138,12 @@ def feed(values: Values, result: Any, chain: Sequence[tuple[str, list[Any]]]) ->
 Reference = Callable[[Values], Any]
 
 
+def finite(result: Any) -> bool:
+    """Whether every float in a result is a number."""
+    leaves = [host(leaf) for leaf in jax.tree.leaves(result) if category(leaf) != "opaque"]
+    return all(np.isfinite(leaf).all() for leaf in leaves if leaf.dtype.kind in "fc")
+
+
 class Trial:
     """One set of inputs run through the reference for some steps, kept for every device count."""
 
@@ -146,20 +152,18 @@ class Trial:
     ) -> None:
         self.results: list[Any] = []
         self.values: list[Values] = []
-        for _ in range(steps):
-            self.values.append(values)
+        for step in range(steps):
             result = reference(values)
+            # What overflows by being fed back does so here or there by rounding alone.
+            if step and finite(self.results[0]) and not finite(result):
+                break
+            self.values.append(values)
             self.results.append(to_host(result))
             values = feed(values, result, chain)
 
     def finite(self) -> bool:
         """Whether every float of every step is a number."""
-        return all(
-            np.isfinite(host(leaf)).all()
-            for result in self.results
-            for leaf in jax.tree.leaves(result)
-            if category(leaf) != "opaque" and host(leaf).dtype.kind in "fc"
-        )
+        return all(finite(result) for result in self.results)
 
 
 #: How many times the reference's own rounding the emitted code may be off. Another order of
@@ -195,7 +199,10 @@ def bounds(trial: Trial, coarse: Trial | None, rough: Rounding, own: Rounding) -
     drawn, and `ASSUMED` stands in for the measurement, as it does where `coarse` overflows.
     """
     out = []
-    for step, (fine, other) in enumerate(zip(trial.results, (coarse or trial).results, strict=True)):
+    roughly = list((coarse or trial).results)
+    for step, fine in enumerate(trial.results):
+        compared = coarse is not None and step < len(roughly)
+        other = roughly[step] if compared else fine
         row: list[float] = []
         for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(fine), strict=True):
             if category(b) == "opaque":
@@ -205,7 +212,7 @@ def bounds(trial: Trial, coarse: Trial | None, rough: Rounding, own: Rounding) -
             _, scale = distance(host(b), host(b))
             error, _ = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
             # The coarser run may overflow where the finer one does not: nothing was measured then.
-            measured = coarse is not None and np.isfinite(error)
+            measured = compared and np.isfinite(error)
             unit = max(error / rough.at(step, len(row)), scale) if measured else ASSUMED * scale
             row.append(0.0 if exact else SLACK * unit * own.at(step, len(row)))
         out.append(row)
@@ -231,9 +238,12 @@ def tightened(
         row = []
         for index, bound in enumerate(bounds_of_step):
             want = host(jax.tree.leaves(trial.results[step])[index])
-            moved, scale = 0.0, 0.0
+            moved = 0.0
+            _, scale = distance(want, want)
             for other in jittered:
-                error, scale = distance(host(jax.tree.leaves(other.results[step])[index]), want)
+                if step >= len(other.results):
+                    continue
+                error, _ = distance(host(jax.tree.leaves(other.results[step])[index]), want)
                 moved = max(moved, error)
             row.append(min(bound, JITTERED * moved + ULPS * own.at(step, index) * scale))
         out.append(row)
