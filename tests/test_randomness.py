@@ -246,3 +246,26 @@ def test_what_mixes_examples_or_draws_is_refused(project, body, code, says):  # 
         "    return jax.random.key(seed), x\n",
     )
     project.refused(code, "gen", "mixed.py::mixed", "--inputs", "mixed.py::inputs", says=(says,), exit_code=1)
+
+
+LOOP = """
+    def walk(key, x):
+        def step(i, state):
+            x, key = state
+            key, noise = jax.random.split(key)
+            return x + 0.1 * jax.random.normal(noise, x.shape), key
+
+        x, key = jax.lax.fori_loop(0, 3, step, (x, key))
+        return x
+
+
+    def inputs(seed):
+        return jax.random.PRNGKey(seed), rows(seed, 16, 5)
+"""
+
+
+def test_a_key_that_a_loop_carries_is_folded_where_every_round_passes(project):  # noqa: F811
+    project.write("walks.py", source(LOOP))
+    result = project.run("gen", "walks.py::walk", "--inputs", "walks.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert folds(result.stdout) == ["noise"]

@@ -102,11 +102,13 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
     """Folds for the needed draws, and the draws for which there is no place."""
     by_number = expressions(observer)
     passed: dict[tuple[int, str], set[int]] = {}
+    surely: dict[tuple[int, str], set[int]] = {}
     barred: set[tuple[int, str]] = set()
     for number, mark in enumerate(answer["marks"]):
         at = mark["point"], mark["path"]
         drawn = {i for i, draw in enumerate(answer["draws"]) if number in draw["marks"]}
         passed.setdefault(at, set()).update(drawn)
+        surely.setdefault(at, set()).update(i for i in drawn if number in answer["draws"][i]["always"])
         # Source that takes a container apart names it several times; a display's members speak for it.
         text = by_number[mark["point"]].text
         again = bool(mark["path"]) and not text.replace(".", "").replace("_", "").isalnum()
@@ -115,7 +117,8 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
     chosen: list[tuple[int, str]] = []
     lost = []
     for i in sorted(needed):
-        marks = {n: answer["marks"][n] for n in answer["draws"][i]["marks"]}
+        # A key that a loop carries has passed more marks, but not on its way to the first round.
+        marks = {n: answer["marks"][n] for n in answer["draws"][i]["always"]}
         places = {n: (mark["point"], mark["path"]) for n, mark in marks.items()}
         free = [n for n, at in places.items() if at not in barred]
         if not free:
@@ -124,7 +127,7 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
             chosen.append(places[max(free)])
     for at in list(chosen):
         # What another fold further up has kept apart already needs none of its own.
-        others = {i for other in chosen if other != at for i in passed[other]}
+        others = {i for other in chosen if other != at for i in surely[other]}
         if passed[at] <= others:
             chosen.remove(at)
     by_point: dict[int, list[str]] = {}

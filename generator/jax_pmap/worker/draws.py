@@ -6,6 +6,7 @@ needs a key that differs between devices, and one for everybody must not have on
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,8 @@ class Flow:
 
     #: Marks that a key in it has passed.
     marks: frozenset[Place] = frozenset()
+    #: Those of them that it passed whichever way it came: of a loop's carry, not those of earlier rounds.
+    always: frozenset[Place] = frozenset()
     #: Whether it may differ between devices.
     varying: bool = False
     #: Whether it is computed from the device's own index.
@@ -117,11 +120,20 @@ class Flow:
         """What is known of a value made from both."""
         return Flow(
             self.marks | other.marks,
+            self.always | other.always,
             self.varying or other.varying,
             self.index or other.index,
             self.folded or other.folded,
             self.noisy or other.noisy,
         )
+
+    def either(self, other: "Flow") -> "Flow":
+        """What is known of a value that is one of both."""
+        return dataclasses.replace(self | other, always=self.always & other.always)
+
+    def unmarked(self) -> "Flow":
+        """What is known of a value made from this one that is no key."""
+        return dataclasses.replace(self, marks=frozenset(), always=frozenset())
 
 
 @dataclass(frozen=True)
@@ -197,7 +209,11 @@ class _Walk:
         if equation.primitive is mark_p:
             if record:
                 self.marks[place] = (params["point"], params["path"], params["bare"])
-            return [dataclasses.replace(together, marks=together.marks | {place})]
+            return [
+                dataclasses.replace(
+                    together, marks=together.marks | {place}, always=together.always | {place}
+                )
+            ]
         if name in DRAWING:
             if record:
                 self.draws.append(Draw((*loops, *equation.outvars[-1].aval.shape), flows[0]))
@@ -223,8 +239,9 @@ class _Walk:
                 self.closed(branch, rest, (*place, number), loops, record)
                 for number, branch in enumerate(params["branches"])
             ]
-            chosen = dataclasses.replace(chosen, marks=frozenset())
-            return [union([chosen, *each]) for each in zip(*found, strict=True)]
+            return [
+                functools.reduce(Flow.either, each) | chosen.unmarked() for each in zip(*found, strict=True)
+            ]
         if name in ("shard_map", "xla_pmap"):
             return self.mapped(params, flows, place, loops, record)
         inner = inner_jaxpr(params)
@@ -235,7 +252,7 @@ class _Walk:
         if name.startswith(("random_", "rng_")) and name not in KEEPING:
             raise Unfollowed(name)
         return [
-            together if holds_key(var) else dataclasses.replace(together, marks=frozenset(), folded=False)
+            together if holds_key(var) else dataclasses.replace(together.unmarked(), folded=False)
             for var in equation.outvars
         ]
 
@@ -247,7 +264,7 @@ class _Walk:
         inside = (*loops, params["length"])
         while True:
             out = self.closed(params["jaxpr"], flows, place, inside, False)
-            after = [a | b for a, b in zip(flows[consts : consts + carry], out[:carry], strict=True)]
+            after = [a.either(b) for a, b in zip(flows[consts : consts + carry], out[:carry], strict=True)]
             if after == flows[consts : consts + carry]:
                 break
             flows = [*flows[:consts], *after, *flows[consts + carry :]]
@@ -263,8 +280,7 @@ class _Walk:
         while True:
             (goes_on,) = self.closed(params["cond_jaxpr"], [*test, *carry], (*place, 0), inside, False)
             out = self.closed(params["body_jaxpr"], [*body, *carry], (*place, 1), inside, False)
-            goes_on = dataclasses.replace(goes_on, marks=frozenset())
-            after = [a | b | goes_on for a, b in zip(carry, out, strict=True)]
+            after = [a.either(b) | goes_on.unmarked() for a, b in zip(carry, out, strict=True)]
             if after == carry:
                 break
             carry = after
@@ -348,9 +364,9 @@ def survey(
 ) -> dict[str, Any]:
     """Every draw of `fn` on shares of the batch, and the marks that its key has passed.
 
-    ``{"draws": [{"example", "varying", "folded", "marks"}], "marks": [{"point", "path", "bare",
-    "kept", "tree"}]}`` with the marks of a draw as places in that list; a mark is kept where what
-    passed it is returned. ``{"unfollowed": reason}`` where draws and shares cannot be matched.
+    ``{"draws": [{"example", "varying", "folded", "marks", "always"}], "marks": [{"point",
+    "path", "bare", "kept", "tree"}]}`` with the marks of a draw as places in that list, and those of them
+    that its key passes in every round of a loop; a mark is kept where what passed it is returned. ``{"unfollowed": reason}`` where draws and shares cannot be matched.
     `whole` is the jaxpr of the function on all of the batch.
     """
     one, leaves, in_axes = shards(values, axes, count, statics)
@@ -382,6 +398,7 @@ def survey(
                 "varying": right.key.varying,
                 "folded": right.key.folded,
                 "marks": sorted(numbers[place] for place in right.key.marks),
+                "always": sorted(numbers[place] for place in right.key.always),
             }
             for left, right in zip(before.draws, after.draws, strict=True)
         ],
