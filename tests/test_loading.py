@@ -409,3 +409,34 @@ def test_what_changes_a_needed_name_is_needed(project):
     assert namespace["Base"].scale == 3.0
     assert namespace["counter"] * namespace["EXTRA"] * namespace["config"]["b"] == 20.0
     assert list(namespace["TABLE"]) == ["square"]
+
+
+def test_an_annotation_that_jax_no_longer_has_is_named_in_a_file_loaded_in_part(project):
+    project.write(
+        "old.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import no_such_module
+
+
+        def mean(x: jax.NoSuchArray):
+            return jnp.mean(x)
+        """,
+    )
+    result = project.refused("JP008", "gen", "old.py::mean", "--arg", "x=f32[24,3]")
+    assert "module 'jax' has no attribute 'NoSuchArray'" in result.words
+    assert "def mean(x: jax.NoSuchArray):" in result.stderr
+
+
+def test_a_number_that_bounds_a_slice_is_static(project):
+    project.write(
+        "blanks.py",
+        """
+        def without_blank(x, blank=1):
+            return x[:, blank : blank + 1] * 2.0
+        """,
+    )
+    result = project.run("gen", "blanks.py::without_blank", "--arg", "x=f32[24,3]")
+    assert result.exit_code == 0, result.stderr
+    assert "its value is needed while tracing" in result.stderr

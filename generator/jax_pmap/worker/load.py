@@ -112,9 +112,18 @@ def keep_flags(path: str) -> Callable[[], None]:
 
 
 def define(source: str, filename: str, name: str, namespace: dict[str, Any]) -> Any:
-    """Run `source`, which defines `name`, in `namespace`; tracebacks show its lines."""
+    """Run `source`, which defines `name`, in `namespace`; tracebacks show its lines.
+
+    Raises:
+        Problem: ``"import"``, its defaults, annotations or decorators fail.
+    """
     show_lines(source, filename)
-    exec(compile(source, filename, "exec", dont_inherit=True), namespace)
+    try:
+        exec(compile(source, filename, "exec", dont_inherit=True), namespace)
+    except MemoryError:
+        raise
+    except BaseException as error:
+        raise Problem("import", summary(error), error=describe_exception(error)) from error
     return namespace[name]
 
 

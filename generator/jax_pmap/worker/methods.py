@@ -28,7 +28,10 @@ CONCRETE = (
 
 def needs_number(error: BaseException) -> bool:
     """Whether an error says that Python code met a traced value where it needs the number."""
-    return isinstance(error, CONCRETE) or "concrete value" in text_of(error)
+    if isinstance(error, CONCRETE) or "concrete value" in text_of(error):
+        return True
+    # The bounds of a slice are refused with an error of Python's.
+    return isinstance(error, IndexError) and "must be static" in text_of(error)
 
 
 class Target:
