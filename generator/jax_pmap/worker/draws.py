@@ -366,7 +366,8 @@ def survey(
 
     ``{"draws": [{"example", "varying", "folded", "marks", "always"}], "marks": [{"point",
     "path", "bare", "kept", "tree"}]}`` with the marks of a draw as places in that list, and those of them
-    that its key passes in every round of a loop; a mark is kept where what passed it is returned. ``{"unfollowed": reason}`` where draws and shares cannot be matched.
+    that its key passes in every round of a loop; a mark is kept where what passed it is returned.
+    ``{"unfollowed": reason}`` where draws and shares cannot be matched.
     `whole` is the jaxpr of the function on all of the batch.
     """
     one, leaves, in_axes = shards(values, axes, count, statics)
