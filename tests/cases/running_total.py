@@ -8,7 +8,9 @@ def summary(x):
     total -= jnp.sum(jnp.abs(x))
     drift = jnp.mean(x)
     drift = drift + jnp.mean(x**3)
-    return jnp.sqrt(jnp.abs(total)), drift
+    shift = jnp.sum(x, axis=0)
+    shift = shift + jnp.sum(x**2, axis=0)
+    return jnp.sqrt(jnp.abs(total)), drift, jnp.mean(x - shift)
 # output
 """Data-parallel `summary`: same call and same results as running_total.py::summary, on N devices."""
 
@@ -29,11 +31,17 @@ def p_summary(x):
     total = jnp.sum(x)
     total = total + jnp.sum(x**2)
     total -= jnp.sum(jnp.abs(x))
-    total = jax.lax.psum(total, axis_name=AXIS)
     drift = jnp.mean(x)
     drift = drift + jnp.mean(x**3)
     drift = jax.lax.pmean(drift, axis_name=AXIS)
-    return jnp.sqrt(jnp.abs(total)), drift
+    shift = jnp.sum(x, axis=0)
+    shift = shift + jnp.sum(x**2, axis=0)
+    total, shift = jax.lax.psum((total, shift), axis_name=AXIS)
+    return (
+        jnp.sqrt(jnp.abs(total)),
+        drift,
+        jax.lax.pmean(jnp.mean(x - shift), axis_name=AXIS),
+    )
 
 
 def shard(x):

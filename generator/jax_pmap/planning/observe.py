@@ -540,7 +540,8 @@ class Observer:
         following = self.next_mention.get(statement.index)
         if following is None or following.accumulates != name or following.block != statement.block:
             return False
-        later = [other for other in events if other.point == following.names[0][1]]
+        # The sum itself may be whole by now; what is assigned to it is not.
+        later = [other for other in events if other.point == following.value]
         op = event.whole_op(numbers=False)
         return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
 
