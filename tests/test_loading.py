@@ -440,3 +440,27 @@ def test_a_number_that_bounds_a_slice_is_static(project):
     result = project.run("gen", "blanks.py::without_blank", "--arg", "x=f32[24,3]")
     assert result.exit_code == 0, result.stderr
     assert "its value is needed while tracing" in result.stderr
+
+
+def test_only_attributes_of_the_target_s_module_are_needed_for_the_inputs(project):
+    project.write(
+        "steps.py", "import no_such\n\nState = no_such.State\nW = 2.0\n\ndef f(x):\n    return x * 2\n"
+    )
+    project.write(
+        "made.py",
+        """
+        import types
+
+        import jax.numpy as jnp
+
+        import steps as s
+
+        other = types.SimpleNamespace(State=1.0)
+
+
+        def inputs():
+            return (jnp.ones((24, 3)) * other.State * s.W,)
+        """,
+    )
+    result = project.run("gen", "steps.py::f", "--inputs", "made.py::inputs")
+    assert result.exit_code == 0, result.stderr

@@ -276,10 +276,24 @@ def _names_for_inputs(target: Target, request: Request) -> frozenset[str]:
         return frozenset()  # The worker says what is wrong with it.
     module = target.source.module
     found: set[str] = set()
+    # Other modules may have names of their own that the target's has too.
+    called = _names_of_module(tree, module)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == module:
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in called:
             found.add(node.attr)
     bound = {name for unit in Module(target.parsed).units for name in unit.binds}
     return frozenset(found & bound)
+
+
+def _names_of_module(tree: ast.Module, module: str) -> set[str]:
+    """What a file calls a module: ``m`` after ``import p.m as m`` or ``from p import m``."""
+    package, _, last = module.rpartition(".")
+    called = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            called |= {alias.asname or alias.name for alias in node.names if alias.name == module}
+        elif isinstance(node, ast.ImportFrom) and (package in ("", node.module) or node.level):
+            called |= {alias.asname or alias.name for alias in node.names if alias.name == last}
+    return called
