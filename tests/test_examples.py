@@ -151,6 +151,13 @@ CASES = (
         ),
         {},
     ),
+    Case(
+        "dqn.py::update",
+        "example_inputs",
+        {"params": WHOLE, "target_params": WHOLE, "opt_state": WHOLE, "batch": BATCH},
+        (("pmean", "loss"), ("pmean", "grads")),
+        {"result": WHOLE},
+    ),
 )
 
 
