@@ -587,17 +587,17 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     templates.environment.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(jinja2.Environment, "compile", noted)
-        templates.environment().get_template("pmap.py.jinja")
+        templates.environment().get_template("module.py.jinja")
     return compiled
 
 
 def test_templates_are_compiled_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compilations(monkeypatch) == ["pmap.py.jinja"]
+    assert compilations(monkeypatch) == ["module.py.jinja"]
     (kept,) = [path for path in own_cache.rglob("*") if path.is_file()]
     assert kept.suffix == ".jinja"
     assert compilations(monkeypatch) == []
     kept.write_bytes(kept.read_bytes()[:40])  # half a file, as a full disk leaves it
-    assert compilations(monkeypatch) == ["pmap.py.jinja"]
+    assert compilations(monkeypatch) == ["module.py.jinja"]
     assert compilations(monkeypatch) == []
 
 
@@ -605,12 +605,12 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_cache.touch()  # a file where the folder should be: fails for root, too
-    assert compilations(monkeypatch) == compilations(monkeypatch) == ["pmap.py.jinja"]
+    assert compilations(monkeypatch) == compilations(monkeypatch) == ["module.py.jinja"]
 
 
 def test_byte_code_that_is_not_wanted_is_not_written(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    assert compilations(monkeypatch) == ["pmap.py.jinja"]
+    assert compilations(monkeypatch) == ["module.py.jinja"]
     assert not own_cache.exists()

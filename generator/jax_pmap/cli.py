@@ -17,9 +17,9 @@ import click
 if TYPE_CHECKING:
     from jax_pmap.checking.run import CheckRequest
     from jax_pmap.diagnostics.base import Diagnostic
-    from jax_pmap.model import Generated, Plan, Refusal, Request, Verified
+    from jax_pmap.model import Generated, Plan, Refusal, Request, Unchanged, Verified
 
-    Answer: TypeAlias = Generated | Plan | Verified | Refusal
+    Answer: TypeAlias = Generated | Plan | Unchanged | Verified | Refusal
 
 EXIT_COULD_NOT_ASK = 2
 EXIT_BUG = 70
@@ -235,7 +235,8 @@ Examples:
 )
 @_common
 @_option("-o", "--output", section="Output", metavar="FILE", help="Write the code to FILE instead of stdout.")
-@_option("--diff", section="Output", is_flag=True, help="Print the patch to FILE; write nothing.")
+@_option("--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file.")
+@_option("--diff", section="Output", is_flag=True, help="Print the patch to the file; write nothing.")
 @_option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand.")
 @_option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON.")
 def gen(**options: Any) -> int:
@@ -440,14 +441,16 @@ def _found(code: str) -> Diagnostic:
 # --- one question, one answer -------------------------------------------------------------
 
 
-def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Refusal, str | None]:
+def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged | Refusal, str | None]:
     """The answer of `gen`, written to its file if there is one; and the patch that was asked for."""
     from jax_pmap import options as read
     from jax_pmap.model import Generated
 
     output = options["output"]
+    if options["in_place"]:
+        return _generate_in_place(options, say)
     if options["diff"] and not output:
-        read.refuse("`--diff` has no file to compare with.", "Name it: `--diff -o FILE`.")
+        read.refuse("`--diff` has no file to compare with.", "Name it: `-o FILE`, or `--in-place`.")
     if options["force"] and not output:
         read.refuse("`--force` has no file to overwrite.", "Name it: `--force -o FILE`.")
     request = _request(options)
@@ -468,6 +471,37 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Refusal, s
     from jax_pmap.files import write_code
 
     write_code(Path(output), result.code, force=options["force"])
+    return result, None
+
+
+def _generate_in_place(
+    options: dict[str, Any], say: Say
+) -> tuple[Generated | Unchanged | Refusal, str | None]:
+    """The answer of `gen --in-place`, written to the target's own file; and the patch that was asked for."""
+    from jax_pmap import options as read
+    from jax_pmap.files import check_writable, replace_text
+    from jax_pmap.model import Generated
+    from jax_pmap.pipeline import generate, parallel_already
+
+    for name in ("output", "force"):
+        if options[name]:
+            read.refuse(
+                f"`--in-place` changes the file of the target; `--{name}` is for another.", "Drop one."
+            )
+    request = _request(options)
+    unchanged = parallel_already(request)
+    if unchanged is not None:
+        return unchanged, "" if options["diff"] else None
+    result = generate(request, say)
+    if not isinstance(result, Generated) or result.edited is None:
+        return result, None
+    source = result.edited
+    if options["diff"]:
+        from jax_pmap.files import unified_diff
+
+        return result, unified_diff(Path(source.shown_path), source.text, result.code)
+    check_writable(source.path, force=True)
+    replace_text(source, result.code)
     return result, None
 
 
@@ -505,7 +539,7 @@ def _answer(
     ask: Callable[[dict[str, Any], Say], tuple[Answer, str | None]],
 ) -> int:
     """Ask, print the answer on the right streams, and return the exit code."""
-    from jax_pmap.model import Refusal, RefusalError, Verified
+    from jax_pmap.model import Generated, Refusal, RefusalError, Verified
 
     patch: str | None = None
     result: Answer
@@ -516,6 +550,8 @@ def _answer(
             result = error.refusal
     refused = isinstance(result, Refusal)
     written = None if refused or options.get("diff") else options.get("output")
+    if isinstance(result, Generated) and result.edited is not None and not options["diff"]:
+        written = result.edited.shown_path
     try:
         if options["output_format"] == "json":
             from jax_pmap.report import as_json
@@ -555,7 +591,7 @@ def _stdout_failed(error: OSError) -> Refusal:
 
 def _print_report(options: dict[str, Any], result: Answer, written: str | None, patch: str | None) -> None:
     """What people read, on stderr; beside JSON only where nobody sees that."""
-    from jax_pmap.model import Generated, Refusal, Verified
+    from jax_pmap.model import Generated, Refusal, Unchanged, Verified
     from jax_pmap.report import text
 
     refused = isinstance(result, Refusal)
@@ -572,6 +608,8 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
             text.print_line(f"wrote {written}", console)
         elif patch == "":
             text.print_line(f"{options['output']} is up to date", console)
+    elif isinstance(result, Unchanged):
+        text.print_line(f"{result.target} is already parallel: nothing to do", console)
     elif isinstance(result, Verified):
         text.print_verified(result, console)
     else:

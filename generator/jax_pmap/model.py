@@ -347,6 +347,16 @@ class Generated:
     backend: Backend
     #: None only when the proof was declined (`--no-proof`).
     evidence: Evidence | None
+    #: The file that `code` is the new text of; None where it is a file of its own.
+    edited: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The result of `generate` in place for a function that was changed so before: nothing to do."""
+
+    #: ``"train.py::train_step"``.
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,5 +417,7 @@ class Request:
     plan: Path | None = None
     #: Folder relative targets and shown paths start from.
     directory: Path = field(default_factory=Path.cwd)
+    #: Whether the function is to be changed where it stands, in place of emitting a file of its own.
+    in_place: bool = False
     #: The command line as typed, for the header of the emitted file.
     command: str = ""

@@ -181,6 +181,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         else config.timeout or DEFAULT_TIMEOUT,
         memory=memory(options["memory"]),
         proof=not options["no_proof"],
+        in_place=bool(options.get("in_place")),
         plan=Path(options["plan"]) if options.get("plan") else None,
         command=command_line(options),
     )
@@ -201,6 +202,8 @@ def command_line(options: Mapping[str, Any]) -> str:
             words += [f"--{name}", value]
     if options["no_proof"]:
         words.append("--no-proof")
+    if options.get("in_place"):
+        words.append("--in-place")
     if options.get("output"):
         words += ["-o", options["output"]]
     return shlex.join(words)

@@ -25,12 +25,14 @@ from jax_pmap.model import (
     Refusal,
     RefusalError,
     Request,
+    Unchanged,
     Verified,
     refused,
 )
 from jax_pmap.session import Session, WorkerProblem, error_details, error_span, first_line
 
 if TYPE_CHECKING:
+    from jax_pmap.emit.in_place import Edition
     from jax_pmap.inputs.load import Loaded
     from jax_pmap.planning.search import Observed
     from jax_pmap.reading.target import Target
@@ -56,6 +58,23 @@ def generate(request: Request, say: Say = quiet, session: Session | None = None)
         session: a worker to use and to leave running, as `start` makes it; None to start one and end it.
     """
     return answered(lambda: _generate(request, say, session))
+
+
+def parallel_already(request: Request) -> Unchanged | Refusal | None:
+    """The target, if it was changed in place before; a refusal where it cannot be read."""
+
+    def look() -> Unchanged | None:
+        from jax_pmap.emit.in_place import is_parallel
+        from jax_pmap.reading.parse import parse
+
+        source = locate(request.target, request.directory)
+        return (
+            Unchanged(f"{source.shown_path}::{source.qualname}")
+            if is_parallel(source, parse(source))
+            else None
+        )
+
+    return answered(look)
 
 
 def start(request: Request) -> Session:
@@ -167,6 +186,11 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
 
         target = _read(request)
         plan = _saved_plan(request, target) or _static_plan(target, request)
+        if request.in_place:
+            from jax_pmap.emit.in_place import emit_in_place
+
+            edition = emit_in_place(target, plan, request, None)
+            return Generated(edition.text, plan, request.backend, None, target.source)
         return Generated(emit(target, plan, request, None), plan, request.backend, None)
     # A program starts in a process that has run nothing else.
     fresh = given is None or request.run is not None
@@ -240,6 +264,8 @@ def _proved(
     plan, facts = observed.plan, target.facts
 
     def run(plan: Plan) -> Evidence:
+        if request.in_place:
+            return _prove_edit(session, target, plan, observed, request, say)
         code = emit(target, plan, request, None, loaded.carried)
         jit = request.backend is Backend.JIT
         return prove(session, target, plan, observed, code, say, jit, request.remainder)
@@ -272,5 +298,75 @@ def _proved(
                 error.refusal.details,
             ) from None
         raise
+    if request.in_place:
+        from jax_pmap.emit.in_place import emit_in_place
+
+        edition = emit_in_place(target, plan, request, evidence)
+        evidence = _run_edited(session, target, plan, observed, request, say, edition, evidence)
+        return Generated(edition.text, plan, request.backend, evidence, target.source)
     code = emit(target, plan, request, evidence, loaded.carried)
     return Generated(code, plan, request.backend, evidence)
+
+
+def _prove_edit(
+    session: Session, target: Target, plan: Plan, observed: Observed, request: Request, say: Say
+) -> Evidence:
+    """The proof of what an edit adds to the file, run where the function was defined."""
+    from jax_pmap.emit.in_place import emit_in_place
+    from jax_pmap.proof.prove import prove
+
+    edition = emit_in_place(target, plan, request, None)
+    jit = request.backend is Backend.JIT
+    place = {"program": False, "owner": edition.owner}
+    return prove(
+        session, target, plan, observed, edition.definitions, say, jit, request.remainder, in_place=place
+    )
+
+
+def _run_edited(
+    session: Session,
+    target: Target,
+    plan: Plan,
+    observed: Observed,
+    request: Request,
+    say: Say,
+    edition: Edition,
+    evidence: Evidence,
+) -> Evidence:
+    """The edited file itself, loaded or run as a program in a fresh process, and its function compared."""
+    from jax_pmap.inputs.load import load
+    from jax_pmap.proof.prove import prove
+    from jax_pmap.reading.target import read_target
+    from jax_pmap.reading.text import function_text
+
+    edited = read_target(dataclasses.replace(target.source, text=edition.text), request)
+    session.restart()
+    try:
+        load(session, edited, request, say, edition.text)
+        original = function_text(target.parsed)
+        session.ask(
+            "reference",
+            "defining the original",
+            function=original.text,
+            enclosed=edition.enclosed,
+            line=original.line,
+            path=str(target.source.path),
+            name=target.facts.name,
+        )
+        session.ask("trace", "tracing the function", axes={}, statics=observed.roles.statics, size=None)
+        session.ask("precision", "tracing the function", statics=observed.roles.statics)
+    except WorkerProblem as problem:
+        raise refused(
+            "JP045",
+            f"the edited `{target.source.shown_path}` does not run: {problem.message}",
+            "This is a mistake of jax-pmap; please report it with the file",
+            target.facts.span,
+            error_details(problem.error),
+        ) from None
+    most = max(check.devices for check in evidence.checks)
+    place = {"program": True, "owner": ""}
+    jit = request.backend is Backend.JIT
+    found = prove(
+        session, target, plan, observed, "", say, jit, request.remainder, in_place=place, counts=(most,)
+    )
+    return dataclasses.replace(evidence, checks=(*evidence.checks, *found.checks))

@@ -5,6 +5,7 @@ Decisions are made here, syntax is in the Jinja templates, layout is black's.
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import textwrap
@@ -81,10 +82,14 @@ class EmitUnit:
     remainder: Remainder | None = None
     #: Modules that `definitions` were copied from: nothing is imported from them.
     copied_from: frozenset[str] = frozenset()
+    #: The names to use where the code goes into a file that has names of its own.
+    chosen_names: Names | None = None
 
     @property
     def names(self) -> Names:
         """The names of the emitted file; weaving the body must have used the same."""
+        if self.chosen_names is not None:
+            return self.chosen_names
         defined = {name for source in self.definitions for name in assigned_names(source)}
         from_user = {name for _, names in self.user_imports for name in names}
         return names_for(
@@ -109,32 +114,98 @@ def render(unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> str:
     Raises:
         ValueError: no argument holds a batch, or plan and parameters do not fit together.
     """
+    context = _context(unit, plan, backend, header).values()
+    return seal(tidy(environment().get_template("module.py.jinja").render(context)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What goes into the user's own file; layout is black's, the width that of a module."""
+
+    #: Axis name and helpers, behind the imports.
+    helpers: str
+    #: Mapped function and drop-in, with `BODY`, `DOCSTRING` and ``def DROP_IN():`` for the user's text.
+    function: str
+    #: The body of the mapped function, dedented.
+    body: str
+    #: (module, name) pairs of the container types that the code names.
+    types: tuple[tuple[str, str], ...]
+    #: Keys of `ALIASES` that the code uses.
+    needed: frozenset[str]
+
+
+#: Stand for lines of the user's, which are put there as they are.
+BODY, DOCSTRING, DROP_IN = "__jax_pmap_body__", "__jax_pmap_docstring__", "__jax_pmap_drop_in__"
+
+
+def render_pieces(
+    unit: EmitUnit, plan: Plan, backend: Backend, header: Header, at: str, width: int
+) -> Pieces:
+    """The same code as `render` gives, in the pieces that an edit of the user's file needs.
+
+    Args:
+        unit: the function, with `chosen_names` that fit the file.
+        plan: what happens to each argument and output.
+        backend: the form of the code.
+        header: what the mark above the function records.
+        at: what stands before the names of functions beside a method: ``"Trainer."``.
+        width: columns for the function.
+
+    Raises:
+        ValueError: as `render`.
+    """
+    made = _context(unit, plan, backend, header, at)
+    context = {**made.values(), "signature": f"def {DROP_IN}():", "body": f"    {BODY}"}
+    if backend is Backend.SHARD_MAP:
+        context["body"] = f"        {BODY}"
+    if unit.docstring is not None:
+        context["user_docstring"] = f'"""{DOCSTRING}"""'
+    helpers = tidy(environment().get_template("in_place_helpers.py.jinja").render(context))
+    function = tidy(environment().get_template("in_place_function.py.jinja").render(context), width)
+    body = made.partition.body(unit.body)
+    trees = [collapse(plan.output_axes), *made.axes.values()]
+    used = {
+        node.id
+        for text in (helpers, function, body)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name)
+    }
+    return Pieces(
+        helpers,
+        function,
+        body,
+        tuple(sorted({pair for tree in trees for pair in type_imports(tree)})),
+        frozenset(alias for alias in ALIASES if getattr(unit.names, alias) in used),
+    )
+
+
+def _context(unit: EmitUnit, plan: Plan, backend: Backend, header: Header, at: str = "") -> _Context:
     if [a.name for a in plan.arguments] != [p.name for p in unit.parameters]:
         raise ValueError(f"the plan's arguments are not those of {unit.name}")
     if not any(used_axes(a.axes) for a in plan.arguments):
         raise ValueError(f"no argument of {unit.name} holds a batch")
-    context = _Context(unit, plan, backend, header).values()
-    text = environment().get_template(f"{backend.value}.py.jinja").render(context)
-    return seal(tidy(text))
+    return _Context(unit, plan, backend, header, at)
 
 
-def tidy(code: str) -> str:
+def tidy(code: str, width: int = 88) -> str:
     """Format as black does, for the oldest Python the emitted code runs on."""
     import black
     from black.mode import TargetVersion
 
-    mode = black.Mode(line_length=88, target_versions={TargetVersion.PY310})
+    mode = black.Mode(line_length=width, target_versions={TargetVersion.PY310})
     return black.format_str(code, mode=mode)
 
 
 class _Context:
     """Works out every value the templates show."""
 
-    def __init__(self, unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> None:
+    def __init__(self, unit: EmitUnit, plan: Plan, backend: Backend, header: Header, at: str = "") -> None:
         self.unit = unit
         self.plan = plan
         self.backend = backend
         self.header = header
+        #: What stands before the names of functions beside the drop-in where it is a method: ``"Trainer."``.
+        self.at = at
         self.n = unit.names
         self.pmap = backend is Backend.PMAP
         self.arguments = tuple(plan.arguments)
@@ -158,6 +229,8 @@ class _Context:
         body = indented(self.partition.body(unit.body), 8 if self.backend is Backend.SHARD_MAP else 4)
         context: dict[str, Any] = {
             "n": n,
+            "at": self.at,
+            "backend": self.backend.value,
             "function": unit.name,
             "header": self.header.text(),
             "docstring": f"Data-parallel `{unit.name}`: same call and same results as {self.header.source}, "
@@ -310,6 +383,7 @@ class _Context:
         parameters += [f"{a.name}={a.name}" for a in self.arguments if a.static and a.name in assigned]
         return {
             "mesh_devices": self._device_list(),
+            "unshard": None,
             "in_specs": tuple_source([tree_source(tree, spec) for tree in axes]),
             "out_specs": tree_source(self.output_axes, spec),
             "inner": inner,
@@ -416,7 +490,7 @@ class _Context:
     # --- the drop-in ----------------------------------------------------------------------
 
     def _call(self) -> str:
-        function = f"{self.n.compiled}()" if self.lazy else self.n.mapped
+        function = self.at + (f"{self.n.compiled}()" if self.lazy else self.n.mapped)
         only = self.split[0].name if len(self.split) == 1 else None
         values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
         return f"{function}({', '.join([*values, *self.partition.statics])})"

@@ -44,14 +44,7 @@ def emit(
             facts.span,
         )
     backend = request.backend
-    if backend is Backend.JIT and facts.collectives:
-        own = facts.collectives[0]
-        raise refused(
-            "JP046",
-            f"the body calls `{own.op}` itself, and jit in the global view has no axis for it",
-            "Use --backend pmap or --backend shard_map",
-            own.span,
-        )
+    check_backend(target, backend)
     if carried:
         _check_copies(target, plan, carried)
     _check_script(target, plan)
@@ -87,7 +80,7 @@ def emit(
         returns=target.parsed.segment(target.parsed.definition.returns)
         if target.parsed.definition.returns
         else None,
-        docstring=_docstring(target),
+        docstring=docstring_of(target),
         body="",
         imports=tuple(sorted(set(imports))),
         user_imports=tuple(row for row in ((source.module, names), *elsewhere_names.items()) if row[1]),
@@ -133,6 +126,22 @@ def emit(
     return render(unit, plan, backend, header)
 
 
+def check_backend(target: Target, backend: Backend) -> None:
+    """Refuse a body with collectives of its own for jit.
+
+    Raises:
+        RefusalError: JP046.
+    """
+    if backend is Backend.JIT and target.facts.collectives:
+        own = target.facts.collectives[0]
+        raise refused(
+            "JP046",
+            f"the body calls `{own.op}` itself, and jit in the global view has no axis for it",
+            "Use --backend pmap or --backend shard_map",
+            own.span,
+        )
+
+
 def names_in_module(source: Source, target: Target, adapted: Iterable[Adapted]) -> set[str]:
     """Names of the module at `source` that the target or a carried function of that module uses."""
     every = [(target.source, target.facts), *((other.source, other.facts) for other in adapted)]
@@ -159,7 +168,8 @@ def _bound(definitions: Iterable[str]) -> set[str]:
     return found
 
 
-def _docstring(target: Target) -> str | None:
+def docstring_of(target: Target) -> str | None:
+    """Source of the target's docstring, quotes and all, or None."""
     first = target.parsed.definition.body[0]
     if target.facts.docstring is None or not isinstance(first, ast.Expr):
         return None

@@ -439,6 +439,34 @@ def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], 
     return build("")
 
 
+class _Renamed(cst.CSTTransformer):
+    """Puts other names for what a function reads."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def leave_Attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.Attribute:  # noqa: N802
+        """The attribute as it was."""
+        return updated.with_changes(attr=original.attr)
+
+    def leave_Arg(self, original: cst.Arg, updated: cst.Arg) -> cst.Arg:  # noqa: N802
+        """The keyword as it was."""
+        return updated.with_changes(keyword=original.keyword)
+
+    def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.Name:  # noqa: N802
+        """Another name."""
+        new = self.names.get(original.value)
+        return updated if new is None else updated.with_changes(value=new)
+
+
+def renamed(function: cst.FunctionDef, names: Mapping[str, str]) -> cst.FunctionDef:
+    """The function with other names for functions that it reads, and for itself."""
+    made = function.visit(_Renamed(names))
+    assert isinstance(made, cst.FunctionDef)
+    return made
+
+
 def inside_of(body: Body, syncs: Sequence[Sync]) -> list[Sync]:
     """The syncs that stand in one body."""
     own, whole = body.text.shown_path, place(body.scope.span)

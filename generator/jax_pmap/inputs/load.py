@@ -30,10 +30,20 @@ class Loaded:
     notes: tuple[str, ...]
 
 
-def load(session: Session, target: Target, request: Request, say: Callable[[str], None]) -> Loaded:
-    """Import the target's module in the worker, or the part of it the target needs, and make its inputs."""
+def load(
+    session: Session,
+    target: Target,
+    request: Request,
+    say: Callable[[str], None],
+    edited: str | None = None,
+) -> Loaded:
+    """Import the target's module in the worker, or the part of it the target needs, and make its inputs.
+
+    With the text of an `edited` file, which `target` was read from, that file is as the edit leaves it.
+    """
     if request.run is not None:
-        captured = capture(session, target, request, say)
+        sources = None if edited is None else {target.source.path: edited}
+        captured = capture(session, target, request, say, sources=sources)
         at = f" ({captured.called_at})" if captured.called_at else ""
         note = f"the arguments are those of the first call in `{request.run}`{at}"
         # The emitted file is another one: what it takes from this file has to be there for it.
@@ -43,7 +53,7 @@ def load(session: Session, target: Target, request: Request, say: Callable[[str]
             carried = module.slice_for(needed)
         return Loaded(captured.described, (), carried, (note,))
     say(f"loading {target.source.shown_path}")
-    imported = import_target(session, target, request)
+    imported = import_target(session, target, request, edited)
     described, assumed = _inputs(session, target, request, say)
     return Loaded(tuple(described), tuple(assumed), imported.carried, imported.notes)
 

@@ -31,15 +31,17 @@ class Imported:
     notes: tuple[str, ...]
 
 
-def import_target(session: Session, target: Target, request: Request) -> Imported:
+def import_target(session: Session, target: Target, request: Request, text: str | None = None) -> Imported:
     """Import the target's module, or where that fails or would do work, the part the target needs.
+
+    With `text`, which the target was read from, that is run in place of what the file holds.
 
     Raises:
         RefusalError: JP008, with the line that fails and the names by which the target needs it.
     """
     module = Module(target.parsed)
     needed = needed_names(target)
-    loader = _Loader(session, target, module, needed, needed | _names_for_inputs(target, request))
+    loader = _Loader(text, session, target, module, needed, needed | _names_for_inputs(target, request))
     source = target.source
     whole: WorkerProblem | None = None
     work = None if is_notebook(source.path) else module.work()
@@ -82,8 +84,15 @@ class _Loader:
     """The ways to load one target's module."""
 
     def __init__(
-        self, session: Session, target: Target, module: Module, needed: frozenset[str], loaded: frozenset[str]
+        self,
+        text: str | None,
+        session: Session,
+        target: Target,
+        module: Module,
+        needed: frozenset[str],
+        loaded: frozenset[str],
     ) -> None:
+        self.text = text
         self.session = session
         self.target = target
         self.module = module
@@ -93,7 +102,7 @@ class _Loader:
 
     def whole(self) -> Imported:
         """Import the file as it is."""
-        answer = self._ask(None, tolerant=False)
+        answer = self._ask(self.text, tolerant=False)
         source = self.target.source
         notes = self._notes(answer)
         if not answer["taken"]:

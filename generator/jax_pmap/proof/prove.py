@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Span, refused
@@ -26,6 +26,8 @@ def prove(
     say: Callable[[str], None],
     global_view: bool = False,
     remainder: str = "error",
+    in_place: Mapping[str, Any] | None = None,
+    counts: Sequence[int] = COUNTS,
 ) -> Evidence:
     """Run the emitted `code` beside the reference on every device count the batch allows.
 
@@ -33,13 +35,16 @@ def prove(
     numbers of one device and is compared as it is; other code is compared for equal draws. Unless `remainder`
     is ``"error"``, batches that the devices do not share evenly are run as well.
 
+    Of an edit `in_place`, `code` is what is new in the file, and ``"owner"`` the class of a method; with
+    ``"program"``, the function that the edited program has is run in place of `code`.
+
     Raises:
         RefusalError: JP045, with the output, the device count, the error and the likeliest cause; JP041
             where the original takes the batch of too few device counts; JP060 where an uneven batch
             gives another result.
     """
     batch, chosen = batch_size(plan), plan.devices.number
-    counts = [count for count in COUNTS if count <= batch] if chosen is None else [chosen]
+    counts = [count for count in counts if count <= batch] if chosen is None else [chosen]
     steps = STEPS if plan.chain else 2
     name = target.facts.name
     checks: list[Check] = []
@@ -64,6 +69,7 @@ def prove(
             replicated=replicated_leaves(plan),
             overrides=variant,
             global_view=global_view,
+            in_place=in_place,
             **observed.roles.request(),
         )
         folded |= answer.get("folded", False)

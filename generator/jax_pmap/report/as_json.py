@@ -32,6 +32,7 @@ from jax_pmap.model import (
     RefusalError,
     Role,
     Sync,
+    Unchanged,
     Verified,
 )
 
@@ -75,7 +76,7 @@ def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
 
 
 def report_to_dict(
-    result: Generated | Plan | Refusal,
+    result: Generated | Plan | Unchanged | Refusal,
     *,
     target: str,
     output: str | None = None,
@@ -103,6 +104,8 @@ def report_to_dict(
     }
     if isinstance(result, Refusal):
         document["refusal"] = refusal_to_dict(result)
+    elif isinstance(result, Unchanged):
+        pass
     elif isinstance(result, Plan):
         document["plan"] = plan_to_dict(result)
     else:
@@ -136,8 +139,10 @@ def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) ->
     }
 
 
-def status(result: Generated | Plan | Refusal) -> str:
-    """``"proved"``, ``"unproved"``, ``"planned"`` or ``"refused"``."""
+def status(result: Generated | Plan | Unchanged | Refusal) -> str:
+    """``"proved"``, ``"unproved"``, ``"planned"``, ``"unchanged"`` or ``"refused"``."""
+    if isinstance(result, Unchanged):
+        return "unchanged"
     if isinstance(result, Refusal):
         return "refused"
     if isinstance(result, Plan):

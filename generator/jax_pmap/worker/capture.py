@@ -118,13 +118,55 @@ class Call:
                 cell.cell_contents = self.closure[variable]
         return made
 
+    def define_edited(self, source: str, filename: str, name: str, owner: str) -> Callable[..., Any]:
+        """Run what an edit adds to the file, where the function was defined; the drop-in `name`.
 
-def strip(node: ast.FunctionDef) -> None:
-    """Take annotations off a definition, and put None for its defaults."""
+        What is new beside a method is put into the class of the running program.
+        """
+        load.show_lines(source, filename)
+        namespace, tree = self.namespace(), ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                strip(node, defaults=node.name == name)
+        real = namespace.get(owner) if owner else None
+        exec(compile(tree, filename, "exec", dont_inherit=True), namespace)
+        found = namespace
+        if owner:
+            found = dict(vars(namespace[owner]))
+            if real is None:
+                real = self.class_called(owner)
+            namespace[owner] = real
+            for each, value in found.items():
+                if each != name and not (each.startswith("__") and each.endswith("__")):
+                    type.__setattr__(real, each, value)
+        made = getattr(found[name], "__func__", found[name])
+        for value in found.values():
+            function = function_under(value)
+            if function is None or function.__globals__ is not namespace:
+                continue
+            for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+                if variable in self.closure:  # `__class__`, for `super()`
+                    cell.cell_contents = self.closure[variable]
+        drop_in = function_under(made)
+        assert drop_in is not None
+        drop_in.__defaults__, drop_in.__kwdefaults__ = self.raw.__defaults__, self.raw.__kwdefaults__
+        return made  # type: ignore[no-any-return]
+
+    def class_called(self, name: str) -> type:
+        """The class `name` of the object that the method was called on."""
+        receiver = self.args[0] if self.args else None
+        own = receiver if isinstance(receiver, type) else type(receiver)
+        return next((each for each in own.__mro__ if each.__name__ == name), own)
+
+
+def strip(node: ast.FunctionDef, *, defaults: bool = True) -> None:
+    """Take annotations off a definition, and put None for its `defaults`."""
     node.returns = None
     rest = [each for each in (node.args.vararg, node.args.kwarg) if each is not None]
     for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, *rest):
         argument.annotation = None
+    if not defaults:
+        return
     none = functools.partial(ast.Constant, value=None, lineno=node.lineno, col_offset=node.col_offset)
     node.args.defaults = [none() for _ in node.args.defaults]
     node.args.kw_defaults = [None if each is None else none() for each in node.args.kw_defaults]

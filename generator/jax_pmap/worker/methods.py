@@ -688,6 +688,7 @@ def prove_code(request: Answer) -> Answer:
         tuple(request["replicated"]),
         tuple(request["donated"]),
         request["axis_name"],
+        edited(request) if request.get("in_place") else None,
     )
     return proving.prove_emitted(
         trials_of(request),
@@ -696,6 +697,42 @@ def prove_code(request: Answer) -> Answer:
         fixed=request["fixed"],
         remainder=request["remainder"],
     )
+
+
+def edited(request: Answer) -> Callable[[], Callable[..., Any]]:
+    """Makes the function that an edit of the file leaves under the target's name.
+
+    Under ``"program"`` that of the edited program, which was loaded; else that of the new definitions.
+    """
+    name, owner = request["name"], request["in_place"]["owner"]
+
+    def of_program() -> Callable[..., Any]:
+        found: Any = vars(TARGET.module)[name] if TARGET.call is None else TARGET.call.called
+        return found  # type: ignore[no-any-return]
+
+    def of_definitions() -> Callable[..., Any]:
+        made: Any
+        if TARGET.call is None:
+            made = load.define(request["code"], request["path"], owner or name, TARGET.namespace())
+            made = vars(made)[name] if owner else made
+            return getattr(made, "__func__", made)  # type: ignore[no-any-return]
+        return TARGET.call.define_edited(request["code"], request["path"], name, owner)
+
+    return of_program if request["in_place"]["program"] else of_definitions
+
+
+def set_reference(request: Answer) -> Answer:
+    """Take the original's text as the reference, in a worker that has loaded the edited program.
+
+    Nothing there refers any more to the ``"enclosed"`` functions beside it that have adapted copies.
+    """
+    namespace = TARGET.namespace()
+    for text in request["enclosed"]:
+        exec(compile(text, "<jax-pmap>", "exec", dont_inherit=True), namespace)
+    source = "\n" * (request["line"] - 1) + request["function"]
+    TARGET.fn = TARGET.define(source, request["path"], request["name"], namespace)
+    TARGET.signature = inspect.signature(TARGET.fn)
+    return {}
 
 
 def try_layouts(request: Answer) -> Answer:
@@ -745,6 +782,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "precision": precision,
     "observe": observe_code,
     "draws": survey_draws,
+    "reference": set_reference,
     "prove": prove_code,
     "try_layouts": try_layouts,
     "prove_parallel": prove_parallel,

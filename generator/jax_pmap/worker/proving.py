@@ -170,9 +170,14 @@ class Emitted:
     #: Arguments whose arrays a call takes with it, and the name of the mapped axis.
     donated: tuple[str, ...] = ()
     axis_name: str = "batch"
+    #: Makes the function where the original stands; None for a file of its own.
+    there: Callable[[], Callable[..., Any]] | None = None
 
     def define(self, count: int, x64: bool) -> Callable[..., Any]:
-        """The function, made in a new module."""
+        """The function, made in a new module or where the original stands."""
+        if self.there is not None:
+            with prove.x64(x64):
+                return self.there()
         module = types.ModuleType(self.module)
         module.__file__ = self.path
         with prove.x64(x64):
