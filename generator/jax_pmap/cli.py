@@ -497,9 +497,9 @@ def _generate_in_place(
         return result, None
     source = result.edited
     if options["diff"]:
-        from jax_pmap.files import unified_diff
+        from jax_pmap.report.patch import patch_in_place
 
-        return result, unified_diff(Path(source.shown_path), source.text, result.code)
+        return result, patch_in_place(source, result.code)
     check_writable(source.path, force=True)
     replace_text(source, result.code)
     return result, None

@@ -279,13 +279,17 @@ class _File:
         self, pieces: Pieces, unit: EmitUnit, header: Header, adapted: Sequence[Adapted], made: Sequence[str]
     ) -> Edition:
         """The file with everything in its place."""
-        imports = self._missing(pieces, unit.names)
+        imports = _merged({*self._missing(pieces, unit.names), *self._brought(adapted)})
         helpers = tuple(self.our_lines(pieces.helpers))
+        own = [(o, text) for o, text in zip(adapted, made, strict=True) if self.is_own(o)]
+        # What stands in another file is not changed there, where others call it.
+        for other, text in zip(adapted, made, strict=True):
+            if not self.is_own(other):
+                helpers = (*helpers, "", "", *self._copied(other, text, "").split("\n"))
         at = max([self._top(), *(self.after(each) for each in self.leading)])
         changes = self.import_changes(imports)
         changes.append(_Change(at, at, ("", *helpers, *[""] * (2 - self._blank_after(at)))))
-        for other, text in zip(adapted, made, strict=True):
-            changes.append(self._copy(other, text))
+        changes += [self._copy(other, text) for other, text in own]
         first = min([self.node.lineno, *(each.lineno for each in self.node.decorator_list)]) - 1
         mark = header.mark(self.at + unit.names.mapped, self.target.source.qualname)
         lines = [*_prefixed(_split(mark), self.base), *self.function(pieces, unit, self.base, True)]
@@ -294,10 +298,10 @@ class _File:
         function = "\n".join(self.function(pieces, unit, base, False))
         if self.owner:
             function = f"class {self.owner}:\n{function}"
-        copies = [self._copied(other, text, "") for other, text in zip(adapted, made, strict=True)]
+        copies = [self._copied(other, text, "") for other, text in own]
         future = ["from __future__ import annotations"] if self.target.facts.future_annotations else []
         definitions = [*future, *imports, "\n".join(helpers), *copies, function]
-        enclosed = tuple(other.body.text.text for other in adapted if other.beside.parsed.enclosing)
+        enclosed = tuple(other.body.text.text for other, _ in own if other.beside.parsed.enclosing)
         return Edition(self._applied(changes), "\n\n".join(definitions) + "\n", self.owner, enclosed)
 
     def function(self, pieces: Pieces, unit: EmitUnit, base: str, verbatim: bool) -> list[str]:
@@ -382,12 +386,46 @@ class _File:
         end = node.end_lineno or node.lineno
         return _Change(end, end, ("", *([] if base else [""]), *self._copied(other, text, base).split("\n")))
 
+    def is_own(self, other: Adapted) -> bool:
+        """Whether an adapted function stands in the file that is changed."""
+        return other.source.path == self.target.source.path
+
+    def _brought(self, adapted: Sequence[Adapted]) -> list[str]:
+        """Import statements that functions of other files need in this one.
+
+        Raises:
+            RefusalError: JP018 where a name they need is another thing here.
+        """
+        out = []
+        here = _bound_otherwise(self.parsed.tree)
+        carried = {other.name for other in adapted}
+        for other in adapted:
+            if self.is_own(other):
+                continue
+            module = other.source.module
+            needed = {row.name: row.statement for row in other.facts.imported if not row.typing_only}
+            needed |= {name: f"from {module} import {name}" for name in other.facts.module_names}
+            for name, statement in needed.items():
+                meant = bindings(statement)[name]
+                if here.get(name, {meant}) != {meant}:
+                    raise refused(
+                        "JP018",
+                        f"`--in-place` puts a copy of `{other.facts.name}` of `{other.source.shown_path}` "
+                        f"into `{self.target.source.shown_path}`, where `{name}` means something else",
+                        "Rename one of the two; or write a file of its own: -o FILE",
+                        self.target.facts.span,
+                    )
+                if name not in carried and (meant, name) not in self.imported:
+                    out.append(statement)
+        return out
+
     def _copied(self, other: Adapted, text: str, base: str) -> str:
         name = other.facts.name
         first = other.beside.parsed.lines[other.beside.parsed.definition.lineno - 1]
+        name += "" if self.is_own(other) else f"` of `{other.source.shown_path}"
         note = f"# `{name}` on one device's share, for `{self.target.facts.name}`."
         lines = _shifted(text, base)
-        if base == first[: len(first) - len(first.lstrip())]:
+        if self.is_own(other) and base == first[: len(first) - len(first.lstrip())]:
             lines = _as_written(other.beside.parsed, lines, self.unit)
         return "\n".join([base + note, *lines])
 
@@ -408,7 +446,7 @@ class _File:
         for module, name in pieces.types:
             if module not in own and name not in _bound_otherwise(self.parsed.tree):
                 out.add(_import((module, name), name))
-        return _merged(out)
+        return sorted(out)
 
     def _applied(self, changes: Sequence[_Change]) -> str:
         """The text with the changes made, the last one first."""

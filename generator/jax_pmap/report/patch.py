@@ -1,11 +1,11 @@
-"""What `-o FILE` would change, as a patch."""
+"""What `-o FILE` or `--in-place` would change, as a patch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from jax_pmap.files import unified_diff
-from jax_pmap.model import Refusal, RefusalError
+from jax_pmap.model import Refusal, RefusalError, Source
 
 
 def patch(path: Path, code: str) -> str:
@@ -31,3 +31,13 @@ def patch(path: Path, code: str) -> str:
     if old is not None and old.startswith("\ufeff"):
         new = "\ufeff" + new
     return unified_diff(path, old, new)
+
+
+def patch_in_place(source: Source, new: str) -> str:
+    """Unified diff from the text of `source` to `new`, with paths from the project's root.
+
+    Bytes that are not UTF-8, because the file is not, are surrogates.
+    """
+    bom, encoding = ("\ufeff", "utf-8") if source.encoding == "utf-8-sig" else ("", source.encoding)
+    text = unified_diff(Path(source.shown_path), bom + source.text, bom + new)
+    return text.encode(encoding, "backslashreplace").decode("utf-8", "surrogateescape")

@@ -1,0 +1,170 @@
+"""`gen --in-place`: the change woven into the user's own file, proved as the edited program."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["project"]
+
+#: A file in an encoding of its own, with line endings, tabs and names that get in the way.
+ODD = '''\
+#!/usr/bin/env python
+# -*- coding: latin-1 -*-
+"""Doc\xe9."""
+from __future__ import annotations
+
+from functools import partial
+import jax, sys; import jax.numpy as jnp
+
+AXIS = 3
+def shard(x): return x
+
+if True:
+\ttry:
+\t\t@partial(
+\t\t\tjax.jit,  # compile it
+\t\t\tdonate_argnums=(),
+\t\t)
+\t\t# caf\xe9
+\t\tdef step(w: jax.Array,  # weights
+\t\t         x) -> tuple[jax.Array, jax.Array]:  # noqa
+\t\t\t"""St\xe9p.
+
+\t\t\tMore.
+\t\t\t"""
+\t\t\tloss = jnp.mean(
+\t\t(x @ w) ** 2)\x20\x20
+\t\t\t\x20
+\t\t\t# last
+\t\t\treturn w * loss, loss  # done
+\texcept ValueError:
+\t\tpass
+
+
+def inputs(seed):
+\treturn jnp.ones((4,)), jax.random.normal(jax.random.key(seed), (24, 4))'''
+
+#: A script that trains when it is imported, with a method, a nested function and a loss beside it.
+SCRIPT = '''\
+import jax
+import jax.numpy as jnp
+
+
+class Trainer:
+  def __init__(self, rate):
+    self.rate = rate
+    self.__scale = 2.0
+
+  def step(self, w, batch):
+    """One step."""
+    def loss(w):
+      return jnp.mean((batch['x'] @ w - batch['y'])**2) * self.__scale
+    value, grads = jax.value_and_grad(loss)(w)
+    return w - self.rate * grads, value
+
+
+def main():
+  trainer = Trainer(0.1)
+  w = jnp.ones((4,))
+  scale = 3.0
+
+  def batch_loss(w, batch):
+    return scale * jnp.sum((batch['x'] @ w - batch['y'])**2) / jnp.sum(batch['y'])
+
+  def update(w, batch):
+    loss, g = jax.value_and_grad(batch_loss)(w, batch)
+    return w - 0.1 * g, loss
+  jitted = jax.jit(update)
+
+  for i in range(3):
+    batch = {'x': jax.random.normal(jax.random.key(i), (24, 4)), 'y': jnp.arange(24.0)}
+    w, value = trainer.step(w, batch)
+    w, loss = jitted(w, batch)
+  print(*w, value, loss)
+
+
+main()
+'''
+
+
+def program_output(path: Path, devices: int) -> list[float]:
+    """What a script prints on some devices, as numbers."""
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+    found = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, env=environment, check=True
+    )
+    return [float(word) for word in found.stdout.split()]
+
+
+def test_an_odd_file_keeps_every_byte_that_is_not_changed(project):
+    path = project.folder / "odd.py"
+    data = ODD.replace("\n", "\r\n").encode("latin-1")
+    path.write_bytes(data)
+    path.chmod(0o640)
+    link = project.folder / "link.py"
+    link.symlink_to("odd.py")
+    words = ("gen", "odd.py::step", "--inputs", "odd.py::inputs", "--in-place")
+    shown = project.run(*words, "--diff", "-q")
+    assert shown.exit_code == 0
+    assert shown.files == set()
+    patch = shown.stdout_bytes
+    result = project.run(*words)
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert result.files == {"odd.py", "link.py"}
+    assert "proved on 2, 3, 4, 8 devices" in result.words
+    new = path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert new.count(b"\n") == new.count(b"\r\n")
+    assert not new.endswith(b"\n")
+    old_lines, new_lines = data.split(b"\r\n"), new.split(b"\r\n")
+    gone = [line for line in old_lines if line not in new_lines]
+    assert gone == [b"\t\t@partial(", b"\t\t\tjax.jit,  # compile it", b"\t\t\tdonate_argnums=(),"]
+    for wanted in (b"\t\t(x @ w) ** 2)  ", b'AXIS_ = "batch"', b"\t\t# caf\xe9", b"AXIS = 3"):
+        assert wanted in new_lines
+    # The patch makes the same of the file.
+    path.write_bytes(data)
+    subprocess.run(["git", "apply", "-"], input=patch, cwd=project.folder, check=True)
+    assert path.read_bytes() == new
+    again = project.run(*words)
+    assert again.exit_code == 0
+    assert again.files == set()
+    assert "already parallel" in again.words
+    assert project.run(*words, "--diff").stdout == ""
+    assert json.loads(project.run(*words, "--output-format", "json").stdout)["status"] == "unchanged"
+
+
+@pytest.mark.parametrize(("target", "backend"), [("Trainer.step", "pmap"), ("main.update", "shard_map")])
+def test_the_edited_script_gives_the_same_numbers(project, target, backend):
+    path = project.write("script.py", SCRIPT)
+    before = program_output(path, 1)
+    result = project.run(
+        "gen", f"script.py::{target}", "--run", "python script.py", "--in-place", "--backend", backend
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == ""
+    text = path.read_text()
+    name = target.rpartition(".")[2]
+    assert len(re.findall(rf"^ +def p_{name}\(", text, re.MULTILINE)) == 1
+    assert len(re.findall(rf"^ +def {name}\(", text, re.MULTILINE)) == 1
+    assert [n.name for n in ast.parse(text).body if isinstance(n, ast.ClassDef)] == ["Trainer"]
+    assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
+
+
+def test_what_cannot_be_asked_of_an_edit_is_refused(project):
+    project.write("odd.py", "def f(x):\n    return x\n")
+    project.refused("JP018", "gen", "odd.py::f", "--in-place", "-o", "x.py", says=("--in-place", "--output"))
+    project.refused("JP018", "gen", "odd.py::f", "--in-place", "--force", says=("--force",))
