@@ -25,6 +25,7 @@ class Result:
     stderr: str
     seconds: float
     files: set[str]
+    stdout_bytes: bytes = b""
 
     @property
     def words(self) -> str:
@@ -64,7 +65,12 @@ class Project:
         after = self.files()
         changed = {name for name in before if after.get(name) != before[name]}
         return Result(
-            result.exit_code, result.stdout, result.stderr, seconds, changed | (after.keys() - before)
+            result.exit_code,
+            result.stdout,
+            result.stderr,
+            seconds,
+            changed | (after.keys() - before),
+            result.stdout_bytes,
         )
 
     def refused(self, code: str, *words: str, says: tuple[str, ...] = (), exit_code: int = 2) -> Result:
