@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from jax_pmap.files import replace_text
+from jax_pmap.model import RefusalError, Source
+
 pytest_plugins = ["project"]
 
 #: A file in an encoding of its own, with line endings, tabs and names that get in the way.
@@ -168,3 +171,19 @@ def test_what_cannot_be_asked_of_an_edit_is_refused(project):
     project.write("odd.py", "def f(x):\n    return x\n")
     project.refused("JP018", "gen", "odd.py::f", "--in-place", "-o", "x.py", says=("--in-place", "--output"))
     project.refused("JP018", "gen", "odd.py::f", "--in-place", "--force", says=("--force",))
+
+
+def test_a_value_that_changes_later_is_no_constant(project):
+    text = SCRIPT.replace("  print(", "    trainer.rate = 0.1 / (i + 2)\n  print(")
+    project.write("script.py", text)
+    words = ("gen", "script.py::Trainer.step", "--run", "python script.py", "--in-place")
+    project.refused("JP050", *words, exit_code=1, says=("`self.rate`, which line 35 changes later",))
+
+
+def test_a_file_that_changed_meanwhile_is_not_written(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("x = 1\n")
+    source = Source("a.py::f", path, "a.py", "a", tmp_path, "f", "x = 0\n")
+    with pytest.raises(RefusalError, match="changed while"):
+        replace_text(source, "x = 2\n")
+    assert path.read_text() == "x = 1\n"

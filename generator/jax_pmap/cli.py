@@ -228,6 +228,8 @@ Examples:
       -o train_pmap.py
   jax-pmap gen train_step \\
       --run "python train.py --steps 1"
+  jax-pmap gen train.py::main.step \\
+      --run "python train.py" --in-place
   jax-pmap gen model.py::predict \\
       --arg 'params={w: f32[8,2], b: f32[2]}' \\
       --arg 'x=f32[64,8]' --devices 4

@@ -262,6 +262,8 @@ def _proved(
     from jax_pmap.proof.prove import prove
 
     plan, facts = observed.plan, target.facts
+    if request.in_place:
+        _check_edit(session, target, plan, request)
 
     def run(plan: Plan) -> Evidence:
         if request.in_place:
@@ -306,6 +308,27 @@ def _proved(
         return Generated(edition.text, plan, request.backend, evidence, target.source)
     code = emit(target, plan, request, evidence, loaded.carried)
     return Generated(code, plan, request.backend, evidence)
+
+
+def _check_edit(session: Session, target: Target, plan: Plan, request: Request) -> None:
+    """Refuse an edit that the program around the function would not get on with.
+
+    Raises:
+        RefusalError: JP050 for what changes after the first call, JP046 for a pmap inside a jit where
+            that jax cannot run it.
+    """
+    from jax_pmap.emit.constants import check_constants, compiled_calls
+
+    check_constants(target, plan)
+    calls = compiled_calls(target) if request.backend is Backend.PMAP else []
+    if calls and tuple(map(int, session.versions["jax"].split(".")[:2])) < (0, 8):
+        raise refused(
+            "JP046",
+            f"line {calls[0].lineno} compiles `{target.facts.name}` with jit, and jax "
+            f"{session.versions['jax']} does not run the drop-in of a pmap inside jit",
+            f"Use --backend shard_map, or call `{target.facts.name}` there without jit",
+            target.facts.span,
+        )
 
 
 def _prove_edit(

@@ -16,7 +16,9 @@ DIAGNOSTIC = Diagnostic(
     ),
     cure=(
         "Move the function to the top level of its module and pass what it took from `self` or "
-        "from the enclosing function as arguments. A method can stay and call it."
+        "from the enclosing function as arguments. A method can stay and call it. Or have a program that "
+        "calls it run (`--run`), and the function changed where it stands (`--in-place`); what it reads from "
+        "its object or from the enclosing function must not change later, because compiled code keeps it."
     ),
     example="""\
 import jax.numpy as jnp

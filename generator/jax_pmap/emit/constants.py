@@ -1,0 +1,107 @@
+"""What a compiled method or nested function keeps from its first call, and the original reads anew."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.model import Plan, refused
+from jax_pmap.reading.decorators import COMPILERS, MAPPERS, transformations
+from jax_pmap.reading.read import make_resolver
+from jax_pmap.reading.scopes import own_nodes
+from jax_pmap.reading.target import Target
+
+#: Methods that make an object what it is.
+MAKING = ("__init__", "__post_init__", "__new__", "setup")
+
+
+def compiled_calls(target: Target) -> list[ast.Call]:
+    """The calls that compile the target where it is used: ``jax.jit(step)``."""
+    decorators = [each for top in target.parsed.definition.decorator_list for each in ast.walk(top)]
+    return [
+        calls[-1]
+        for _, calls, _ in transformations(target.parsed, make_resolver(target.parsed))
+        if calls and calls[-1] not in decorators
+    ]
+
+
+def check_constants(target: Target, plan: Plan) -> None:
+    """Refuse what the mapped function would take as it was at the first call, where it changes later.
+
+    A function that `jax.jit` compiles already keeps it, too.
+
+    Raises:
+        RefusalError: JP050, with the line that changes it.
+    """
+    facts = target.facts
+    compiled = any(each.name in COMPILERS | MAPPERS for each in facts.decorators)
+    if compiled or compiled_calls(target):
+        return
+    changed = next(_changes(target, plan), None)
+    if changed is not None:
+        what, line = changed
+        raise refused(
+            "JP050",
+            f"`{target.source.qualname}` reads `{what}`, which line {line} changes later; the compiled "
+            "function would keep what it was at the first call",
+            f"Pass it as an argument of `{facts.name}`",
+            facts.span,
+        )
+
+
+def _changes(target: Target, plan: Plan) -> Iterator[tuple[str, int]]:
+    """What the target holds that is assigned after it was made, with the line."""
+    facts, parsed = target.facts, target.parsed
+    static = {argument.name for argument in plan.arguments if argument.static}
+    if facts.receiver in static:
+        read = _attributes(target)
+        for node in _outside_making(parsed.tree):
+            if isinstance(node, ast.Attribute) and node.attr in read and not isinstance(node.ctx, ast.Load):
+                yield f"{facts.receiver}.{node.attr}", node.lineno
+    end = parsed.definition.end_lineno or 0
+    for scope in parsed.enclosing:
+        if isinstance(scope, ast.ClassDef):
+            continue
+        for name in facts.closure_names:
+            places = [
+                node.lineno
+                for node in own_nodes(scope.body)
+                if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
+            ]
+            later = [line for line in places if line > end]
+            if later and len(places) > 1:
+                yield name, later[0]
+            for node in ast.walk(scope):
+                if isinstance(node, ast.Nonlocal) and name in node.names:
+                    yield name, node.lineno
+                if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                    root: ast.expr = node
+                    while isinstance(root, ast.Attribute | ast.Subscript):
+                        root = root.value
+                    if isinstance(root, ast.Name) and root.id == name and node.lineno > end:
+                        yield name, node.lineno
+
+
+def _attributes(target: Target) -> set[str]:
+    """Attributes of its object that a method reads, also by the methods it calls."""
+    owner = target.parsed.enclosing[-1]
+    methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+    found: set[str] = set()
+    pending: list[ast.AST] = [target.parsed.definition]
+    while pending:
+        for node in ast.walk(pending.pop()):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr not in found:
+                found.add(node.attr)
+                pending += [methods[node.attr]] if node.attr in methods else []
+    return found
+
+
+def _outside_making(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a file, those of methods that make objects left out."""
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef) and node.name in MAKING:
+            continue
+        yield node
+        pending += ast.iter_child_nodes(node)
