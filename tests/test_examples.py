@@ -27,7 +27,7 @@ class Case:
         return self.outputs.get(path, self.outputs.get("result"))
 
 
-BATCH, TIME_MAJOR, WHOLE, STATIC = "batch 0", "batch 1", "replicated", "static"
+BATCH, SECOND_AXIS, WHOLE, STATIC, KEY = "batch 0", "batch 1", "replicated", "static", "key"
 
 CASES = (
     Case(
@@ -114,9 +114,9 @@ CASES = (
     Case(
         "metrics.py::run_rnn",
         "inputs_run_rnn",
-        {"params": WHOLE, "inputs": TIME_MAJOR, "state": BATCH},
+        {"params": WHOLE, "inputs": SECOND_AXIS, "state": BATCH},
         (("pmean", "jnp.mean(outputs**2)"),),
-        {"result[0]": BATCH, "result[1]": TIME_MAJOR, "result[2]": WHOLE},
+        {"result[0]": BATCH, "result[1]": SECOND_AXIS, "result[2]": WHOLE},
     ),
     Case(
         "metrics.py::look_up",
@@ -156,6 +156,31 @@ CASES = (
         "example_inputs",
         {"params": WHOLE, "target_params": WHOLE, "opt_state": WHOLE, "batch": BATCH},
         (("pmean", "loss"), ("pmean", "grads")),
+        {"result": WHOLE},
+    ),
+    Case(
+        "vae.py::train_step",
+        "example_inputs",
+        {"params": WHOLE, "images": BATCH, "key": KEY},
+        (("pmean", "loss"), ("pmean", "grads"), ("fold_in", "key")),
+        {"result": WHOLE},
+    ),
+    Case(
+        "contrastive.py::train_step",
+        "example_inputs",
+        {"params": WHOLE, "opt_state": WHOLE, "images": BATCH, "texts": BATCH},
+        (
+            ("all_gather", 'jnp.exp(params["log_scale"]) * image_vectors'),
+            ("all_gather", "text_vectors"),
+            ("pmean", "grads"),  # the loss is whole on every device
+        ),
+        {"result": WHOLE},
+    ),
+    Case(
+        "accumulate.py::train_step",
+        "example_inputs",
+        {"params": WHOLE, "opt_state": WHOLE, "x": SECOND_AXIS, "y": SECOND_AXIS},
+        (("pmean", "loss"), ("pmean", "grads")),  # after the scan, once
         {"result": WHOLE},
     ),
 )
