@@ -183,6 +183,67 @@ CASES = (
         (("pmean", "loss"), ("pmean", "grads")),  # after the scan, once
         {"result": WHOLE},
     ),
+    Case(
+        "gan.py::train_step",
+        "example_inputs",
+        {
+            "generator": WHOLE,
+            "critic": WHOLE,
+            "generator_state": WHOLE,
+            "critic_state": WHOLE,
+            "real": BATCH,
+            "noise": BATCH,
+        },
+        (("pmean", "grads_c"), ("pmean", "loss_c"), ("pmean", "loss_g"), ("pmean", "grads_g")),
+        {"result": WHOLE},
+    ),
+    Case(
+        "pinn.py::train_step",
+        "example_inputs",
+        {"params": WHOLE, "t": BATCH, "x": BATCH},
+        (("pmean", "loss"), ("pmean", "grads")),
+        {"result": WHOLE},
+    ),
+    Case(
+        "kmeans.py::step",
+        "example_inputs",
+        {"centroids": WHOLE, "points": BATCH},
+        (("psum", "sums"), ("psum", "sizes"), ("pmean", "inertia")),
+        {"result[0]": WHOLE, "result[1]": BATCH, "result[2]": WHOLE},
+    ),
+    Case(
+        "sgld.py::sample_step",
+        "example_inputs",
+        {"weights": WHOLE, "x": BATCH, "y": BATCH, "key": KEY},
+        (("pmean", "value"), ("pmean", "gradient")),  # the key is not folded
+        {"result": WHOLE},
+    ),
+    Case(
+        "ppo.py::update",
+        "example_inputs",
+        {"params": WHOLE, "opt_state": WHOLE, "batch": BATCH},
+        (
+            ("pmean", "advantage.mean()"),
+            ("all_gather", "advantage"),  # for the deviation
+            ("pmean", "loss"),
+            ("pmean", "grads"),
+        ),
+        {"result": WHOLE},
+    ),
+    Case(
+        "masked_lm.py::train_step",
+        "example_inputs",
+        {"params": WHOLE, "opt_state": WHOLE, "tokens": BATCH, "hidden": BATCH},
+        (("psum", "jnp.sum(losses * hidden)"), ("psum", "jnp.sum(hidden)"), ("pmean", "grads")),
+        {"result": WHOLE},
+    ),
+    Case(
+        "linen_dropout.py::train_step",
+        "example_inputs",
+        {"state": WHOLE, "images": BATCH, "labels": BATCH, "key": KEY},
+        (("fold_in", "key"), ("pmean", "loss"), ("pmean", "grads")),
+        {"result": WHOLE},
+    ),
 )
 
 
@@ -227,19 +288,21 @@ def test_examples_are_proved_with_the_expected_plan(case: Case, repository: Path
     assert case.outputs.keys() - {"result"} <= outputs.keys()
 
 
-def test_a_rank_over_the_batch_is_refused_with_its_line(repository: Path) -> None:
-    words = ("gen", "metrics.py::ranks", "--inputs", "metrics.py::inputs_ranks")
+@pytest.mark.parametrize(
+    ("file", "function", "inputs"),
+    [("metrics.py", "ranks", "inputs_ranks"), ("ranking.py", "discounted_gain", "example_inputs")],
+)
+def test_a_rank_over_the_batch_is_refused_with_its_line(
+    repository: Path, file: str, function: str, inputs: str
+) -> None:
+    words = ("gen", f"{file}::{function}", "--inputs", f"{file}::{inputs}")
     answer = jax_pmap(repository, *words, "--output-format", "json")
     assert answer.returncode == 1
     report = json.loads(answer.stdout)
     assert report["status"] == "refused"
     assert report["code"] is None
     assert report["refusal"]["code"] == "JP043"
-    line = (
-        (repository / "examples" / "metrics.py")
-        .read_text()
-        .splitlines()[report["refusal"]["span"]["line"] - 1]
-    )
+    line = (repository / "examples" / file).read_text().splitlines()[report["refusal"]["span"]["line"] - 1]
     assert "jnp.argsort" in line
 
 
