@@ -1,6 +1,6 @@
 # `make demo` and `make test` work from a clean checkout with nothing but Python 3.11+.
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench mutation fuzz matrix clean FORCE
+.PHONY: help env demo test lint format bench coverage mutation fuzz matrix clean FORCE
 
 # The environment made here is the one used, whatever the shell has active.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -58,6 +58,9 @@ matrix: $(STAMP)  ## the worker and emitted code on jax 0.6.2, 0.10.2 and 0.12
 
 bench: $(STAMP)  ## print the speed ratios
 	$(BIN)/python benchmarks/run.py
+
+coverage: $(STAMP)  ## print the share of functions that are proved, checked on other inputs
+	$(BIN)/python benchmarks/coverage.py
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -475,6 +475,18 @@ def exaggerate(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values
     return out
 
 
+def shrink(values: Values, axes: LeafAxes) -> Values:
+    """The same values with the floats of the batch a fiftieth as large, so that they hardly differ.
+
+    A threshold on how far the examples lie apart is else on one side of it throughout.
+    """
+
+    def row(leaf: Any, axis: int) -> Any:
+        return (leaf * 0.02).astype(leaf.dtype) if is_float(leaf) else leaf
+
+    return map_batch(values, axes, row)
+
+
 def jitter(values: Values, statics: Sequence[str], eps: float, seed: int) -> Values | None:
     """`values` with every float changed by up to `eps` of itself; None where there is no float."""
     random = np.random.default_rng(seed)

@@ -522,6 +522,7 @@ def observing_data(request: Answer, axes: LeafAxes) -> list[Values]:
         data.append(given)
     data.append(arguments.perturb(data[0], axes, statics, SEED))
     data.append(arguments.perturb(data[0], axes, statics, SEED + 1, wild=True))
+    data.append(arguments.shrink(data[len(TARGET.data)], axes))
     # Inputs made with another seed may differ in shape; they are left to the proof.
     form = str(describe(data[0]))
     data = [values for values in data if str(describe(values)) == form]

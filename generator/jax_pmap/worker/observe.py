@@ -199,6 +199,11 @@ def compare_numbers(whole: Recorded, events: list[dict[str, Any]], count: int) -
     return out
 
 
+def constant(values: list[np.ndarray]) -> bool:
+    """Whether a value is the same on several sets of data."""
+    return len(values) > 1 and all(np.array_equal(value, values[0], equal_nan=True) for value in values)
+
+
 def leaf_kind(
     left: dict[str, Any],
     right: dict[str, Any],
@@ -223,6 +228,10 @@ def leaf_kind(
             else:
                 found.append(kinds.candidates(value, many[right["index"]], coarsest))
         answer["kind"] = kinds.agree(found)
+        if answer["kind"] in ("pmax", "pmin") and constant([one[left["index"]] for one in whole]):
+            # What is clipped on all data has a maximum and a minimum by chance.
+            answer["kind"] = kinds.VARYING
+            answer["options"] = sorted(kinds.common(found) & set(kinds.PARTIAL))
         if right.get("varies") and answer["kind"] == kinds.REPLICATED:
             seen = [one[left["index"]] for one in whole]
             changes = any(not np.array_equal(value, seen[0], equal_nan=True) for value in seen)

@@ -311,7 +311,7 @@ def run_parallel(
                     }
                 }
             if bound and error / bound > closest:
-                closest, worst = error / bound, (error / scale, bound / scale)
+                closest, worst = error / bound, (error / (scale or 1.0), bound / (scale or 1.0))
         differ = replicas(leaves)
         if differ:
             return {"failure": {**differ, "step": step}}
