@@ -1,0 +1,174 @@
+"""The example inputs of the target: made by the user's function or from specs, and described."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import arguments, load, specs
+from .arguments import Values
+from .server import Answer, Problem, describe_exception, summary
+from .target import TARGET
+
+SEED = 20260
+
+
+def inputs_from_callable(request: Answer) -> Answer:
+    """Call the user's input function, with fresh seeds where it takes one."""
+    make = load.resolve(request["reference"], request["directory"], request["file"])
+    if not callable(make):
+        raise Problem("inputs", f"`{request['reference']}` is a {type(make).__name__}, not a callable")
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        parameters = {}  # type: ignore[assignment]
+    needed = [
+        p.name
+        for p in parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    if [name for name in needed if name != "seed"] and len(needed) > 1:
+        raise Problem(
+            "inputs", f"`{request['reference']}` needs arguments {needed}; it may take `seed` and no other"
+        )
+    seeds = [0, 1] if "seed" in parameters or len(needed) == 1 else [None]
+    TARGET.data, TARGET.trials = [], {}
+    for seed in seeds:
+        try:
+            if seed is None:
+                made = make()
+            elif "seed" in parameters:
+                made = make(seed=seed)
+            else:
+                made = make(seed)
+        except MemoryError:
+            raise
+        except BaseException as error:
+            raise Problem("inputs", summary(error), error=describe_exception(error)) from error
+        load.check_made(made)
+        args, kwargs = split_call(made)
+        TARGET.data.append(arguments.bind(TARGET.signature, args, kwargs))
+    return {"arguments": describe(TARGET.data[0]), "seeds": len(seeds)}
+
+
+def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The argument tuple, or ``(args, kwargs)``."""
+    parameters = TARGET.signature.parameters.values()
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    if (
+        type(made) is tuple
+        and len(made) == 2
+        and isinstance(made[0], (tuple, list))
+        and isinstance(made[1], dict)
+        and all(isinstance(key, str) for key in made[1])
+        and (any_name or set(made[1]) <= set(TARGET.signature.parameters))
+    ):
+        return made[0], made[1]
+    if type(made) is tuple:
+        return made, {}
+    if isinstance(made, list) and len(made) == len(TARGET.signature.parameters):
+        return made, {}
+    return (made,), {}
+
+
+def inputs_from_specs(request: Answer) -> Answer:
+    """Make arguments from the specs of `--arg`, annotations and defaults."""
+    TARGET.data, TARGET.trials = [], {}
+    for seed in (0, 1):
+        try:
+            values = specs.materialize_arguments(request["specs"], SEED + seed, TARGET.namespace())
+        except MemoryError:
+            raise
+        except Exception as error:
+            message = summary(error)
+            raise Problem("inputs", message, error=describe_exception(error)) from error
+        args, kwargs = [], {}
+        for parameter in TARGET.signature.parameters.values():
+            if parameter.name not in values:
+                continue
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                args.extend(values[parameter.name])
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                kwargs.update(values[parameter.name])
+            elif parameter.kind is parameter.POSITIONAL_ONLY:
+                args.append(values[parameter.name])
+            else:
+                kwargs[parameter.name] = values[parameter.name]
+        if any(p.kind is p.VAR_POSITIONAL for p in TARGET.signature.parameters.values()):
+            args = []
+            for parameter in TARGET.signature.parameters.values():
+                if parameter.kind is parameter.VAR_POSITIONAL:
+                    args.extend(values.get(parameter.name, ()))
+                elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                    args.append(values[parameter.name])
+                    kwargs.pop(parameter.name, None)
+        TARGET.data.append(arguments.bind(TARGET.signature, args, kwargs))
+    return {"arguments": describe(TARGET.data[0]), "seeds": 2}
+
+
+def describe(values: Values) -> list[Answer]:
+    """Leaves and containers of every argument."""
+    table = []
+    for name, value in values.items():
+        paths = arguments.leaf_paths(value)
+        leaves = jax.tree.leaves(value)
+        constants = arguments.constants(value)
+        table.append(
+            {
+                "name": name,
+                "none": value is None,
+                "repr": repr(value)[:200] if all(arguments.category(x) != "array" for x in leaves) else "",
+                "hashable": hashable(value),
+                "callable": callable(value),
+                "default": is_default(value, TARGET.signature.parameters[name].default),
+                "type": type(value).__name__,
+                "tree": arguments.skeleton(value),
+                "partition": arguments.partition_of(value),
+                "leaves": [
+                    {
+                        "path": name + path,
+                        "shape": list(arguments.shape_of(leaf)),
+                        "dtype": given_dtype(leaf),
+                        "category": arguments.category(leaf),
+                        "constant": index in constants,
+                        "repr": repr(leaf)[:80] if index in constants else "",
+                    }
+                    for index, (path, leaf) in enumerate(zip(paths, leaves, strict=False))
+                ],
+            }
+        )
+    return table
+
+
+def is_default(value: Any, default: Any) -> str:
+    """How a value can be told from others by its parameter's default: ``"is"``, ``"=="`` or not at all.
+
+    Functions and modules compare by identity, which only another name of the same object shares;
+    objects of a class with an equality of its own also equal what their source makes anew.
+    """
+    if type(value) is not type(default) or isinstance(value, (jax.Array, np.ndarray)):
+        return ""
+    try:
+        if "__eq__" in vars(type(value)) and bool(value == default):
+            return "=="
+    except Exception:
+        return ""
+    return "is" if value is default else ""
+
+
+def given_dtype(leaf: Any) -> str:
+    """The dtype a leaf has once jax takes it, in the user's own 64-bit mode."""
+    if arguments.category(leaf) == "array":
+        return str(jax.dtypes.canonicalize_dtype(leaf.dtype))
+    return arguments.dtype_of(leaf)
+
+
+def hashable(value: Any) -> bool:
+    """Whether a value can be a static argument."""
+    try:
+        hash(value)
+    except Exception:
+        return False
+    return True

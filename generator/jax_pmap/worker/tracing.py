@@ -1,0 +1,156 @@
+"""What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import arguments, prove
+from .arguments import Packed
+from .server import Answer, Problem, describe_exception, summary, text_of
+from .target import TARGET, leaf_axes
+
+#: Errors of jax that mean: this Python code needs the number, not a traced value.
+CONCRETE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+def needs_number(error: BaseException) -> bool:
+    """Whether an error says that Python code met a traced value where it needs the number."""
+    if isinstance(error, CONCRETE) or "concrete value" in text_of(error):
+        return True
+    # The bounds of a slice are refused with an error of Python's.
+    return isinstance(error, IndexError) and "must be static" in text_of(error)
+
+
+def trace(request: Answer) -> Answer:
+    """Whether the reference can be traced with the batch leaves cut to `size` rows (null: uncut).
+
+    Answers with the shapes and the containers of the result.
+    """
+    axes, statics = leaf_axes(request), request["statics"]
+    values = TARGET.values(request.get("overrides", {}))
+    if request.get("size") is not None:
+        values = arguments.cut(values, axes, request["size"])
+    packed = Packed(values, statics)
+    with prove.x64(TARGET.x64):
+        try:
+            out, extra = traced(packed)
+        except Problem:
+            raise
+        except MemoryError:
+            raise
+        except BaseException as error:
+            return {
+                "traced": False,
+                "concrete": needs_number(error),
+                "error": describe_exception(error),
+            }
+    if request.get("size") is None:
+        TARGET.mutated = tuple(change["name"] for change in extra["mutated"])
+    return {"traced": True, "out": out, **extra}
+
+
+def traced(packed: Packed) -> tuple[list[Answer], Answer]:
+    """Shapes of the result's leaves, its containers, and its leaves that are no arrays.
+
+    ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
+    module holds its activation function: path in the result, name of the argument. ``"opaque"``
+    are the leaves that are no arrays and in no such part.
+    """
+    extra: Answer = {}
+    table: list[Answer] = []
+    mutated: dict[str, bool] = {}
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        given = packed.unpack(leaves)
+
+        def body() -> Any:
+            own = {name: arguments.fresh(value) for name, value in given.items()}
+            before = {name: jax.tree.flatten(value) for name, value in own.items()}
+            out = arguments.invoke(TARGET.fn, TARGET.signature, own)
+            if TARGET.in_place:
+                for name, value in own.items():
+                    if arguments.changed(before[name], value):
+                        mutated[name] = jax.tree.structure(value) == before[name][1]
+            return out
+
+        out = TARGET.bound(body)
+        kept = arguments.kept_parts(out, {name: given[name] for name, _ in packed.fixed})
+        flat = jax.tree.leaves(out)
+        constant = arguments.constant_leaves(out, [path for path, _ in kept])
+        table[:] = [
+            {"path": path, "category": arguments.category(leaf), "constant": index in constant}
+            for index, (path, leaf) in enumerate(zip(arguments.leaf_paths(out), flat, strict=True))
+        ]
+        opaque = [
+            {"path": row["path"], "type": type(leaf).__name__}
+            for row, leaf in zip(table, flat, strict=True)
+            if row["category"] == "opaque" and not row["constant"]
+        ]
+        extra.update(tree=arguments.skeleton(out), kept=kept, opaque=opaque)
+        for row, leaf in zip(table, flat, strict=True):
+            row["dtype"] = type(leaf).__name__
+        constant |= {i for i, row in enumerate(table) if row["category"] == "opaque"}
+        return [leaf for index, leaf in enumerate(flat) if index not in constant]
+
+    shapes = iter(jax.eval_shape(run, packed.leaves))
+    for row in table:
+        shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
+        row["shape"] = [] if shape is None else list(shape.shape)
+        row["dtype"] = row["dtype"] if shape is None else str(shape.dtype)
+    extra["mutated"] = [
+        {
+            "name": name,
+            "graph": bool(arguments.graph_variables(TARGET.data[0][name])),
+            "same_structure": same_structure,
+        }
+        for name, same_structure in mutated.items()
+    ]
+    return table, extra
+
+
+def eps_of_input(leaf: Any) -> float:
+    """The unit of rounding of an argument; 0 where it has none."""
+    return float(jax.numpy.finfo(leaf.dtype).eps) if arguments.is_float(leaf) else 0.0
+
+
+def precision(request: Answer) -> Answer:
+    """Whether the function runs with float64 throughout; the coarsest rounding in it either way."""
+    statics = request["statics"]
+    values = TARGET.values({})
+    for name, enabled, cast in (("float64", True, True), ("given", TARGET.x64, False)):
+        packed = Packed(arguments.to_float64(values) if cast else values, statics)
+        with prove.x64(enabled):
+            try:
+                jaxpr = jax.make_jaxpr(
+                    lambda leaves, p=packed: arguments.held_apart(TARGET.reference(p.unpack(leaves)))[0]
+                )(packed.leaves)
+            except MemoryError:
+                raise
+            except BaseException as error:
+                if name == "given":
+                    raise Problem(
+                        "reference", summary(error), error=describe_exception(error, "<jax-pmap")
+                    ) from error
+                continue
+        eps = prove.coarsest_eps(jaxpr.jaxpr)
+        TARGET.draws = prove.draws_numbers(jaxpr.jaxpr)
+        if name == "given":
+            kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
+            floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
+            eps = max([eps, *floats])
+        TARGET.eps[name] = eps
+        floats = [0.0 if enabled and cast else eps_of_input(leaf) for leaf in packed.leaves]
+        if len(floats) == len(jaxpr.jaxpr.invars):
+            leaves = prove.output_eps(jaxpr.jaxpr, floats)
+            TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves))
+        else:
+            TARGET.rounding[name] = prove.Rounding(eps)
+    return {"eps": TARGET.eps}
