@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -276,19 +277,8 @@ def refuse_graphs(values: Mapping[str, Any]) -> None:
 
 def invoke(fn: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:
     """Call `fn` with `values` the way its signature binds them."""
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for parameter in signature.parameters.values():
-        value = values[parameter.name]
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            args.extend(value)
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            kwargs.update(value)
-        elif parameter.kind is parameter.KEYWORD_ONLY:
-            kwargs[parameter.name] = value
-        else:
-            args.append(value)
-    return fn(*args, **kwargs)
+    call = inspect.BoundArguments(signature, OrderedDict(values))
+    return fn(*call.args, **call.kwargs)
 
 
 class Packed:

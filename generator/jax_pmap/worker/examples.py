@@ -1,6 +1,7 @@
 """The example inputs of the target: made by the user's function or from specs, and described."""
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,27 +85,8 @@ def inputs_from_specs(request: Answer) -> Answer:
         except Exception as error:
             message = summary(error)
             raise Problem("inputs", message, error=describe_exception(error)) from error
-        args, kwargs = [], {}
-        for parameter in TARGET.signature.parameters.values():
-            if parameter.name not in values:
-                continue
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                args.extend(values[parameter.name])
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                kwargs.update(values[parameter.name])
-            elif parameter.kind is parameter.POSITIONAL_ONLY:
-                args.append(values[parameter.name])
-            else:
-                kwargs[parameter.name] = values[parameter.name]
-        if any(p.kind is p.VAR_POSITIONAL for p in TARGET.signature.parameters.values()):
-            args = []
-            for parameter in TARGET.signature.parameters.values():
-                if parameter.kind is parameter.VAR_POSITIONAL:
-                    args.extend(values.get(parameter.name, ()))
-                elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-                    args.append(values[parameter.name])
-                    kwargs.pop(parameter.name, None)
-        TARGET.data.append(arguments.bind(TARGET.signature, args, kwargs))
+        call = inspect.BoundArguments(TARGET.signature, OrderedDict(values))
+        TARGET.data.append(arguments.bind(TARGET.signature, call.args, call.kwargs))
     return {"arguments": describe(TARGET.data[0]), "seeds": 2}
 
 

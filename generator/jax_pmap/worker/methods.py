@@ -46,7 +46,7 @@ def load_target(request: Answer) -> Answer:
         value = vars(module).get(name)
         if neighbours.is_missing(value):
             raise Problem("missing", vars(value)["why"], name=name)
-    TARGET.module, TARGET.path = module, request["path"]
+    TARGET.module = module
     # What was found out of another target in this worker holds no more.
     TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
@@ -81,7 +81,7 @@ def capture_call(request: Answer) -> Answer:
     call its example inputs.
     """
     call = capture.run(request)
-    TARGET.call, TARGET.module, TARGET.path, TARGET.trials = call, call.module, request["path"], {}
+    TARGET.call, TARGET.module, TARGET.trials = call, call.module, {}
     TARGET.x64, TARGET.axis_names = call.x64, request["axis_names"]
     TARGET.in_place, TARGET.mutated = request["in_place"], ()
     define_target(request)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from . import load, prove
-from .arguments import LeafAxes, Values, category, is_key, shape_of, take, to_host
+from .arguments import LeafAxes, Values, category, invoke, is_key, shape_of, take, to_host
 from .server import Answer, Problem, describe_exception
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis;
@@ -213,22 +213,13 @@ def called(function: Callable[..., Any], signature: inspect.Signature, values: V
 
     Parameters the parallel function does not have are left out where they have their default.
     """
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    taken_names = names_of(function)
-    for parameter in signature.parameters.values():
-        value = values[parameter.name]
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            args.extend(value)
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            kwargs.update(value)
-        elif taken_names is not None and parameter.name not in taken_names and is_default(parameter, value):
-            continue
-        elif parameter.kind is parameter.KEYWORD_ONLY:
-            kwargs[parameter.name] = value
-        else:
-            args.append(value)
-    return function(*args, **kwargs)
+    unknown = left_out(function, signature)
+    known = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.name not in unknown or not is_default(parameter, values[parameter.name])
+    ]
+    return invoke(function, signature.replace(parameters=known), values)
 
 
 def names_of(function: Callable[..., Any]) -> frozenset[str] | None:

@@ -18,7 +18,6 @@ class Target:
 
     def __init__(self) -> None:
         self.module: types.ModuleType = types.ModuleType("none")
-        self.path = ""
         #: The call of it that a run of the user's program came to, when there was one.
         self.call: Call | None = None
         self.fn: Callable[..., Any] = lambda: None
