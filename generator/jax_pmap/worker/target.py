@@ -9,7 +9,7 @@ import jax
 
 from . import arguments, load, observe, prove, proving
 from .arguments import LeafAxes, Packed, Values
-from .capture import Call
+from .call import Call
 from .server import Answer
 
 
