@@ -1,4 +1,4 @@
-"""The import block of an emitted file, in the order isort asks for."""
+"""Import statements of emitted code, in the order isort asks for."""
 
 from __future__ import annotations
 
@@ -65,14 +65,10 @@ def _sections(plain: set[str], members: Mapping[str, set[str]], user: Mapping[st
     """Sections as isort orders them: future, standard library, third party, the user's own."""
     sections: dict[int, list[str]] = {}
 
-    def section(module: str) -> int:
-        root = module.partition(".")[0]
-        return 0 if root == "__future__" else 1 if root in sys.stdlib_module_names else 2
-
     for statement in sorted(plain):
-        sections.setdefault(section(statement.split()[1]), []).append(statement)
+        sections.setdefault(_section(statement.split()[1]), []).append(statement)
     for module in sorted(members):
-        sections.setdefault(section(module), []).append(_from_import(module, members[module]))
+        sections.setdefault(_section(module), []).append(_from_import(module, members[module]))
     sections[3] = [_from_import(module, user[module]) for module in sorted(user)]
     return "\n\n".join("\n".join(lines) for _, lines in sorted(sections.items()) if lines)
 
@@ -86,3 +82,42 @@ def _from_import(module: str, names: Iterable[str]) -> str:
     kept = sorted((n for n in names if " as " not in n), key=order)
     groups = ([", ".join(kept)] if kept else []) + renamed
     return "\n".join(f"from {module} import {group}" for group in groups)
+
+
+def import_statement(what: tuple[str, str | None], name: str) -> str:
+    """The statement that binds `name` to a module, or to (module, attribute)."""
+    module, attribute = what
+    if attribute is None:
+        return f"import {_as(module, name)}"
+    return f"from {module} import {_as(attribute, name)}"
+
+
+def merged(statements: Iterable[str]) -> list[str]:
+    """Imports in isort's order, those of plain members of one module in one statement."""
+    members: dict[str, list[str]] = {}
+    out = []
+    for statement in statements:
+        node = ast.parse(statement).body[0]
+        if isinstance(node, ast.ImportFrom) and node.names[0].asname is None:
+            members.setdefault(node.module or "", []).append(node.names[0].name)
+        else:
+            out.append(statement)
+    out += [f"from {module} import {', '.join(sorted(names))}" for module, names in members.items()]
+    # isort puts a renamed member behind the others of its module.
+    return sorted(out, key=lambda each: (order(ast.parse(each).body[0]), " as " in each))
+
+
+def order(statement: ast.stmt) -> tuple[int, tuple[bool, str]]:
+    """Section and place of an import, as isort orders them."""
+    if isinstance(statement, ast.ImportFrom):
+        module, plain = "." * statement.level + (statement.module or ""), False
+    else:
+        assert isinstance(statement, ast.Import)
+        module, plain = statement.names[0].name, True
+    return _section(module), (not plain, module.lower())
+
+
+def _section(module: str) -> int:
+    """Section of a module as isort orders them: future, standard library, third party, relative."""
+    root = module.partition(".")[0]
+    return 0 if root == "__future__" else 1 if root in sys.stdlib_module_names else 2 if root else 3

@@ -56,6 +56,10 @@ class Names:
     cut: str
 
 
+#: Those of our own things whose name is always the same, where it is free.
+OWN = tuple(name for name in Names.__slots__ if name not in {"axis", "mapped", *ALIASES})
+
+
 def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
     """Return what an import statement binds: name -> (module, attribute or None)."""
     bound: dict[str, tuple[str, str | None]] = {}
@@ -109,16 +113,6 @@ def names_for(
     return Names(
         axis=own("AXIS"),
         mapped=own(f"p_{name}"),
-        shard=own("shard"),
-        unshard=own("unshard"),
-        place=own("place"),
-        devices_in_use=own("devices_in_use"),
-        mesh=own("mesh"),
-        compiled=own("compiled"),
-        changed=own("changed"),
-        partition=own("partition"),
-        combine=own("combine"),
-        fit=own("fit"),
-        cut=own("cut"),
+        **{each: own(each) for each in OWN},
         **{alias: imported(alias) for alias in ALIASES},
     )

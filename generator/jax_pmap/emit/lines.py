@@ -1,0 +1,82 @@
+"""Lines of the user's file: how they are indented, moved, kept as written and exchanged."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jax_pmap.emit.render import tidy
+from jax_pmap.reading.parse import ParsedSource
+
+#: Columns black gives a line.
+WIDTH = 88
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Lines of the file, counted from 0, and what comes in their place."""
+
+    first: int
+    end: int
+    lines: tuple[str, ...]
+
+
+def indent_of(line: str) -> str:
+    """The white space that a line begins with."""
+    return line[: len(line) - len(line.lstrip())]
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The lines of a text."""
+    return tuple(text.split("\n"))
+
+
+def prefixed(lines: Iterable[str], base: str) -> list[str]:
+    """Lines indented by `base`, but not the empty ones."""
+    return [base + line if line else "" for line in lines]
+
+
+def shifted(text: str, base: str) -> list[str]:
+    """Lines moved to the right, but not those inside strings."""
+    inside: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        ):
+            inside.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
+    return [
+        line if number in inside or not line.strip() else base + line
+        for number, line in enumerate(text.rstrip("\n").split("\n"), start=1)
+    ]
+
+
+def as_written(parsed: ParsedSource, woven: list[str], unit: str) -> list[str]:
+    """The lines of a woven definition; those that were there are character for character the user's."""
+    old = parsed.lines[parsed.definition.lineno - 1 : parsed.definition.end_lineno]
+    matcher = difflib.SequenceMatcher(None, [each.strip() for each in old], [e.strip() for e in woven], False)
+    out: list[str] = []
+    for kind, first, end, start, stop in matcher.get_opcodes():
+        out += old[first:end] if kind == "equal" else _fitted(woven[start:stop], unit)
+    return out
+
+
+def _fitted(lines: list[str], unit: str) -> list[str]:
+    """New lines of a body, broken as black does where one is too long."""
+    out: list[str] = []
+    for line in lines:
+        indent = indent_of(line)
+        columns = len(indent.expandtabs(4))
+        made = [line]
+        if len(line.expandtabs(4)) > WIDTH:
+            try:
+                made = tidy(line.strip(), WIDTH - columns).rstrip("\n").split("\n")
+            except Exception:  # a part of a statement stays as it is
+                made = [line]
+            else:
+                made = [
+                    indent + unit * ((len(e) - len(e.lstrip())) // 4) + e.lstrip() if e else "" for e in made
+                ]
+        out += made
+    return out
