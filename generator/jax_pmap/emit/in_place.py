@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import jax_pmap
 from jax_pmap.emit.adapted import Adapted, adapted_beside
-from jax_pmap.emit.file_names import FileNames
 from jax_pmap.emit.header import IN_PLACE, Header
+from jax_pmap.emit.host_names import HostNames
 from jax_pmap.emit.imports import merged
 from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, shifted, split
 from jax_pmap.emit.names import Names
@@ -142,7 +142,7 @@ class _File:
                 break
             classes.insert(0, each.name)
         self.at = ".".join([*classes, ""])
-        self.names = FileNames(target)
+        self.names = HostNames(target)
 
     def _unit(self) -> str:
         """One step of indentation, as the function itself has it."""

@@ -1,4 +1,4 @@
-"""What the user's file names and imports, and where new imports go in it."""
+"""What the file that new code goes into names and imports, and where new imports go in it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NAMED = (
 )
 
 
-class FileNames:
-    """The names in the user's file, and the imports at its top."""
+class HostNames:
+    """The names in the file that is edited, and the imports at its top."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
