@@ -19,9 +19,10 @@ import pytest
 
 from jax_pmap.emit import templates
 from jax_pmap.emit.axes import collapse, spec_source, tree_source, type_imports
+from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.names import names_for
-from jax_pmap.emit.render import EmitUnit, render
+from jax_pmap.emit.render import render
 from jax_pmap.model import (
     Argument,
     Axes,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import jax_pmap
 from jax_pmap.emit.adapted import Adapted, adapted_beside
+from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
 from jax_pmap.emit.imports import merged
@@ -20,7 +21,7 @@ from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, 
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.remainder import remainder_of
-from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, EmitUnit, Pieces, render_pieces
+from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
 from jax_pmap.emit.unit import check_backend, docstring_of
 from jax_pmap.emit.weave import name_node, renamed, weave
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused

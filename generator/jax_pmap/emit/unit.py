@@ -10,9 +10,11 @@ from collections.abc import Iterable
 import jax_pmap
 from jax_pmap.emit.adapted import Adapted, adapted_beside
 from jax_pmap.emit.axes import collapse, type_imports
+from jax_pmap.emit.function import EmitUnit
+from jax_pmap.emit.header import Header
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.remainder import remainder_of
-from jax_pmap.emit.render import EmitUnit, Header, render
+from jax_pmap.emit.render import render
 from jax_pmap.emit.weave import weave
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.reading.slice import Slice

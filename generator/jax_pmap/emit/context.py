@@ -1,0 +1,514 @@
+"""What the templates show of a woven function and its plan: every decision is made here, syntax is theirs."""
+
+from __future__ import annotations
+
+import functools
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jax_pmap.emit.axes import (
+    collapse,
+    leaves,
+    spec_source,
+    tree_source,
+    tuple_source,
+    type_imports,
+    used_axes,
+)
+from jax_pmap.emit.function import EmitUnit
+from jax_pmap.emit.header import Header
+from jax_pmap.emit.imports import import_block
+from jax_pmap.emit.names import ALIASES
+from jax_pmap.emit.partition import Partition, returns_value
+from jax_pmap.emit.source import (
+    assigned_names,
+    escaped,
+    indented,
+    returned_names,
+    signature,
+    string,
+    wrapped_f_string,
+)
+from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan, Role
+from jax_pmap.reading.facts import Parameter
+
+#: Columns for a docstring in a function at top level, quotes and indentation taken off.
+DOCSTRING_WIDTH = 86
+
+#: Names that the helpers in the templates bind beside the user's arguments.
+HELPER_LOCALS = frozenset(
+    {"arrays", "axes", "axis", "count", "devices", "inner", "leaf", "name"}
+    | {"path", "path_to_leaf", "shape", "sharding", "size", "sizes", "split", "tree"}
+)
+
+
+class Context:
+    """Works out every value the templates show."""
+
+    def __init__(self, unit: EmitUnit, plan: Plan, backend: Backend, header: Header, at: str = "") -> None:
+        self.unit = unit
+        self.plan = plan
+        self.backend = backend
+        self.header = header
+        #: What stands before the names of functions beside the drop-in where it is a method: ``"Trainer."``.
+        self.at = at
+        self.n = unit.names
+        self.pmap = backend is Backend.PMAP
+        self.arguments = tuple(plan.arguments)
+        self.axes = {a.name: collapse(a.axes) for a in self.arguments}
+        self.split = tuple(a for a in self.arguments if used_axes(a.axes))
+        #: pmap with chosen ids and the mesh backends are made at the first call.
+        self.lazy = not self.pmap or bool(plan.devices.ids)
+        self.valued = not plan.mutated or returns_value(unit.body)
+        self.result_axes = _outer_tuple_kept(plan.output_axes)
+        #: Those of what the mapped function returns: behind the result, the arguments it changes.
+        self.output_axes = self.result_axes
+        if plan.mutated and self.valued:
+            self.output_axes = AxesNode("tuple", (), (self.result_axes, None))
+        self.partition = Partition(plan, unit.taken_names, self.n)
+
+    def values(self) -> Mapping[str, Any]:
+        """The variables of the templates by name."""
+        unit, plan, n = self.unit, self.plan, self.n
+        mapped_parameters = [self._mapped_parameter(p) for p in unit.parameters]
+        arrow = f" -> {unit.returns}" if unit.returns else ""
+        mapped_parameters += self.partition.statics
+        body = indented(self.partition.body(unit.body), 8 if self.backend is Backend.SHARD_MAP else 4)
+        context: dict[str, Any] = {
+            "n": n,
+            "at": self.at,
+            "backend": self.backend.value,
+            "function": unit.name,
+            "header": self.header.text(),
+            "docstring": f"Data-parallel `{unit.name}`: same call and same results as {self.header.source}, "
+            "on N devices.",
+            "axis_name": string(plan.axis_name),
+            "definitions": [d.strip("\n") for d in unit.definitions],
+            "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
+            "user_docstring": unit.docstring,
+            "guards": [
+                guard
+                for argument in self.arguments
+                for name, values in (
+                    (argument.name, argument.proved_values),
+                    *((leaf.path, (leaf.value,)) for leaf in argument.leaves if leaf.value),
+                )
+                if (guard := self._guard(name, values)) is not None
+            ],
+            "mapped_signature": f"def {n.mapped}({', '.join(mapped_parameters)}){arrow}:",
+            "mapped_docstring": self._mapped_docstring(),
+            "body": body,
+            "devices": self._devices(),
+            "shard": self._shard(),
+            "partition": any(not part.equinox for part in self.partition.parts),
+            "before": [*self.partition.before(), *self._fit_line()],
+            "fit": self._fit(),
+            "result": self._result(),
+            "place": self._place_docstring() if "place" in unit.helpers else None,
+        }
+        context |= self._pmap_values() if self.pmap else self._mesh_values()
+        trees = [collapse(plan.output_axes), *self.axes.values()]
+        context["imports"] = import_block(
+            unit.imports,
+            unit.user_imports,
+            sorted(
+                {pair for tree in trees for pair in type_imports(tree) if pair[0] not in unit.copied_from}
+            ),
+            n,
+            self._needed(),
+        )
+        return context
+
+    def _needed(self) -> set[str]:
+        """What the file imports for itself."""
+        unused = set() if "place" in self.unit.helpers else {"collections"}
+        if not any(part.equinox for part in self.partition.parts):
+            unused.add("eqx")
+        if not self.plan.mutated:
+            unused.add("nnx")
+        return ALIASES.keys() - unused
+
+    # --- the mapped function --------------------------------------------------------------
+
+    def _mapped_parameter(self, parameter: Parameter) -> str:
+        # The annotation of *xs and **kwargs is that of one element, not of the container.
+        whole = parameter.kind not in (ParameterKind.VAR_POSITIONAL, ParameterKind.VAR_KEYWORD)
+        if parameter.annotation is None or not whole:
+            return parameter.name
+        return f"{parameter.name}: {parameter.annotation}"
+
+    def _mapped_docstring(self) -> str:
+        name = self.unit.name
+        if self.backend is Backend.JIT:
+            return f"`{name}` on the whole batch; the compiler divides the work."
+        if self.backend is Backend.SHARD_MAP:
+            return f"`{name}` over the mesh: whole arrays outside, one device's share inside."
+        # pmap: say what the shapes are, the thing a caller of it has to know.
+        parts = []
+        for mixed in (False, True):
+            by_axis: dict[tuple[int, ...], list[str]] = {}
+            for argument in self.split:
+                if isinstance(self.axes[argument.name], AxesNode) is mixed:
+                    by_axis.setdefault(used_axes(argument.axes), []).append(f"`{argument.name}`")
+            for axes, names in by_axis.items():
+                leaves_of = " and ".join(names) + (" leaves that are split" if mixed else " leaves")
+                where = (
+                    "are (devices, per_device, ...)"
+                    if axes == (0,)
+                    else f"have (devices, per_device) at axis {' or '.join(map(str, axes))}"
+                )
+                parts.append(f"{leaves_of} {where}")
+        shapes = ", ".join(parts)
+        one_line = f"`{name}` on one device's share; {shapes}."
+        if len(one_line) <= DOCSTRING_WIDTH:
+            return one_line
+        lines = textwrap.wrap(f"{shapes}.", DOCSTRING_WIDTH, break_on_hyphens=False)
+        return "\n    ".join([f"`{name}` on one device's share.\n", *lines, ""])
+
+    def _positions(self, chosen: Iterable[bool]) -> str | None:
+        positions = [str(i) for i, each in enumerate(chosen) if each]
+        if not positions:
+            return None
+        return positions[0] if len(positions) == 1 else tuple_source(positions)
+
+    def _options(self, static_option: str) -> list[str]:
+        options = []
+        constants = [*(a.static for a in self.arguments), *(True for _ in self.partition.parts)]
+        if (static := self._positions(constants)) is not None:
+            options.append(f"{static_option}={static}")
+        if (donated := self._positions(a.donated for a in self.arguments)) is not None:
+            options.append(f"donate_argnums={donated}")
+        return options
+
+    def _pmap_values(self) -> dict[str, Any]:
+        axes = [tree_source(axes) for axes in self._in_axes()]
+        in_axes = tuple_source([*axes, *("None" for _ in self.partition.parts)])
+        return {
+            "pmap_options": [
+                f"axis_name={self.n.axis}",
+                f"in_axes={in_axes}",
+                f"out_axes={tree_source(self.output_axes)}",
+                *self._options("static_broadcasted_argnums"),
+            ],
+            "chosen_ids": bool(self.plan.devices.ids),
+            "unshard": self._unshard(),
+        }
+
+    def _in_axes(self) -> list[Axes]:
+        """`in_axes`, its first batch container spelled out where pmap would misread the short form.
+
+        jax takes a flat tuple to name leaves, not arguments, when there are as many of the one as of the
+        other: an argument without leaves (the state of plain SGD) makes up for a dict with two.
+        """
+        dynamic = [a for a in self.arguments if not a.static]
+        counts = [sum(leaf.role is not Role.STATIC for leaf in a.leaves) for a in dynamic]
+        misread = sum(counts) == len(counts) and 0 in counts
+        trees = dict(self.axes)
+        for argument in self.split if misread else ():
+            axes = trees[argument.name]
+            if isinstance(axes, AxesNode):
+                break
+            if isinstance(axes, int) and (spelled := _spelled_out(argument, axes)) is not None:
+                trees[argument.name] = spelled
+                break
+        return [trees[a.name] for a in self.arguments]
+
+    def _mesh_values(self) -> dict[str, Any]:
+        n, unit = self.n, self.unit
+        dynamic = [a for a in self.arguments if not a.static]
+        axes = [self.axes[a.name] for a in dynamic]
+        spec = functools.partial(spec_source, spec=n.P, axis_constant=n.axis)
+        result = collapse(self.output_axes)
+        used = {axis for tree in [*axes, result] for axis in leaves(tree)}
+        names = {x: "whole" if x is None else "split" if x == 0 else f"split_{x}" for x in _none_first(used)}
+        # A static argument that the body assigns to has to be a local of the inner function.
+        assigned = assigned_names(unit.body)
+        inner = "per_device"
+        while inner in unit.taken_names | assigned:
+            inner += "_"
+        parameters = [a.name for a in dynamic]
+        parameters += [f"{a.name}={a.name}" for a in self.arguments if a.static and a.name in assigned]
+        return {
+            "mesh_devices": self._device_list(),
+            "unshard": None,
+            "in_specs": tuple_source([tree_source(tree, spec) for tree in axes]),
+            "out_specs": tree_source(self.output_axes, spec),
+            "inner": inner,
+            "inner_signature": f"def {inner}({', '.join(parameters)}):",
+            "dynamic": [a.name for a in dynamic],
+            "shardings": {name: spec(axis) for axis, name in names.items()},
+            "in_shardings": tuple_source([tree_source(tree, names.__getitem__) for tree in axes]),
+            "out_shardings": tree_source(result, names.__getitem__),
+            "jit_options": self._options("static_argnums"),
+        }
+
+    # --- devices and placement ------------------------------------------------------------
+
+    def _all_devices(self) -> str:
+        # pmap takes the arrays of this process; a mesh spans all processes.
+        return f"{self.n.jax}.{'local_devices' if self.pmap else 'devices'}()"
+
+    def _device_list(self) -> str:
+        return f"{self.n.devices_in_use}()" if self._devices() is not None else self._all_devices()
+
+    def _devices(self) -> dict[str, Any] | None:
+        chosen = self.plan.devices
+        if chosen.number is None and "devices" not in self.unit.helpers:
+            return None
+        if chosen.ids:
+            which = f"Devices {', '.join(map(str, chosen.ids))}, in this order"
+        elif chosen.count:
+            which = f"The first {chosen.count} devices" if chosen.count > 1 else "The first device"
+        else:
+            which = "All devices of this process" if self.pmap else "All devices"
+        return {
+            "docstring": f"{which}: `{self.unit.name}` runs on these.",
+            "ids": tuple_source([str(i) for i in chosen.ids]) if chosen.ids else "",
+            "count": chosen.count,
+            "all": self._all_devices(),
+        }
+
+    def _shard(self) -> dict[str, Any]:
+        n = self.n
+        names = [a.name for a in self.split]
+        one = len(names) == 1
+        reserved = HELPER_LOCALS | {getattr(n, field) for field in n.__slots__} | {"len", "set", "name"}
+        parameters = [f"{name}_" if name in reserved else name for name in names]
+        trees = [self.axes[name] for name in names]
+        uniform = trees[0] if all(tree == trees[0] and isinstance(tree, int) for tree in trees) else None
+        distinct = sorted({axis for tree in trees for axis in used_axes(tree)})
+        axis = str(distinct[0]) if len(distinct) == 1 else "axis"
+        path = "path" if uniform is not None else "path_to_leaf"
+        keystr = f"{n.jax}.tree_util.keystr"
+        return {
+            "arguments": names,
+            "parameters": parameters,
+            "one": one,
+            "value": parameters[0] if one else "arrays",
+            "axis": axis,
+            "axes": None if uniform is not None else self._shard_axes(names),
+            "agree": self._sizes_agree(),
+            "reshape": self.pmap,
+            "devices": self._device_list(),
+            "docstring": self._shard_docstring(uniform),
+            "leaf_name": f'f"{names[0]}{{{keystr}({path})}}"'
+            if one
+            else f"{path}[0].key + {keystr}({path}[1:])",
+            "new_shape": f"count, leaf.shape[{axis}] // count, *leaf.shape[{_next(axis)}:]"
+            if axis == "0"
+            else f"{_before(axis)}, count, leaf.shape[{axis}] // count, *leaf.shape[{_next(axis)}:]",
+            "mesh": f"{n.Mesh}({n.np}.array(devices), ({n.axis},))" if self.pmap else f"{n.mesh}()",
+            "spec": f"{n.P}(*[None] * axis, {n.axis})"
+            if axis == "axis"
+            else spec_source(int(axis), n.P, n.axis),
+        }
+
+    def _shard_axes(self, names: list[str]) -> str:
+        if len(names) == 1:
+            return tree_source(self.axes[names[0]])
+        return "{" + ", ".join(f'"{name}": {tree_source(self.axes[name])}' for name in names) + "}"
+
+    def _sizes_agree(self) -> bool:
+        """Whether leaves that had one batch size in the plan must have one in every call."""
+        batch = [leaf for a in self.split for leaf in a.leaves if leaf.axis is not None]
+        if not all(leaf.shape_known for leaf in batch):
+            return True
+        sizes = [leaf.shape[leaf.axis] for leaf in batch if leaf.axis is not None]
+        return len(sizes) != 1 and len(set(sizes)) <= 1
+
+    def _shard_docstring(self, uniform: Axes) -> str:
+        if self.pmap:
+            if uniform is None:
+                return "Split along `axes`: B becomes (devices, B // devices); None stays whole."
+            if uniform == 0:
+                return "(B, ...) -> (devices, B // devices, ...), each part on its device."
+            return f"Axis {uniform}: B becomes (devices, B // devices), each part on its device."
+        if uniform is None:
+            return "Put arrays on the devices, split along `axes`; None stays as it is."
+        return f"Put arrays on the devices, split along axis {uniform}."
+
+    def _place_docstring(self) -> str:
+        taker = self.unit.name
+        if self.pmap:
+            taker = f"{self.n.compiled}()" if self.lazy else self.n.mapped
+        what = "" if len(self.split) == 1 else f" ({', '.join(a.name for a in self.split)})"
+        return f"Put the next batch{what} on the devices while `{taker}` works on this one."
+
+    # --- the drop-in ----------------------------------------------------------------------
+
+    def _call(self) -> str:
+        function = self.at + (f"{self.n.compiled}()" if self.lazy else self.n.mapped)
+        only = self.split[0].name if len(self.split) == 1 else None
+        values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
+        return f"{function}({', '.join([*values, *self.partition.statics])})"
+
+    def _result_and_changes(self) -> list[str]:
+        """The last lines where arguments are changed in place: the caller's own objects get the new state."""
+        call, changed, update = self._call(), self.n.changed, self.partition.update()
+        if not self.valued:
+            return [f"{changed} = {call}", update]
+        unshard = self._unshard() if self.pmap else None
+        if unshard is not None and unshard["returned"]:
+            names = ", ".join(unshard["returned"])
+            return [f"({names}), {changed} = {call}", update, f"return {', '.join(unshard['merged'])}"]
+        value = "result" if unshard is None else f"{self.n.unshard}(result)"
+        return [f"result, {changed} = {call}", update, f"return {value}"]
+
+    def _result(self) -> list[str]:
+        """The last lines of the drop-in: the call, and what makes its result that of the original."""
+        call, names, values = self._call(), [], []
+        unshard = self._unshard() if self.pmap else None
+        if unshard is not None and unshard["returned"]:
+            names, values = unshard["returned"], unshard["merged"]
+        elif unshard is not None:
+            call = f"{self.n.unshard}({call})"
+        if self.plan.mutated:
+            return self._result_and_changes()
+        if rows := self._rows():
+            return self._cut(call, names, values, rows)
+        if self.partition.kept:
+            return self.partition.result(self.unit.body, call, names, values)
+        if names:
+            return [f"{', '.join(names)} = {call}", f"return {', '.join(values)}"]
+        return [f"return {call}"]
+
+    def _cut(self, call: str, names: list[str], values: list[str], rows: str) -> list[str]:
+        """The lines behind the call that also take the added rows off."""
+        if not names:
+            return [f"return {self.n.cut}({call}, {rows})"]
+        merged = f"({', '.join(values)})"
+        return [f"{', '.join(names)} = {call}", f"return {self.n.cut}({merged}, {rows})"]
+
+    # --- uneven batches -------------------------------------------------------------------
+
+    def _rows(self) -> str | None:
+        """The drop-in's name for the batch's own size, where results are cut to it."""
+        remainder = self.unit.remainder
+        if remainder is None or remainder.mode == "drop" or not used_axes(self.plan.output_axes):
+            return None
+        rows = "rows"
+        while rows in self.unit.taken_names | {a.name for a in self.arguments}:
+            rows += "_"
+        return rows
+
+    def _fit_line(self) -> list[str]:
+        if self.unit.remainder is None:
+            return []
+        names = [a.name for a in self.split]
+        rows = self._rows()
+        return [f"{', '.join([*names, rows] if rows else names)} = {self.n.fit}({', '.join(names)})"]
+
+    def _fit(self) -> dict[str, Any] | None:
+        remainder, n = self.unit.remainder, self.n
+        if remainder is None:
+            return None
+        names, axis, pad = [a.name for a in self.split], remainder.axis, remainder.mode == "pad"
+        what = f"`{names[0]}`" if len(names) == 1 else "The arguments"
+        docstring = f"{what} without the last rows, as many as the devices share evenly."
+        if pad:
+            docstring = f"{what} with rows added at the end, as many as the devices share evenly."
+        if remainder.zeros:
+            zero = ", ".join(f"`{path}`" for path in remainder.zeros)
+            docstring += f"\n\n    They repeat the last row; {zero} has 0 there, which leaves them out.\n    "
+        keystr = f"{n.jax}.tree_util.keystr"
+        output = self.output_axes
+        ahead = ":, " * axis
+        one = len(names) == 1
+        returned = [self._shard()["value"]] if one else [f'arrays["{name}"]' for name in names]
+        return {
+            "pad": pad,
+            "axis": axis,
+            "count": f"len({self._device_list()})" if self.pmap else f"{n.mesh}().size",
+            "docstring": docstring,
+            "taken": f"leaf[{ahead}index]",
+            "within": f"({n.np}.arange(len(index)) < rows).reshape(-1, *[1] * (leaf.ndim - {axis + 1}))",
+            "name": f'f"{names[0]}{{{keystr}(path)}}"' if one else f"path[0].key + {keystr}(path[1:])",
+            "zeros": tuple_source([string(path) for path in remainder.zeros]) if remainder.zeros else "",
+            "returned": ", ".join([*returned, "rows"] if self._rows() else returned),
+            "cut": self._rows() is not None,
+            "cut_axes": None if isinstance(output, int) else tree_source(output),
+            "kept": f"leaf[{':, ' * output}:rows]" if isinstance(output, int) else "",
+        }
+
+    def _guard(self, name: str, values: tuple[str, ...]) -> dict[str, str] | None:
+        if not values:
+            return None
+        if len(values) > 1:
+            condition = f"{name} not in {tuple_source(list(values))}"
+        elif values[0] in ("None", "True", "False", "..."):
+            condition = f"{name} is not {values[0]}"
+        else:
+            condition = f"{name} != {values[0]}"
+        allowed = " or ".join(values)
+        # An array in place of None would fill the screen; its type says enough.
+        got = f"{{type({name}).__name__}}" if values == ("None",) else f"{{{name}!r}}"
+        function = self.unit.name
+        expected = f"{function}: `{name}` must be {allowed}, as in the run this file was made from, not "
+        message = f"{escaped(expected)}{got}; to allow it, generate again with inputs that use it"
+        return {"condition": condition, "message": wrapped_f_string(message)}
+
+    def _unshard(self) -> dict[str, Any] | None:
+        axes = used_axes(self.plan.output_axes)
+        if not axes:
+            return None
+        result = self.result_axes
+        returned: list[str] = []
+        merged: list[str] = []
+        uniform = len(axes) == 1
+        if isinstance(result, AxesNode):
+            names = returned_names(self.unit.body, len(result.children))
+            flat = result.kind == "tuple" and not any(isinstance(c, AxesNode) for c in result.children)
+            if flat and names:
+                returned = names
+                second = "" if uniform else ", {}"
+                merged = [
+                    name if child is None else f"{self.n.unshard}({name}{second.format(child)})"
+                    for name, child in zip(names, result.children, strict=True)
+                ]
+        general = isinstance(result, AxesNode) and not returned
+        axis = str(axes[0]) if uniform else "axis"
+        after = f"leaf.shape[{axis}] * leaf.shape[{_next(axis)}], *leaf.shape[{_next(axis, 2)}:]"
+        where = "`axes`" if general else "`axis`" if axis == "axis" else f"axis {axis}"
+        docstring = f"Merge (devices, per_device) at {where}."
+        if axis == "0" and not general:
+            docstring = "(devices, per_device, ...) -> (devices * per_device, ...)."
+        return {
+            "axes": tree_source(collapse(result)) if general else None,
+            "takes_axis": axis == "axis" and not general,
+            "returned": returned,
+            "merged": merged,
+            "new_shape": after if axis == "0" else f"{_before(axis)}, {after}",
+            "docstring": docstring,
+        }
+
+
+def _spelled_out(argument: Argument, axis: int) -> AxesNode | None:
+    """``{"x": 0, "y": 0}`` for a dict or tuple whose leaves all have their batch on one axis."""
+    steps = [re.match(r"\[(\d+|'[^']*')\]", leaf.path[len(argument.name) :]) for leaf in argument.leaves]
+    keys = tuple(dict.fromkeys(step[1] for step in steps if step))
+    if not keys or not all(steps):
+        return None
+    kind = "tuple" if keys[0].isdigit() else "dict"
+    names = () if kind == "tuple" else tuple(f'"{key[1:-1]}"' for key in keys)
+    return AxesNode(kind, names, (axis,) * len(keys))
+
+
+def _outer_tuple_kept(axes: Axes) -> Axes:
+    """Collapse, but keep a result tuple element by element: the reader sees what is returned."""
+    if isinstance(axes, AxesNode) and axes.kind == "tuple":
+        return AxesNode("tuple", (), tuple(collapse(child) for child in axes.children))
+    return collapse(axes)
+
+
+def _next(axis: str, by: int = 1) -> str:
+    return str(int(axis) + by) if axis.isdigit() else f"{axis} + {by}"
+
+
+def _before(axis: str) -> str:
+    return "leaf.shape[0]" if axis == "1" else f"*leaf.shape[:{axis}]"
+
+
+def _none_first(axes: Iterable[int | None]) -> list[int | None]:
+    return sorted(axes, key=lambda axis: -1 if axis is None else axis)
