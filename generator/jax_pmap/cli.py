@@ -5,14 +5,15 @@ Heavy modules (the pipeline, rich) are imported by the commands that need them, 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+
+from jax_pmap.command_options import Command, Option, common, option
+from jax_pmap.terminal import Say, drop_stdout, progress, styled, unwound, width, write_stdout
 
 if TYPE_CHECKING:
     from jax_pmap.checking.run import CheckRequest
@@ -26,10 +27,8 @@ EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
-Say = Callable[[str], None]
 
-
-# --- click: exit codes and help in sections -----------------------------------------------
+# --- exit codes ---------------------------------------------------------------------------
 
 
 class _Group(click.Group):
@@ -52,128 +51,11 @@ class _Group(click.Group):
             click.echo("jax-pmap: interrupted", err=True)
             code = EXIT_INTERRUPTED
         except BrokenPipeError:
-            _drop_stdout()
+            drop_stdout()
             code = EXIT_BROKEN_PIPE
         except Exception as error:
             code = _report_bug(error, verbose=not {"-v", "--verbose"}.isdisjoint(words))
         sys.exit(code if isinstance(code, int) else 0)
-
-
-#: Headings of the help, in order; options without one (``--help``) go under the last.
-_SECTIONS = ("Output", "Inputs", "Roles", "Rules", "Parallel code", "Running", "Screen")
-
-
-class _Option(click.Option):
-    """An option that knows under which heading the help shows it."""
-
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-
-
-class _Command(click.Command):
-    """A command whose help lists the options under headings."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for heading in _SECTIONS:
-            options = [p for p in self.get_params(ctx) if getattr(p, "section", _SECTIONS[-1]) == heading]
-            records = [o.get_help_record(ctx) for o in options if isinstance(o, click.Option)]
-            if any(records):
-                with formatter.section(heading):
-                    formatter.write_dl([record for record in records if record is not None])
-
-
-def _option(*names: str, section: str, **kwargs: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(*names, cls=_Option, section=section, **kwargs)
-
-
-def _common(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options every command that runs a target takes."""
-    many: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
-    declared: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = [
-        click.argument("target"),
-        _option(
-            "--run",
-            section="Inputs",
-            metavar="COMMAND",
-            help="Your program, such as 'python train.py': its first call of TARGET is the example.",
-        ),
-        _option(
-            "--inputs", section="Inputs", metavar="FILE::FUNC", help="Function that returns the arguments."
-        ),
-        _option(
-            "--arg",
-            section="Inputs",
-            multiple=True,
-            metavar="NAME=SPEC",
-            help="Example for one argument: 'x=f32[64,8]', 'batch={x: f32[64,8], y: i32[64]<10}', 'rng=key'.",
-        ),
-        _option("--shard", section="Roles", multiple=True, metavar="NAME[:AXIS]", help="Split over devices."),
-        _option("--replicate", section="Roles", **many, help="Whole on every device."),
-        _option("--static", section="Roles", **many, help="Compile-time constant."),
-        _option("--key", section="Roles", **many, help="PRNG key."),
-        _option("--donate", section="Roles", **many, help="Let the call reuse its buffers."),
-        _option(
-            "--axis-name",
-            section="Parallel code",
-            metavar="NAME",
-            help="Name of the mapped axis.  [default: the one in the body, else batch]",
-        ),
-        _option(
-            "--devices",
-            section="Parallel code",
-            metavar="N|ID,ID,...",
-            help="How many devices, or which.  [default: all]",
-        ),
-        _option(
-            "--backend",
-            section="Parallel code",
-            metavar="pmap|shard_map|jit",
-            help="Form of the code.  [default: pmap]",
-        ),
-        _option(
-            "--helper",
-            section="Parallel code",
-            multiple=True,
-            metavar="place|devices",
-            help="Also emit: place the next batch early; report the devices in use.",
-        ),
-        _option(
-            "--remainder",
-            section="Parallel code",
-            metavar="error|pad|drop",
-            help="What to do with a batch that does not divide.  [default: error]",
-        ),
-        _option("--no-proof", section="Running", is_flag=True, help="Read only: run nothing, prove nothing."),
-        _option(
-            "--python",
-            section="Running",
-            metavar="PATH",
-            help="Your interpreter.  [default: $VIRTUAL_ENV, ./.venv, this one]",
-        ),
-        _option(
-            "--timeout",
-            section="Running",
-            metavar="SECONDS",
-            help="Time limit.  [default: 300]",
-        ),
-        _option(
-            "--memory", section="Running", metavar="SIZE", help="Memory limit, such as 8G.  [default: 8G]"
-        ),
-        _option(
-            "--output-format",
-            section="Screen",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            help="Text for people, or one JSON document.",
-        ),
-        _option("-q", "--quiet", section="Screen", is_flag=True, help="Print refusals only."),
-        _option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step."),
-        _option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line."),
-    ]
-    for decorate in reversed(declared):
-        function = decorate(function)
-    return function
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
@@ -217,7 +99,7 @@ def main() -> None:
 
 
 @main.command(
-    cls=_Command,
+    cls=Command,
     short_help="Write the multi-device version of a function.",
     epilog="""\
 \b
@@ -235,12 +117,12 @@ Examples:
       --arg 'x=f32[64,8]' --devices 4
 """,
 )
-@_common
-@_option("-o", "--output", section="Output", metavar="FILE", help="Write the code to FILE instead of stdout.")
-@_option("--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file.")
-@_option("--diff", section="Output", is_flag=True, help="Print the patch to the file; write nothing.")
-@_option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand.")
-@_option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON.")
+@common
+@option("-o", "--output", section="Output", metavar="FILE", help="Write the code to FILE instead of stdout.")
+@option("--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file.")
+@option("--diff", section="Output", is_flag=True, help="Print the patch to the file; write nothing.")
+@option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand.")
+@option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON.")
 def gen(**options: Any) -> int:
     """Write the multi-device version of TARGET, proved equal to it.
 
@@ -251,7 +133,7 @@ def gen(**options: Any) -> int:
 
 
 @main.command(
-    cls=_Command,
+    cls=Command,
     short_help="Show what would be done to each argument and value.",
     epilog="""\
 \b
@@ -263,7 +145,7 @@ Examples:
   jax-pmap gen train_step --plan plan.json
 """,
 )
-@_common
+@common
 def plan(**options: Any) -> int:
     """Show what would be done to each argument and value of TARGET.
 
@@ -280,7 +162,7 @@ _VERIFY = frozenset(
 
 
 @main.command(
-    cls=_Command,
+    cls=Command,
     short_help="Prove a multi-device function that you wrote.",
     params=[option for option in plan.params if option.name in _VERIFY],
     epilog="""\
@@ -295,10 +177,8 @@ Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
 """,
 )
 @click.argument("parallel")
-@_option(
-    "--against", section="Inputs", metavar="REFERENCE", required=True, help="The single-device function."
-)
-@_option(
+@option("--against", section="Inputs", metavar="REFERENCE", required=True, help="The single-device function.")
+@option(
     "--layout",
     section="Inputs",
     metavar="LAYOUT",
@@ -315,7 +195,7 @@ def verify(**options: Any) -> int:
 
 
 @main.command(
-    cls=_Command,
+    cls=Command,
     short_help="Check parallel code, for CI.",
     epilog="""\
 \b
@@ -329,24 +209,24 @@ Exit status: 0 nothing found, 1 something found, 2 part of it could not be check
 """,
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@_option("--fix", section="Output", is_flag=True, help="Mend what can be mended for certain.")
-@_option("--select", section="Rules", multiple=True, metavar="CODE", help="Only these, such as JP104 or JP1.")
-@_option("--ignore", section="Rules", multiple=True, metavar="CODE", help="All but these.")
-@_option("--stdin-filename", section="Inputs", metavar="FILE", help="Name of the text given as `-`.")
-@_option("--no-run", section="Running", is_flag=True, help="Read only: run nothing, prove nothing.")
-@_option("--python", section="Running", metavar="PATH", help="Your interpreter.  [default: as for gen]")
-@_option("--timeout", section="Running", metavar="SECONDS", help="Limit for each run.  [default: 300]")
-@_option("--no-cache", section="Running", is_flag=True, help="Look at every file anew.")
-@_option(
+@option("--fix", section="Output", is_flag=True, help="Mend what can be mended for certain.")
+@option("--select", section="Rules", multiple=True, metavar="CODE", help="Only these, such as JP104 or JP1.")
+@option("--ignore", section="Rules", multiple=True, metavar="CODE", help="All but these.")
+@option("--stdin-filename", section="Inputs", metavar="FILE", help="Name of the text given as `-`.")
+@option("--no-run", section="Running", is_flag=True, help="Read only: run nothing, prove nothing.")
+@option("--python", section="Running", metavar="PATH", help="Your interpreter.  [default: as for gen]")
+@option("--timeout", section="Running", metavar="SECONDS", help="Limit for each run.  [default: 300]")
+@option("--no-cache", section="Running", is_flag=True, help="Look at every file anew.")
+@option(
     "--output-format",
     section="Screen",
     type=click.Choice(["text", "json", "github", "sarif"]),
     default="text",
     help="Text for people, one document, or annotations.",
 )
-@_option("-q", "--quiet", section="Screen", is_flag=True, help="No summary.")
-@_option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step.")
-@_option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line.")
+@option("-q", "--quiet", section="Screen", is_flag=True, help="No summary.")
+@option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step.")
+@option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line.")
 def check(**options: Any) -> int:
     """Check the parallel code below each PATH (default: the current folder).
 
@@ -356,7 +236,7 @@ def check(**options: Any) -> int:
     from jax_pmap.checking.run import check as run_check
     from jax_pmap.model import Refusal
 
-    with _progress({**options, "no_proof": False}) as say, _unwound():
+    with progress({**options, "no_proof": False}) as say, unwound():
         result = run_check(_check_request(options), say)
     if isinstance(result, Refusal):
         _print_report({**options, "output_format": "text"}, result, None, None)
@@ -364,12 +244,12 @@ def check(**options: Any) -> int:
     from jax_pmap.report import findings
 
     form = options["output_format"]
-    shown = findings.render(result, form, color=_styled(sys.stdout, options))
+    shown = findings.render(result, form, color=styled(sys.stdout, options))
     if result.text is not None:  # a text was given and is handed back mended: the rest goes to stderr
-        _stdout(result.text)
+        write_stdout(result.text)
         click.echo(shown, err=True, nl=False)
     else:
-        _stdout(shown)
+        write_stdout(shown)
     if not options["quiet"]:
         click.echo(f"jax-pmap: {findings.summary(result)}", err=True)
     return result.exit_code
@@ -416,7 +296,7 @@ def explain(code: str | None) -> int:
     from jax_pmap import diagnostics
 
     if code is None:
-        _stdout("".join(f"{name}  {_found(name).title}\n" for name in diagnostics.codes()))
+        write_stdout("".join(f"{name}  {_found(name).title}\n" for name in diagnostics.codes()))
         return 0
     diagnostic = diagnostics.find(code.upper())
     if diagnostic is None:
@@ -428,7 +308,7 @@ def explain(code: str | None) -> int:
         return EXIT_COULD_NOT_ASK
     from jax_pmap.report.explanation import explanation
 
-    _stdout(explanation(diagnostic, width=_width(), bold=_styled(sys.stdout)))
+    write_stdout(explanation(diagnostic, width=width(), bold=styled(sys.stdout)))
     return 0
 
 
@@ -528,7 +408,7 @@ def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None
     from jax_pmap.config import read_config
 
     # What the form of emitted code is asked with means nothing here.
-    unasked = {p.name: () if p.multiple else None for p in plan.params if isinstance(p, _Option)}
+    unasked = {p.name: () if p.multiple else None for p in plan.params if isinstance(p, Option)}
     request = read.request({**unasked, **options, "target": options["against"]}, read_config(Path.cwd()))
 
     from jax_pmap.pipeline import verify as hold
@@ -545,7 +425,7 @@ def _answer(
 
     patch: str | None = None
     result: Answer
-    with _progress(options) as say, _unwound():
+    with progress(options) as say, unwound():
         try:
             result, patch = ask(options, say)
         except RefusalError as error:
@@ -564,11 +444,11 @@ def _answer(
                 document = as_json.report_to_dict(
                     result, target=options["target"], output=written, diff=patch
                 )
-            _stdout(as_json.dumps(document))
+            write_stdout(as_json.dumps(document))
         elif patch is not None:
-            _stdout(patch)
+            write_stdout(patch)
         elif not isinstance(result, Refusal) and hasattr(result, "code") and not written:
-            _stdout(result.code)
+            write_stdout(result.code)
     except OSError as error:
         result, written = _stdout_failed(error), None
         options = {**options, "output_format": "text"}  # stderr is what is left
@@ -583,7 +463,7 @@ def _answer(
 def _stdout_failed(error: OSError) -> Refusal:
     from jax_pmap.model import Refusal
 
-    _drop_stdout()
+    drop_stdout()
     return Refusal(
         "JP016",
         f"Standard output cannot be written: {error.strerror or error}.",
@@ -601,7 +481,7 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
         return
     if options["output_format"] == "json" and (sys.stdout.isatty() or not sys.stderr.isatty()):
         return
-    console = text.make_console(sys.stderr, plain=not _styled(sys.stderr, options))
+    console = text.make_console(sys.stderr, plain=not styled(sys.stderr, options))
     if isinstance(result, Refusal):
         text.print_refusal(result, console)
     elif isinstance(result, Generated):
@@ -618,39 +498,6 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
         text.print_plan(result, console)
 
 
-@contextlib.contextmanager
-def _unwound() -> Iterator[None]:
-    """Leave by way of every `finally` when told to end, so that the worker and its folder go too."""
-    import signal
-    import threading
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _progress(options: dict[str, Any]) -> Iterator[Say]:
-    """Yield the function that shows progress: a live line on a terminal, lines under -v, else nothing."""
-    if options["verbose"]:
-        yield lambda note: click.echo(f"jax-pmap: {note}", err=True)
-    elif options["quiet"] or options.get("no_proof") or not _styled(sys.stderr, options):
-        yield lambda note: None
-    else:
-        from jax_pmap.report import text
-
-        with text.live_line(text.make_console(sys.stderr, plain=False)) as say:
-            yield say
-
-
 def _collect_less() -> None:
     """Keep the garbage collector from walking through all imported modules again and again.
 
@@ -661,42 +508,6 @@ def _collect_less() -> None:
 
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)
-
-
-# --- streams ------------------------------------------------------------------------------
-
-
-def _stdout(text: str) -> None:
-    """Write `text` as UTF-8, whatever the locale: redirected into a file it has to be valid Python or JSON.
-
-    A reader that went away (``| head``) is no error.
-    """
-    try:
-        click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _drop_stdout()
-
-
-def _drop_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush has nothing to complain about."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _styled(stream: Any, options: dict[str, Any] | None = None) -> bool:
-    """Whether colour and a live line are welcome on `stream`."""
-    if options and options["no_color"]:
-        return False
-    if os.environ.get("NO_COLOR") or os.environ.get("CLAUDECODE") == "1" or os.environ.get("TERM") == "dumb":
-        return False
-    return bool(stream.isatty())
-
-
-def _width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
 
 
 def _report_bug(error: Exception, *, verbose: bool) -> int:

@@ -1,0 +1,128 @@
+"""How options are declared: under headings of the help, and those that several commands take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import click
+
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+#: Headings of the help, in order; options without one (``--help``) go under the last.
+_SECTIONS = ("Output", "Inputs", "Roles", "Rules", "Parallel code", "Running", "Screen")
+
+
+class Option(click.Option):
+    """An option that knows under which heading the help shows it."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+class Command(click.Command):
+    """A command whose help lists the options under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, each heading a section."""
+        for heading in _SECTIONS:
+            options = [p for p in self.get_params(ctx) if getattr(p, "section", _SECTIONS[-1]) == heading]
+            records = [o.get_help_record(ctx) for o in options if isinstance(o, click.Option)]
+            if any(records):
+                with formatter.section(heading):
+                    formatter.write_dl([record for record in records if record is not None])
+
+
+def option(*names: str, section: str, **kwargs: Any) -> Decorator:
+    """`click.option`, shown under a heading."""
+    return click.option(*names, cls=Option, section=section, **kwargs)
+
+
+#: What options that are given once for each argument have in common.
+_MANY: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
+#: Outermost first.
+_COMMON: tuple[Decorator, ...] = (
+    click.argument("target"),
+    option(
+        "--run",
+        section="Inputs",
+        metavar="COMMAND",
+        help="Your program, such as 'python train.py': its first call of TARGET is the example.",
+    ),
+    option("--inputs", section="Inputs", metavar="FILE::FUNC", help="Function that returns the arguments."),
+    option(
+        "--arg",
+        section="Inputs",
+        multiple=True,
+        metavar="NAME=SPEC",
+        help="Example for one argument: 'x=f32[64,8]', 'batch={x: f32[64,8], y: i32[64]<10}', 'rng=key'.",
+    ),
+    option("--shard", section="Roles", multiple=True, metavar="NAME[:AXIS]", help="Split over devices."),
+    option("--replicate", section="Roles", **_MANY, help="Whole on every device."),
+    option("--static", section="Roles", **_MANY, help="Compile-time constant."),
+    option("--key", section="Roles", **_MANY, help="PRNG key."),
+    option("--donate", section="Roles", **_MANY, help="Let the call reuse its buffers."),
+    option(
+        "--axis-name",
+        section="Parallel code",
+        metavar="NAME",
+        help="Name of the mapped axis.  [default: the one in the body, else batch]",
+    ),
+    option(
+        "--devices",
+        section="Parallel code",
+        metavar="N|ID,ID,...",
+        help="How many devices, or which.  [default: all]",
+    ),
+    option(
+        "--backend",
+        section="Parallel code",
+        metavar="pmap|shard_map|jit",
+        help="Form of the code.  [default: pmap]",
+    ),
+    option(
+        "--helper",
+        section="Parallel code",
+        multiple=True,
+        metavar="place|devices",
+        help="Also emit: place the next batch early; report the devices in use.",
+    ),
+    option(
+        "--remainder",
+        section="Parallel code",
+        metavar="error|pad|drop",
+        help="What to do with a batch that does not divide.  [default: error]",
+    ),
+    option("--no-proof", section="Running", is_flag=True, help="Read only: run nothing, prove nothing."),
+    option(
+        "--python",
+        section="Running",
+        metavar="PATH",
+        help="Your interpreter.  [default: $VIRTUAL_ENV, ./.venv, this one]",
+    ),
+    option(
+        "--timeout",
+        section="Running",
+        metavar="SECONDS",
+        help="Time limit.  [default: 300]",
+    ),
+    option("--memory", section="Running", metavar="SIZE", help="Memory limit, such as 8G.  [default: 8G]"),
+    option(
+        "--output-format",
+        section="Screen",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        help="Text for people, or one JSON document.",
+    ),
+    option("-q", "--quiet", section="Screen", is_flag=True, help="Print refusals only."),
+    option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step."),
+    option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line."),
+)
+
+
+def common(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options every command that runs a target takes."""
+    for decorate in reversed(_COMMON):
+        function = decorate(function)
+    return function
