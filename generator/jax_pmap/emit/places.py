@@ -9,6 +9,20 @@ from dataclasses import dataclass, replace
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
+from jax_pmap.emit.syntax import (
+    accumulated,
+    bound_names,
+    harmless,
+    is_check,
+    is_constant,
+    is_linear,
+    leaves,
+    lines_of,
+    local_names,
+    names_in,
+    never_falls_through,
+    root_name,
+)
 from jax_pmap.model import Span
 from jax_pmap.reading.text import FunctionText
 
@@ -29,6 +43,8 @@ TAPPED = (
     cst.ListComp,
     cst.DictComp,
 )
+#: Nodes that are no expressions, or whose parts are not looked at.
+UNWALKED = (cst.FunctionDef, cst.ClassDef, cst.FormattedString, cst.Annotation, cst.NamedExpr, cst.CompFor)
 SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
 #: Statements with suites that may not be entered.
 BRANCHING = (
@@ -162,9 +178,6 @@ class Body:
         self._suite(function.body, self.scope.index)
 
     # -- places ----------------------------------------------------------------------------
-
-    def _next_point(self) -> int:
-        return next(self.numbers)
 
     def _open(self, node: cst.CSTNode, name: str) -> Scope:
         scope = Scope(next(self.numbers), name, self.span(node))
@@ -310,7 +323,7 @@ class Body:
         index = next(self.numbers)
         if isinstance(node, cst.Assert):
             self.checks.add(index)
-        points = tuple((name, self._next_point()) for name in dict.fromkeys(names))
+        points = tuple((name, next(self.numbers)) for name in dict.fromkeys(names))
         reads = names_in(value) if value is not None else names_in(node)
         if isinstance(node, cst.AugAssign):
             reads |= frozenset(names)
@@ -319,7 +332,7 @@ class Body:
         point = self._walk(value, index, None, kind == "test") if value is not None else None
         touches: tuple[tuple[str, int], ...] = ()
         if kind != "return" and scope == self.scope.index:
-            touches = tuple((name, self._next_point()) for name in sorted(reads & self.parameters))
+            touches = tuple((name, next(self.numbers)) for name in sorted(reads & self.parameters))
         statement = replace(blank, value=point, accumulates=accumulated(node), touches=touches)
         self.statements[index] = statement
         self.statement_nodes[node] = statement
@@ -328,15 +341,20 @@ class Body:
         self, node: cst.CSTNode, statement: int, parent: int | None, test: bool, side_of: str | None = None
     ) -> int | None:
         """Number the expressions at and below `node`; the point of `node` itself, if it has one."""
-        if isinstance(node, cst.Lambda) and side_of is None:
+        if isinstance(node, UNWALKED):
+            return None
+        point = self._number(node, statement, parent, test, side_of)
+        if isinstance(node, cst.Lambda):
             self._alone(node.body, "return", self._open(node, self.assigned.get(node, "")).index)
-            return None
-        if isinstance(
-            node,
-            (cst.FunctionDef, cst.ClassDef, cst.FormattedString, cst.Annotation, cst.NamedExpr, cst.CompFor),
-        ):
-            return None
-        point = None
+            return point
+        for part, decides, condition in self._parts(node, statement):
+            self._walk(part, statement, parent if point is None else point, test or decides, condition)
+        return point
+
+    def _number(
+        self, node: cst.CSTNode, statement: int, parent: int | None, test: bool, side_of: str | None
+    ) -> int | None:
+        """Point of an expression that can be tapped; a name of another scope is kept too, but has none."""
         # What may not be evaluated is looked at to know whether it was; a constant is what it is.
         wanted = isinstance(node, TAPPED) or (side_of is not None and not is_constant(node))
         if isinstance(node, cst.Name) and (side_of is None or is_constant(node)):
@@ -346,71 +364,57 @@ class Body:
             root = root_name(node)
             wanted = root is None or root in self.local_names
         free = not wanted and isinstance(node, cst.Name | cst.Attribute) and parent is not None
-        if wanted or free:
-            number = self._next_point()
-            expression = Expression(
-                number,
-                statement,
-                parent,
-                self.span(node),
-                self.code(node),
-                is_call=isinstance(node, cst.Call),
-                is_display=isinstance(node, cst.Tuple | cst.List | cst.Dict),
-                is_linear=is_linear(node),
-                side_of=side_of,
-                in_test=test,
-            )
-            (self.expressions if wanted else self.free).append(expression)
-            self.expression_nodes[node] = expression
-            point = number if wanted else None
-        inner = point if point is not None else parent
+        if not wanted and not free:
+            return None
+        expression = Expression(
+            next(self.numbers),
+            statement,
+            parent,
+            self.span(node),
+            self.code(node),
+            is_call=isinstance(node, cst.Call),
+            is_display=isinstance(node, cst.Tuple | cst.List | cst.Dict),
+            is_linear=is_linear(node),
+            side_of=side_of,
+            in_test=test,
+        )
+        (self.expressions if wanted else self.free).append(expression)
+        self.expression_nodes[node] = expression
+        return expression.point if wanted else None
+
+    def _parts(self, node: cst.CSTNode, statement: int) -> Iterator[tuple[cst.CSTNode, bool, str | None]]:
+        """The parts of an expression: each, whether it decides what is evaluated, what decides on it."""
         if isinstance(node, cst.Call):
             # The callee is no value of its own; what a method is called on is.
             if isinstance(node.func, cst.Attribute):
-                self._walk(node.func.value, statement, inner, test)
+                yield node.func.value, False, None
             elif isinstance(node.func, cst.Call):
-                for argument in node.func.args:
-                    self._walk(argument.value, statement, inner, test)
+                yield from ((argument.value, False, None) for argument in node.func.args)
             elif isinstance(node.func, cst.Lambda | cst.IfExp | cst.BooleanOperation):
-                self._walk(node.func, statement, inner, test)
-            for argument in node.args:
-                self._walk(argument.value, statement, inner, test)
-        elif isinstance(node, cst.Lambda):
-            self._alone(node.body, "return", self._open(node, "").index)
+                yield node.func, False, None
+            yield from ((argument.value, False, None) for argument in node.args)
         elif isinstance(node, cst.Attribute):
-            self._walk(node.value, statement, inner, test)
+            yield node.value, False, None
         elif isinstance(node, cst.GeneratorExp | cst.ListComp | cst.SetComp | cst.DictComp):
-            condition = self._comprehension(node.for_in, statement, inner, test)
+            condition: str | None = None
+            clause: cst.CompFor | None = node.for_in
+            while clause is not None:
+                yield clause.iter, False, condition
+                for each in clause.ifs:
+                    yield each.test, True, condition
+                    condition = self.code(each.test)
+                clause = clause.inner_for_in
             parts = [node.key, node.value] if isinstance(node, cst.DictComp) else [node.elt]
-            for part in parts:
-                self._walk(part, statement, inner, test, condition)
+            yield from ((part, False, condition) for part in parts)
         elif isinstance(node, cst.BooleanOperation):
+            yield node.left, True, None
             # A test that can only raise shows at once what it was not seen with.
-            condition = None if statement in self.checks else self.code(node.left)
-            self._walk(node.left, statement, inner, True)
-            self._walk(node.right, statement, inner, test, condition)
+            yield node.right, False, None if statement in self.checks else self.code(node.left)
         elif isinstance(node, cst.IfExp):
-            self._walk(node.test, statement, inner, True)
-            self._walk(node.body, statement, inner, test, self.code(node.test))
-            self._walk(node.orelse, statement, inner, test, self.code(node.test))
+            yield node.test, True, None
+            yield from ((side, False, self.code(node.test)) for side in (node.body, node.orelse))
         else:
-            for child in node.children:
-                self._walk(child, statement, inner, test)
-        return point
-
-    def _comprehension(
-        self, clause: cst.CompFor, statement: int, parent: int | None, test: bool
-    ) -> str | None:
-        """Number the expressions of ``for … in … if …``; the last condition, if there is one."""
-        condition: str | None = None
-        innermost: cst.CompFor | None = clause
-        while innermost is not None:
-            self._walk(innermost.iter, statement, parent, test, condition)
-            for each in innermost.ifs:
-                self._walk(each.test, statement, parent, True, condition)
-                condition = self.code(each.test)
-            innermost = innermost.inner_for_in
-        return condition
+            yield from ((child, False, None) for child in node.children)
 
     # -- source ----------------------------------------------------------------------------
 
@@ -436,129 +440,6 @@ class Body:
         return self.module.with_changes(body=lines, header=(), footer=footer).code
 
 
-def is_linear(node: cst.CSTNode) -> bool:
-    """Whether partial values in a node make it partial in the same way, whatever their numbers are."""
-    if isinstance(node, cst.BinaryOperation):
-        return isinstance(node.operator, cst.Add | cst.Subtract | cst.Multiply | cst.Divide)
-    if isinstance(node, cst.UnaryOperation):
-        return isinstance(node.operator, cst.Minus | cst.Plus)
-    return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.Subscript)
-
-
-def accumulated(node: cst.BaseSmallStatement) -> str | None:
-    """The name a statement does nothing to but add to it or subtract from it, or None."""
-    if isinstance(node, cst.AugAssign):
-        name = node.target.value if isinstance(node.target, cst.Name) else None
-        adds = isinstance(node.operator, cst.AddAssign | cst.SubtractAssign)
-        return name if adds and name not in names_in(node.value) else None
-    if not isinstance(node, cst.Assign) or len(node.targets) != 1:
-        return None
-    target = node.targets[0].target
-    terms = sum_terms(node.value)
-    if not isinstance(target, cst.Name) or len(terms) == 1:
-        return None
-    with_name = [term for term in terms if target.value in names_in(term)]
-    return target.value if len(with_name) == 1 and isinstance(with_name[0], cst.Name) else None
-
-
-def sum_terms(node: cst.BaseExpression) -> list[cst.BaseExpression]:
-    """What a sum adds up; the right of a minus is not looked into."""
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
-        return [*sum_terms(node.left), *sum_terms(node.right)]
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
-        return [*sum_terms(node.left), node.right]
-    return [node]
-
-
-def lines_of(suite: cst.CSTNode) -> Sequence[cst.CSTNode]:
-    """The lines of a suite; a one-line suite is its own."""
-    return suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
-
-
-def _only(lines: Sequence[cst.CSTNode], kinds: tuple[type[cst.CSTNode], ...]) -> bool:
-    return all(
-        isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite)
-        and all(isinstance(small, kinds) for small in line.body)
-        for line in lines
-    )
-
-
-def harmless(lines: Sequence[cst.CSTNode]) -> bool:
-    """Whether lines compute nothing."""
-    return _only(lines, (cst.Raise, cst.Pass, cst.Assert, cst.Continue))
-
-
-def never_falls_through(suite: cst.BaseSuite) -> bool:
-    """Whether a suite ends by leaving the one around it, so that what follows is its else."""
-    last = lines_of(suite)[-1]
-    return isinstance(last, cst.SimpleStatementLine | cst.SimpleStatementSuite) and isinstance(
-        last.body[-1], cst.Return | cst.Raise | cst.Continue | cst.Break
-    )
-
-
-def is_check(suite: cst.BaseSuite) -> bool:
-    """Whether a suite does nothing but raise."""
-    return _only(lines_of(suite), (cst.Raise, cst.Pass, cst.Assert))
-
-
-def is_constant(node: cst.CSTNode) -> bool:
-    """Whether a node is a literal, or a literal with a sign."""
-    if isinstance(node, cst.UnaryOperation):
-        return is_constant(node.expression)
-    if isinstance(node, cst.Name):
-        return node.value in ("None", "True", "False")
-    return isinstance(node, cst.BaseNumber | cst.SimpleString | cst.ConcatenatedString | cst.Ellipsis)
-
-
-class _Leaving(cst.CSTVisitor):
-    """Looks for statements that leave the suite a compound statement stands in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = False
-        self.loops = 0
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
-        return False
-
-    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
-        return False
-
-    def visit_Lambda(self, node: cst.Lambda) -> bool:
-        return False
-
-    def visit_Return(self, node: cst.Return) -> None:
-        self.found = True
-
-    def visit_Raise(self, node: cst.Raise) -> None:
-        self.found = True
-
-    def visit_Break(self, node: cst.Break) -> None:
-        self.found |= not self.loops
-
-    def visit_Continue(self, node: cst.Continue) -> None:
-        self.found |= not self.loops
-
-    def visit_For_body(self, node: cst.For) -> None:
-        self.loops += 1
-
-    def leave_For_body(self, node: cst.For) -> None:
-        self.loops -= 1
-
-    def visit_While_body(self, node: cst.While) -> None:
-        self.loops += 1
-
-    def leave_While_body(self, node: cst.While) -> None:
-        self.loops -= 1
-
-
-def leaves(line: cst.CSTNode) -> bool:
-    """Whether a compound statement may leave its suite, so that what follows is not run."""
-    visitor = _Leaving()
-    line.visit(visitor)
-    return visitor.found
-
-
 def place(span: Span) -> tuple[int, int, int, int]:
     """A span without its file, as a key."""
     return span.line, span.column, span.end_line, span.end_column
@@ -567,83 +448,3 @@ def place(span: Span) -> tuple[int, int, int, int]:
 def inside(inner: tuple[int, int, int, int], outer: tuple[int, int, int, int]) -> bool:
     """Whether one place lies within another."""
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
-
-
-def bound_names(target: cst.CSTNode) -> list[str]:
-    """Names a target binds or whose object it changes: ``a, (b, c)``, ``d['k']``, ``e.f``."""
-    if isinstance(target, cst.Name):
-        return [target.value]
-    if isinstance(target, cst.Tuple | cst.List):
-        return [name for element in target.elements for name in bound_names(element.value)]
-    if isinstance(target, cst.Subscript | cst.Attribute):
-        root = root_name(target)
-        return [root] if root else []
-    return []
-
-
-def root_name(node: cst.CSTNode) -> str | None:
-    """``a`` of ``a.b[0].c``."""
-    while isinstance(node, cst.Attribute | cst.Subscript):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else None
-
-
-class _Names(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def visit_Name(self, node: cst.Name) -> None:
-        self.names.add(node.value)
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        node.value.visit(self)
-        return False
-
-
-def names_in(node: cst.CSTNode) -> frozenset[str]:
-    """Every name in an expression, also inside nested functions."""
-    visitor = _Names()
-    node.visit(visitor)
-    return frozenset(visitor.names)
-
-
-class _Bindings(cst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def visit_Param(self, node: cst.Param) -> None:
-        self.names.add(node.name.value)
-
-    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-        self.names.update(bound_names(node.target))
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        self.names.update(bound_names(node.target))
-
-    def visit_AugAssign(self, node: cst.AugAssign) -> None:
-        self.names.update(bound_names(node.target))
-
-    def visit_For(self, node: cst.For) -> None:
-        self.names.update(bound_names(node.target))
-
-    def visit_CompFor(self, node: cst.CompFor) -> None:
-        self.names.update(bound_names(node.target))
-
-    def visit_AsName(self, node: cst.AsName) -> None:
-        self.names.update(bound_names(node.name))
-
-    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-        self.names.update(bound_names(node.target))
-
-
-def local_names(function: cst.FunctionDef) -> set[str]:
-    """Parameters and names bound in a function or in the functions nested in it."""
-    visitor = _Bindings()
-    function.visit(visitor)
-    return visitor.names

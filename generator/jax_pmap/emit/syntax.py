@@ -1,0 +1,210 @@
+"""Questions about pieces of the user's code, as libcst has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+
+def is_linear(node: cst.CSTNode) -> bool:
+    """Whether partial values in a node make it partial in the same way, whatever their numbers are."""
+    if isinstance(node, cst.BinaryOperation):
+        return isinstance(node.operator, cst.Add | cst.Subtract | cst.Multiply | cst.Divide)
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.Minus | cst.Plus)
+    return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.Subscript)
+
+
+def accumulated(node: cst.BaseSmallStatement) -> str | None:
+    """The name a statement does nothing to but add to it or subtract from it, or None."""
+    if isinstance(node, cst.AugAssign):
+        name = node.target.value if isinstance(node.target, cst.Name) else None
+        adds = isinstance(node.operator, cst.AddAssign | cst.SubtractAssign)
+        return name if adds and name not in names_in(node.value) else None
+    if not isinstance(node, cst.Assign) or len(node.targets) != 1:
+        return None
+    target = node.targets[0].target
+    terms = sum_terms(node.value)
+    if not isinstance(target, cst.Name) or len(terms) == 1:
+        return None
+    with_name = [term for term in terms if target.value in names_in(term)]
+    return target.value if len(with_name) == 1 and isinstance(with_name[0], cst.Name) else None
+
+
+def sum_terms(node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What a sum adds up; the right of a minus is not looked into."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+        return [*sum_terms(node.left), *sum_terms(node.right)]
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
+        return [*sum_terms(node.left), node.right]
+    return [node]
+
+
+def lines_of(suite: cst.CSTNode) -> Sequence[cst.CSTNode]:
+    """The lines of a suite; a one-line suite is its own."""
+    return suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
+
+
+def _only(lines: Sequence[cst.CSTNode], kinds: tuple[type[cst.CSTNode], ...]) -> bool:
+    return all(
+        isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite)
+        and all(isinstance(small, kinds) for small in line.body)
+        for line in lines
+    )
+
+
+def harmless(lines: Sequence[cst.CSTNode]) -> bool:
+    """Whether lines compute nothing."""
+    return _only(lines, (cst.Raise, cst.Pass, cst.Assert, cst.Continue))
+
+
+def never_falls_through(suite: cst.BaseSuite) -> bool:
+    """Whether a suite ends by leaving the one around it, so that what follows is its else."""
+    last = lines_of(suite)[-1]
+    return isinstance(last, cst.SimpleStatementLine | cst.SimpleStatementSuite) and isinstance(
+        last.body[-1], cst.Return | cst.Raise | cst.Continue | cst.Break
+    )
+
+
+def is_check(suite: cst.BaseSuite) -> bool:
+    """Whether a suite does nothing but raise."""
+    return _only(lines_of(suite), (cst.Raise, cst.Pass, cst.Assert))
+
+
+def is_constant(node: cst.CSTNode) -> bool:
+    """Whether a node is a literal, or a literal with a sign."""
+    if isinstance(node, cst.UnaryOperation):
+        return is_constant(node.expression)
+    if isinstance(node, cst.Name):
+        return node.value in ("None", "True", "False")
+    return isinstance(node, cst.BaseNumber | cst.SimpleString | cst.ConcatenatedString | cst.Ellipsis)
+
+
+class _Leaving(cst.CSTVisitor):
+    """Looks for statements that leave the suite a compound statement stands in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+        self.loops = 0
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> bool:
+        return False
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> bool:
+        return False
+
+    def visit_Lambda(self, node: cst.Lambda) -> bool:
+        return False
+
+    def visit_Return(self, node: cst.Return) -> None:
+        self.found = True
+
+    def visit_Raise(self, node: cst.Raise) -> None:
+        self.found = True
+
+    def visit_Break(self, node: cst.Break) -> None:
+        self.found |= not self.loops
+
+    def visit_Continue(self, node: cst.Continue) -> None:
+        self.found |= not self.loops
+
+    def visit_For_body(self, node: cst.For) -> None:
+        self.loops += 1
+
+    def leave_For_body(self, node: cst.For) -> None:
+        self.loops -= 1
+
+    def visit_While_body(self, node: cst.While) -> None:
+        self.loops += 1
+
+    def leave_While_body(self, node: cst.While) -> None:
+        self.loops -= 1
+
+
+def leaves(line: cst.CSTNode) -> bool:
+    """Whether a compound statement may leave its suite, so that what follows is not run."""
+    visitor = _Leaving()
+    line.visit(visitor)
+    return visitor.found
+
+
+def bound_names(target: cst.CSTNode) -> list[str]:
+    """Names a target binds or whose object it changes: ``a, (b, c)``, ``d['k']``, ``e.f``."""
+    if isinstance(target, cst.Name):
+        return [target.value]
+    if isinstance(target, cst.Tuple | cst.List):
+        return [name for element in target.elements for name in bound_names(element.value)]
+    if isinstance(target, cst.Subscript | cst.Attribute):
+        root = root_name(target)
+        return [root] if root else []
+    return []
+
+
+def root_name(node: cst.CSTNode) -> str | None:
+    """``a`` of ``a.b[0].c``."""
+    while isinstance(node, cst.Attribute | cst.Subscript):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else None
+
+
+class _Names(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def visit_Name(self, node: cst.Name) -> None:
+        self.names.add(node.value)
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        node.value.visit(self)
+        return False
+
+    def visit_Arg(self, node: cst.Arg) -> bool:
+        node.value.visit(self)
+        return False
+
+
+def names_in(node: cst.CSTNode) -> frozenset[str]:
+    """Every name in an expression, also inside nested functions."""
+    visitor = _Names()
+    node.visit(visitor)
+    return frozenset(visitor.names)
+
+
+class _Bindings(cst.CSTVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def visit_Param(self, node: cst.Param) -> None:
+        self.names.add(node.name.value)
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+        self.names.update(bound_names(node.target))
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        self.names.update(bound_names(node.target))
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:
+        self.names.update(bound_names(node.target))
+
+    def visit_For(self, node: cst.For) -> None:
+        self.names.update(bound_names(node.target))
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        self.names.update(bound_names(node.target))
+
+    def visit_AsName(self, node: cst.AsName) -> None:
+        self.names.update(bound_names(node.name))
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        self.names.update(bound_names(node.target))
+
+
+def local_names(function: cst.FunctionDef) -> set[str]:
+    """Parameters and names bound in a function or in the functions nested in it."""
+    visitor = _Bindings()
+    function.visit(visitor)
+    return visitor.names
