@@ -7,7 +7,8 @@ import pytest
 
 from jax_pmap import sources
 from jax_pmap.files import seal
-from jax_pmap.locate import import_name, locate
+from jax_pmap.locate import locate
+from jax_pmap.locating.paths import import_name
 from jax_pmap.model import RefusalError
 
 TRAIN = '''\

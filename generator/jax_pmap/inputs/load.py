@@ -109,7 +109,7 @@ def _inputs(
 
 def _inputs_file(request: Request) -> dict[str, str] | None:
     """Where ``FILE::callable`` is, and the name its module has for the user's own imports."""
-    from jax_pmap.locate import import_name
+    from jax_pmap.locating.paths import import_name
 
     file, double, _ = (request.inputs or "").partition("::")
     if not double:

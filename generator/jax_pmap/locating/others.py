@@ -1,0 +1,139 @@
+"""JP004: a name that stands for a class, a variable or an import, and the function behind it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import NoReturn
+
+from jax_pmap.locating.project import File, Project
+from jax_pmap.locating.trees import FUNCTION, Import, binding_of, bound_name, functions_in
+from jax_pmap.locating.words import any_of, clip, refuse
+from jax_pmap.model import RefusalError, Span
+from jax_pmap.reading.definition import find
+
+#: Calls that give their first argument back, to be called the same way.
+WRAPPERS = frozenset({"jit", "pjit", "pmap", "filter_jit", "filter_pmap", "partial", "checkpoint", "remat"})
+
+
+class Others:
+    """Refuses names of the project that stand for no function, and says what to type instead."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+
+    def refuse(self, file: File, qualname: str) -> None:
+        """Refuse with JP004, saying what to type, if `qualname` is something else than a function."""
+        chain = find(file.tree, qualname)
+        if chain:
+            if isinstance(node := chain[-1], ast.ClassDef):
+                self._refuse_class(file, qualname, node)
+            return
+        head, _, name = qualname.rpartition(".")
+        scope = find(file.tree, head) if head else None
+        if head and not scope:
+            return
+        bound = binding_of(scope[-1].body if scope else file.tree.body, name)
+        if bound is None:
+            return
+        span = Span(self.project.shown(file.path), bound.lineno, bound.col_offset)
+        if isinstance(bound, ast.Import | ast.ImportFrom):
+            self._refuse_import(file, bound, name, span)
+        value = getattr(bound, "value", None)
+        if value is None or not isinstance(bound, ast.Assign | ast.AnnAssign):
+            hint = "Name a function that is written as `def`."
+            refuse("JP004", f"`{qualname}` is a variable.", hint, span)
+        if isinstance(value, ast.Lambda):
+            refuse(
+                "JP004",
+                f"`{qualname}` is a lambda.",
+                f"Write it as `def {name}({ast.unparse(value.args)}): return ...` and name that.",
+                span,
+            )
+        text = clip(ast.unparse(value))
+        wrapped = self._wrapped(file, value)
+        hint = f"Write a function that calls it, `def run(...): return {name}(...)`, and name that."
+        if wrapped:
+            hint = f"Name the function it stands for: `{wrapped}`."
+        refuse("JP004", f"`{qualname}` is a variable, assigned `{text}`.", hint, span)
+
+    def _refuse_class(self, file: File, qualname: str, node: ast.ClassDef) -> NoReturn:
+        methods = [
+            name
+            for name in functions_in(ast.Module(node.body, []))
+            if "." not in name and (name == "__call__" or not name.startswith("__"))
+        ]
+        hint = "It has no methods of its own; name a function."
+        if methods:
+            listed = any_of(self.project.typed(file.path, f"{qualname}.{name}") for name in methods[:8])
+            hint = f"Name one of its methods: {listed}."
+        span = Span(self.project.shown(file.path), node.lineno, node.col_offset)
+        refuse("JP004", f"`{qualname}` is a class.", hint, span)
+
+    def _refuse_import(self, file: File, node: Import, name: str, span: Span) -> NoReturn:
+        module = "." * getattr(node, "level", 0) + (getattr(node, "module", None) or "")
+        if isinstance(node, ast.Import):
+            refuse(
+                "JP004",
+                f"`{name}` is a module, imported by `{ast.unparse(node)}`.",
+                "Name a function in it: `package.module:FUNC`.",
+                span,
+            )
+        found = self._follow(file.path, node, name)
+        refuse(
+            "JP004",
+            f"`{name}` is imported from `{module}`; `{self.project.shown(file.path)}` does not define it.",
+            f"Name it where it is defined: `{found}`."
+            if found
+            else f"It is not defined in the project: write a function that calls `{name}`, and name that.",
+            span,
+        )
+
+    def _wrapped(self, file: File, value: ast.expr, hops: int = 8) -> str | None:
+        """Target to type for the function that `jax.jit(f)`, `partial(f, ...)` or `f` itself stands for."""
+        if hops == 0:
+            return None
+        if isinstance(value, ast.Call):
+            # partial(jax.jit, ...)(f): the function is what the inner call is called with.
+            called = value.func.func if isinstance(value.func, ast.Call) else value.func
+            known = getattr(called, "attr", getattr(called, "id", None)) in WRAPPERS
+            return self._wrapped(file, value.args[0], hops - 1) if known and value.args else None
+        if not isinstance(value, ast.Name | ast.Attribute):
+            return None
+        dotted = ast.unparse(value)
+        chain = find(file.tree, dotted)
+        if chain:
+            return self.project.typed(file.path, dotted) if isinstance(chain[-1], FUNCTION) else None
+        head, _, rest = dotted.partition(".")
+        bound = binding_of(file.tree.body, head)
+        if isinstance(bound, ast.Import | ast.ImportFrom):
+            return self._follow(file.path, bound, head, rest)
+        again = getattr(bound, "value", None)
+        return self._wrapped(file, again, hops - 1) if again is not None and not rest else None
+
+    def _follow(self, path: Path, node: Import, name: str, rest: str = "", hops: int = 8) -> str | None:
+        """Target to type for the function that an imported name, with `rest` behind it, leads to."""
+        alias = next(a for a in node.names if bound_name(a, node) == name)
+        if isinstance(node, ast.Import):
+            dotted = alias.name if alias.asname else f"{name}.{rest.rpartition('.')[0]}".rstrip(".")
+            tries = [(dotted, rest.rpartition(".")[2] if not alias.asname else rest)]
+        else:
+            inner = f"{alias.name}.{rest}".rstrip(".")
+            module = node.module or ""
+            tries = [(module, inner), (f"{module}.{alias.name}".lstrip("."), rest)]
+        for dotted, qualname in tries:
+            found = self.project.imported_file(path, dotted, getattr(node, "level", 0))
+            if found is None or not qualname:
+                continue
+            try:
+                tree = self.project.read(found).tree
+            except RefusalError:
+                continue
+            chain = find(tree, qualname)
+            if chain and isinstance(chain[-1], FUNCTION):
+                return self.project.typed(found, qualname)
+            head, _, tail = qualname.partition(".")
+            again = binding_of(tree.body, head)
+            if hops and isinstance(again, ast.Import | ast.ImportFrom):
+                return self._follow(found, again, head, tail, hops - 1)
+        return None
