@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from jax_pmap.inputs.forms import Classes
 from jax_pmap.inputs.spec import Spec, array
-from jax_pmap.inputs.structure import Classes
 from jax_pmap.reading.resolve import Resolver
 
 #: Size of the batch: divisible by 2, 3, 4 and 8 devices.

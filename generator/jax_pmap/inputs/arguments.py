@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax_pmap.inputs.annotations import form_of_annotation, read_dims, whole
+from jax_pmap.inputs.forms import Classes, classes_in, form_of, spec_children, unknown
 from jax_pmap.inputs.hints import hint_of
+from jax_pmap.inputs.nodes import Node
 from jax_pmap.inputs.spec import Spec
-from jax_pmap.inputs.structure import (
-    Classes,
-    Node,
-    classes_in,
-    form_of,
-    read_structure,
-    spec_children,
-    unknown,
-)
+from jax_pmap.inputs.structure import read_structure
 from jax_pmap.model import ParameterKind
 from jax_pmap.reading.facts import FunctionFacts, Parameter
 from jax_pmap.reading.parse import ParsedSource
@@ -68,38 +62,41 @@ def input_search(
         for item in parameters(parsed.definition.args)
         if item.annotation is not None and item.arg not in given
     }
-    apart = [name for name in nodes if name in replicated or _hint(nodes[name], replicated) == "parameter"]
+    hints = {name: _hint(node, replicated) for name, node in nodes.items()}
+    apart = [name for name, hint in hints.items() if name in replicated or hint == "parameter"]
     dims = read_dims(annotations.items(), resolver, apart)
+    settled: dict[str, Spec] = {}
+    annotated: dict[str, Spec | None] = {}
+    for parameter in facts.parameters:
+        name = parameter.name
+        if name in given:
+            settled[name] = given[name]
+        elif parameter.default is not None:
+            settled[name] = {"kind": "default"}
+        elif name in annotations:
+            form = annotated[name] = form_of_annotation(annotations[name], resolver, dims, classes, name)
+            if form is not None and whole(form):
+                settled[name] = {**form, "assumed": True}
     # A position may be an element of a tuple or a row of an array: the first reading takes containers.
     readings: list[dict[str, Spec]] = []
-    annotated: list[str] = []
     for containers in (True, False):
-        forms: dict[str, Spec] = {}
-        annotated.clear()
-        for parameter in facts.parameters:
-            name = parameter.name
-            if name in given:
-                forms[name] = given[name]
-                continue
-            if parameter.default is not None:
-                forms[name] = {"kind": "default"}
-                continue
-            form = None
-            if name in annotations:
-                form = form_of_annotation(annotations[name], resolver, dims, classes, name)
-                if form is not None and whole(form):
-                    forms[name] = {**form, "assumed": True}
-                    annotated.append(name)
-                    continue
-            hint = _hint(nodes[name], replicated)
-            forms[name] = _form(parameter, nodes[name], form, hint, classes, facts, containers)
-        _tie(forms, nodes, facts, given)
+        forms = {
+            parameter.name: settled.get(parameter.name)
+            or _form(
+                parameter,
+                nodes[parameter.name],
+                annotated.get(parameter.name),
+                hints[parameter.name],
+                classes,
+                facts,
+                containers,
+            )
+            for parameter in facts.parameters
+        }
+        _tie(forms, nodes, given)
         if forms not in readings:
             readings.append(forms)
-    rows = [
-        {"name": p.name, "how": _HOW[p.kind], "hint": _hint(nodes[p.name], replicated)}
-        for p in facts.parameters
-    ]
+    rows = [{"name": p.name, "how": _HOW[p.kind], "hint": hints[p.name]} for p in facts.parameters]
     first = readings[0]
     done = all(whole(form) for form in first.values())
     return InputSearch(
@@ -107,7 +104,7 @@ def input_search(
         {name: {k: v for k, v in form.items() if k != "assumed"} for name, form in first.items()}
         if done
         else None,
-        tuple(annotated),
+        tuple(name for name in annotated if name in settled),
     )
 
 
@@ -172,9 +169,7 @@ def _attention(facts: FunctionFacts) -> bool:
     return bool(names & {"query", "value", "queries", "values", "q", "v"})
 
 
-def _tie(
-    forms: dict[str, Spec], nodes: Mapping[str, Node], facts: FunctionFacts, given: Mapping[str, Spec]
-) -> None:
+def _tie(forms: dict[str, Spec], nodes: Mapping[str, Node], given: Mapping[str, Spec]) -> None:
     """Arguments that are gradients or averages of another one take its form."""
     names = list(forms)
     owner = next(

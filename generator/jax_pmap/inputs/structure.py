@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 from jax_pmap.inputs.hints import hint_of
-from jax_pmap.inputs.spec import Spec
+from jax_pmap.inputs.nodes import Function, Items, Node, Value
 from jax_pmap.reading.calls import GRADIENTS
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import Resolver
@@ -21,56 +19,11 @@ from jax_pmap.reading.scopes import parameters
 
 #: Attributes of arrays; any other attribute makes its owner an object.
 ARRAY_ATTRIBUTES = frozenset(
-    {
-        "T",
-        "mT",
-        "shape",
-        "ndim",
-        "size",
-        "dtype",
-        "at",
-        "sum",
-        "mean",
-        "max",
-        "min",
-        "std",
-        "var",
-        "prod",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "reshape",
-        "ravel",
-        "flatten",
-        "astype",
-        "transpose",
-        "squeeze",
-        "swapaxes",
-        "dot",
-        "copy",
-        "clip",
-        "round",
-        "cumsum",
-        "cumprod",
-        "conj",
-        "real",
-        "imag",
-        "sort",
-        "argsort",
-        "take",
-        "repeat",
-        "item",
-        "tolist",
-        "nbytes",
-        "itemsize",
-        "block_until_ready",
-        "sharding",
-        "view",
-        "trace",
-        "diagonal",
-        "ptp",
-    }
+    {"T", "mT", "shape", "ndim", "size", "dtype", "at", "real", "imag", "nbytes", "itemsize", "sharding"}
+    | {"sum", "mean", "max", "min", "std", "var", "prod", "any", "all", "argmax", "argmin", "ptp"}
+    | {"reshape", "ravel", "flatten", "transpose", "squeeze", "swapaxes", "diagonal", "view", "repeat"}
+    | {"astype", "copy", "clip", "round", "conj", "dot", "trace", "take", "sort", "argsort", "cumsum"}
+    | {"cumprod", "item", "tolist", "block_until_ready"}
 )
 
 #: Functions that hand their arguments on to the function they were made from.
@@ -102,80 +55,6 @@ _SIZE_ARGUMENTS = {
 _SIZE_KEYWORDS = frozenset({"axis", "num_classes", "keepdims", "length", "num_segments", "num"})
 _SIZED = frozenset({"one_hot", "reshape", "zeros", "ones", "arange", "broadcast_to", "eye"})
 _DEPTH = 8
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """What is known of one value."""
-
-    #: Name the reader knows it by: the parameter, the key, the attribute, the loop variable.
-    word: str
-    #: Python source that reaches it from the arguments; empty for any element of a loop.
-    path: str = ""
-    #: Entries by dict key, sequence position or attribute.
-    keys: dict[str | int, Node] = field(default_factory=dict)
-    positions: dict[int, Node] = field(default_factory=dict)
-    attributes: dict[str, Node] = field(default_factory=dict)
-    #: What every element is, where the body loops over them.
-    each: Node | None = None
-    #: Number of elements, where the body unpacks them.
-    count: int = 0
-    #: True when `count` came from unpacking, which no array of another length survives.
-    unpacked: bool = False
-    #: What a use says: ``"index"``, ``"key"``, ``"size"``, ``"callable"``, ``"flag"`` …
-    uses: set[str] = field(default_factory=set)
-    #: Literals it is compared with, as Python source.
-    values: list[str] = field(default_factory=list)
-    #: The object whose ``update(grads, THIS, params)`` it goes through, and the params if given.
-    optimiser: tuple[str, Node | None] | None = None
-    #: The object whose ``apply(THIS, x)`` it goes through, the input, and whether it is wrapped
-    #: as ``{"params": THIS}``.
-    module: tuple[str, Node, bool] | None = None
-    #: Number of dims, where `einsum` or unpacking the shape says it.
-    rank: int | None = None
-    #: The node it goes hand in hand with in ``jax.tree.map``.
-    alike: Node | None = None
-    #: True when a gradient is taken with respect to it.
-    differentiated: bool = False
-    #: True when the body handles it as an array (``x.shape``, arithmetic, ``x[:, 0]``).
-    arraylike: bool = False
-
-    def key(self, name: str | int) -> Node:
-        """The entry of a dict."""
-        return self.keys.setdefault(name, Node(str(name), self.path and f"{self.path}[{name!r}]"))
-
-    def position(self, index: int) -> Node:
-        """The element at a position, counted from the end when negative."""
-        return self.positions.setdefault(index, Node(self.word, self.path and f"{self.path}[{index}]"))
-
-    def element(self, word: str = "") -> Node:
-        """Any element."""
-        if self.each is None:
-            self.each = Node(word or self.word)
-        return self.each
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
-    """A function value: its definition and the names around it."""
-
-    definition: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-    scope: Mapping[str, Value]
-    #: Arguments `functools.partial` has filled in.
-    filled: tuple[Value, ...] = ()
-    named: Mapping[str, Value] = field(default_factory=dict)
-    #: Positions a gradient is taken of.
-    argnums: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Items:
-    """A tuple or list displayed in the body."""
-
-    items: tuple[Value, ...]
-
-
-Value: TypeAlias = "Node | Function | Items | None"
 
 
 def read_structure(parsed: ParsedSource, resolver: Resolver) -> tuple[dict[str, Node], list[int]]:
@@ -254,7 +133,7 @@ class _Walker:
     def bind(self, target: ast.expr, value: Value, scope: dict[str, Value], depth: int) -> None:
         if isinstance(target, ast.Name):
             scope[target.id] = value
-            if isinstance(value, Node) and value.word not in (target.id,) and not hint_of(value.word):
+            if isinstance(value, Node) and value.word != target.id and not hint_of(value.word):
                 value.word = target.id
         elif isinstance(target, ast.Tuple | ast.List):
             starred = any(isinstance(item, ast.Starred) for item in target.elts)
@@ -273,7 +152,7 @@ class _Walker:
                     if isinstance(item, ast.Name):
                         part.word = item.id
                 self.bind(item, part, scope, depth)
-        elif not isinstance(target, ast.Name):
+        else:
             self.value(target, scope, depth)
 
     def shape(self, statement: ast.Assign, scope: dict[str, Value]) -> None:
@@ -285,12 +164,10 @@ class _Walker:
                 owner.rank = len(target.elts)
 
     def loop(self, target: ast.expr, iterable: ast.expr, scope: dict[str, Value], depth: int) -> None:
-        self.bind_words(target, element := self.elements(iterable, scope, depth))
+        element = self.elements(iterable, scope, depth)
+        if isinstance(target, ast.Name) and isinstance(element, Node):
+            element.word = target.id
         self.bind(target, element, scope, depth)
-
-    def bind_words(self, target: ast.expr, value: Value) -> None:
-        if isinstance(target, ast.Name) and isinstance(value, Node):
-            value.word = target.id
 
     def elements(self, iterable: ast.expr, scope: dict[str, Value], depth: int) -> Value:
         """What one round of a loop over `iterable` gets."""
@@ -315,8 +192,8 @@ class _Walker:
             self.test(test.operand, scope, depth)
         else:
             value = self.value(test, scope, depth)
-            if isinstance(test, ast.Name) and isinstance(value, Node):
-                value.uses.add("flag")
+            if isinstance(test, ast.Name):
+                _use(value, "flag")
 
     # --- expressions ---
 
@@ -394,9 +271,7 @@ class _Walker:
             return owner
         if not isinstance(owner, Node):
             for part in place.elts if isinstance(place, ast.Tuple) else [place]:
-                value = self.value(part, scope, depth)
-                if isinstance(value, Node):
-                    value.uses.add("index")
+                _use(self.value(part, scope, depth), "index")
             return None
         if isinstance(literal, str):
             return owner.key(literal)
@@ -414,9 +289,7 @@ class _Walker:
                     if bound is not None:
                         self.value(bound, scope, depth)
                 continue
-            value = self.value(part, scope, depth)
-            if isinstance(value, Node):
-                value.uses.add("index")
+            _use(self.value(part, scope, depth), "index")
         return None
 
     def compare(self, expression: ast.Compare, scope: dict[str, Value], depth: int) -> None:
@@ -623,139 +496,3 @@ def _numbers(literal: object) -> Iterator[int]:
     for item in literal if isinstance(literal, tuple) else (literal,):
         if type(item) is int and 2 <= item <= 4096:
             yield item
-
-
-#: Hints of what is an array itself, and names of data that are often containers.
-_LEAVES = frozenset({"labels", "tokens", "mask", "image", "sequence", "vector", "key", "scalar"})
-_BATCHES = frozenset({"batch", "data", "inputs", "examples", "input"})
-
-
-# --- nodes → forms -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Classes:
-    """Fields of the file's NamedTuples and dataclasses, by class."""
-
-    fields: Mapping[str, tuple[str, ...]]
-
-    def holding(self, attributes: Sequence[str]) -> str | None:
-        """The only class that has all these fields."""
-        found = [name for name, fields in self.fields.items() if set(attributes) <= set(fields)]
-        return found[0] if len(found) == 1 else None
-
-
-def classes_in(parsed: ParsedSource) -> Classes:
-    """Classes of the file whose fields are annotated: what can be made by keyword."""
-    found = {}
-    for statement in parsed.tree.body:
-        if isinstance(statement, ast.ClassDef):
-            rows = [
-                row
-                for row in statement.body
-                if isinstance(row, ast.AnnAssign) and isinstance(row.target, ast.Name)
-            ]
-            marks = [ast.unparse(item) for item in (*statement.bases, *statement.decorator_list)]
-            if any("NamedTuple" in mark or "dataclass" in mark or "struct" in mark for mark in marks):
-                found[statement.name] = tuple(
-                    row.target.id for row in rows if isinstance(row.target, ast.Name) and row.value is None
-                )
-    return Classes(found)
-
-
-def form_of(node: Node, hint: str, classes: Classes, *, containers: bool = True) -> Spec:
-    """The form of a node: a spec with unknown leaves. `hint` is what its container says it is.
-
-    With ``containers=False``, what is only subscripted by position is taken for an array.
-    """
-    own = _hint(node)
-    inherited = own if own in ("parameter", "data", "like") else hint
-    if node.attributes:
-        return _object(node, inherited, classes, containers)
-    if "dict" in node.uses and not node.keys:
-        # Any names do: the body only goes over them.
-        names = ("w", "b") if inherited != "data" else ("x", "y")
-        children = [[name, unknown(Node(name), inherited or "parameter")] for name in names]
-        return {"kind": "dict", "items": children}
-    if node.keys:
-        items = [
-            [key, form_of(child, inherited, classes, containers=containers)]
-            for key, child in node.keys.items()
-        ]
-        return {"kind": "dict", "items": items}
-    positions = containers and node.positions and not node.arraylike and node.rank is None
-    if own in _LEAVES or (own == "data" and node.word.lower() not in _BATCHES):
-        positions = False  # `x[0]` of an array is its first row
-    if (node.unpacked or node.each is not None or positions) and "index" not in node.uses:
-        return _sequence(node, inherited, classes, containers)
-    if "index" in node.uses and own == "tokens":
-        return unknown(node, "tokens")
-    for use in ("key", "seed", "callable", "size", "index", "scanned"):
-        if use in node.uses:
-            return unknown(node, use)
-    if node.values:
-        return unknown(node, "string")
-    if "flag" in node.uses:
-        return unknown(node, "flag")
-    if own in ("", "data") and hint == "parameter":
-        own = "parameter"
-    elif own in ("", "parameter", "like") and hint == "data":
-        own = "data"
-    if node.differentiated:
-        own = "parameter"
-    return unknown(node, own if own != "like" else hint or "parameter")
-
-
-def unknown(node: Node, hint: str) -> Spec:
-    """A leaf to be found."""
-    form: Spec = {"kind": "unknown", "word": node.word, "hint": hint}
-    if node.values:
-        form["values"] = node.values
-    if node.rank is not None:
-        form["rank"] = node.rank
-    return form
-
-
-def _hint(node: Node) -> str:
-    if node.differentiated:
-        return "parameter"
-    return hint_of(node.word)
-
-
-def _object(node: Node, hint: str, classes: Classes, containers: bool) -> Spec:
-    name = classes.holding(list(node.attributes))
-    if name is None:
-        shown = ", ".join(f".{attribute}" for attribute in list(node.attributes)[:3])
-        return {
-            "kind": "missing",
-            "reason": f"it is an object (the body uses {shown} of it), which shapes alone do not make",
-        }
-    items = []
-    for attribute in classes.fields[name]:
-        child = node.attributes.get(attribute, Node(attribute))
-        items.append([attribute, form_of(child, hint, classes, containers=containers)])
-    return {"kind": "object", "type": name, "items": items}
-
-
-def _sequence(node: Node, hint: str, classes: Classes, containers: bool) -> Spec:
-    count = max([node.count, *(i + 1 if i >= 0 else -i for i in node.positions), 1])
-    if node.each is not None and not node.unpacked:
-        count = max(count, 2)
-    items = []
-    for index in range(count):
-        child = node.positions.get(index) or node.positions.get(index - count)
-        if node.each is not None and (child is None or not _known(child)):
-            child = node.each
-        items.append(form_of(child or Node(node.word), hint, classes, containers=containers))
-    return {"kind": "list" if node.each is not None else "tuple", "items": items}
-
-
-def _known(node: Node) -> bool:
-    return bool(node.keys or node.positions or node.attributes or node.each or node.uses)
-
-
-def spec_children(form: Mapping[str, Any]) -> list[Spec]:
-    """Forms directly inside a container form."""
-    if form["kind"] in ("dict", "object"):
-        return [item for _, item in form["items"]]
-    return list(form["items"]) if form["kind"] in ("tuple", "list") else []
