@@ -18,6 +18,7 @@ from jax_pmap.checking.module import (
     _Unknown,
     names_in,
 )
+from jax_pmap.reading import calls
 
 Kind: TypeAlias = Literal["pmap", "vmap", "shard_map", "other"]
 
@@ -36,22 +37,7 @@ _KINDS: dict[str, Kind] = {
     "jax.soft_pmap": "pmap",
 }
 #: Collective -> position of its axis name.
-COLLECTIVES = {
-    f"jax.lax.{name}": position
-    for name, position in {
-        "psum": 1,
-        "pmean": 1,
-        "pmax": 1,
-        "pmin": 1,
-        "all_gather": 1,
-        "all_to_all": 1,
-        "ppermute": 1,
-        "pshuffle": 1,
-        "psum_scatter": 1,
-        "axis_index": 0,
-        "axis_size": 0,
-    }.items()
-}
+COLLECTIVES = {f"jax.lax.{name}": position for name, position in calls.COLLECTIVES.items()}
 #: Collectives after which every device holds the same value.
 REDUCTIONS = frozenset({"jax.lax.psum", "jax.lax.pmean", "jax.lax.pmax", "jax.lax.pmin"})
 

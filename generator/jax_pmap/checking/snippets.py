@@ -159,7 +159,7 @@ def _undefined(module: Module) -> dict[str, ast.Name]:
     names = [n for n in module.nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
     found: dict[str, ast.Name] = {}
     for node in [] if stars else names:
-        bound = module.lookup(node.id, module.scopes[node]) is not None or hasattr(builtins, node.id)
+        bound = module.bindings(node) is not None or hasattr(builtins, node.id)
         if not bound and not node.id.startswith("__"):
             found.setdefault(node.id, node)
     return found

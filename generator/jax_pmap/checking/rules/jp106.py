@@ -140,7 +140,7 @@ def _key_of(module: Module, call: ast.Call, split: set[str]) -> ast.Name | None:
 
 def _is_shared(module: Module, key: ast.Name, whole: set[str], function: Function) -> bool:
     """Whether `key` is an argument given whole, or made outside the mapped function, and used as it is."""
-    found = module.lookup(key.id, module.scopes[key]) or []
+    found = module.bindings(key) or []
     if len(found) != 1:
         return False
     if found[0].kind == "param":
