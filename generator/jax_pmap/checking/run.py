@@ -92,6 +92,23 @@ def check(request: CheckRequest, say: Say = quiet) -> CheckReport | Refusal:
         return error.refusal
 
 
+class _Gathered:
+    """What comes together file by file."""
+
+    def __init__(self, wanted: frozenset[str]) -> None:
+        self.wanted = wanted
+        self.findings: list[Finding] = []
+        #: Lines of the files with findings, by the names the files are shown under.
+        self.lines: dict[str, list[str]] = {}
+        self.fixed = 0
+
+    def add(self, shown: str, text: str, found: Sequence[Finding], always: Callable[[str], bool]) -> None:
+        """Take in what a run of a file found: what is wanted, or `always` reported."""
+        self.lines[shown] = text.splitlines()
+        kept = unsuppressed(found, self.lines[shown])
+        self.findings += [each for each in kept if each.code in self.wanted or always(each.code)]
+
+
 def _check(request: CheckRequest, say: Say) -> CheckReport:
     settings = read_config(request.directory).check
     request = dataclasses.replace(
@@ -105,9 +122,7 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
         return _check_one_text(request, request.text, wanted)
     cache = Cache(project_root(request.directory) if request.cache else None)
     files = list(files_of(request))
-    findings: list[Finding] = []
-    lines: dict[str, list[str]] = {}
-    fixed = 0
+    gathered = _Gathered(wanted)
     generated: list[Task] = []
     pages: list[Page] = []
     for path, shown in files:
@@ -119,42 +134,35 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
             continue
         if not ABOUT.search(data):
             continue
-        if b">>> " in data and not is_candidate(data):
-            pages.append(_page(request, path, shown, data, wanted))
         if is_candidate(data):
             try:
                 generated.append(task(path, shown, data, request.python, request.timeout))
             except RefusalError as error:  # it cannot be decoded
                 refusal = error.refusal
                 span = refusal.span or Span(shown, 1)
-                findings.append(Finding(refusal.code, refusal.reason, refusal.hint, span))
+                gathered.findings.append(Finding(refusal.code, refusal.reason, refusal.hint, span))
             continue
+        if b">>> " in data:
+            pages.append(_page(request, path, shown, data, wanted))
         say(f"reading {shown}")
         found = [finding for finding in _static(data, shown, cache) if finding.code in wanted]
         if request.fix and any(finding.fixable for finding in found):
             found, mended = _fix(path, data, shown, found, wanted)
-            fixed += mended
+            gathered.fixed += mended
+            data = read_bytes(path) or b""
         if found:
-            lines[shown] = (read_bytes(path) or b"").decode("utf-8", "replace").splitlines()
-        findings += found
+            gathered.lines[shown] = data.decode("utf-8", "replace").splitlines()
+        gathered.findings += found
     if generated and not wanted.isdisjoint(GENERATED):
-        for each, outcome in zip(
-            generated, check_generated(generated, cache, request.fix, request.run, say), strict=True
-        ):
-            lines[each.shown] = each.text.splitlines()
-            findings += [
-                finding
-                for finding in unsuppressed(outcome.findings, lines[each.shown])
-                if finding.code in wanted or finding.code not in GENERATED
-            ]
-            fixed += outcome.fixed
+        outcomes = check_generated(generated, cache, request.fix, request.run, say)
+        for each, outcome in zip(generated, outcomes, strict=True):
+            gathered.add(each.shown, each.text, outcome.findings, lambda code: code not in GENERATED)
+            gathered.fixed += outcome.fixed
     if pages:
         for page, found in zip(pages, check_pages(pages, cache, lanes(len(pages)), say), strict=True):
-            lines[page.shown] = page.text.splitlines()
-            found = unsuppressed(found, lines[page.shown])
-            findings += [each for each in found if each.code in wanted or each.code in ENVIRONMENT]
+            gathered.add(page.shown, page.text, found, ENVIRONMENT.__contains__)
     cache.save()
-    return CheckReport(_numbered(findings, lines), len(files), fixed)
+    return CheckReport(_numbered(gathered.findings, gathered.lines), len(files), gathered.fixed)
 
 
 def _page(request: CheckRequest, path: Path, shown: str, data: bytes, wanted: frozenset[str]) -> Page:
