@@ -1,8 +1,10 @@
-"""What every test shares: where the repository is."""
+"""What every test shares: where the repository is, a project to run the command in."""
 
 from pathlib import Path
 
 import pytest
+
+pytest_plugins = ["project"]
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["project"]
-
 MODULE = """
 import os, signal, subprocess, sys, time
 import numpy as np

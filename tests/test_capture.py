@@ -8,8 +8,6 @@ import pytest
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import RefusalError
 
-pytest_plugins = ["project"]
-
 #: One program whose functions are reached in many ways: `python train.py HOW`.
 TRAIN = '''
 import argparse

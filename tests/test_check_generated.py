@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from project import Project, project  # noqa: F401
+from project import Project
 
 from jax_pmap.checking.commands import read_header
 
@@ -30,7 +30,7 @@ def codes(result):
     ]
 
 
-def test_the_life_of_two_generated_files(project: Project) -> None:  # noqa: F811
+def test_the_life_of_two_generated_files(project: Project) -> None:
     project.write("src/helper.py", HELPER)
     project.write("src/stats.py", STATS)
     for name in ("rms", "total"):
@@ -108,7 +108,7 @@ def test_the_folder_a_command_was_typed_in(tmp_path: Path) -> None:
         assert recorded.line == 2
 
 
-def test_a_header_that_no_longer_reads(project: Project) -> None:  # noqa: F811
+def test_a_header_that_no_longer_reads(project: Project) -> None:
     for command in ("jax-pmap gen x.py::f --no-such-option", "jax-pmap gen 'x.py::f", "another tool"):
         project.write("made_pmap.py", header(command))
         result = project.run("check")
@@ -116,7 +116,7 @@ def test_a_header_that_no_longer_reads(project: Project) -> None:  # noqa: F811
     assert sys.executable not in result.stdout
 
 
-def test_a_generated_file_that_cannot_be_decoded(project: Project) -> None:  # noqa: F811
+def test_a_generated_file_that_cannot_be_decoded(project: Project) -> None:
     Path("made_pmap.py").write_bytes(header("jax-pmap gen x.py::f").encode() + b"x = '\xff'\n")
     result = project.run("check")
     assert (result.exit_code, codes(result)) == (2, ["JP005"])

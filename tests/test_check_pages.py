@@ -4,7 +4,7 @@ import sys
 import textwrap
 
 import pytest
-from project import Project, project  # noqa: F401
+from project import Project
 
 from jax_pmap.checking.pages import blocks_of
 
@@ -170,7 +170,7 @@ def check(pages, *words):
 
 
 @pytest.fixture
-def pages(project: Project) -> Project:  # noqa: F811
+def pages(project: Project) -> Project:
     project.write("pyproject.toml", '[project]\nname = "example"\n')
     return project
 

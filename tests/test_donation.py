@@ -9,8 +9,6 @@ import pytest
 
 from jax_pmap.emit.unit import emit
 
-pytest_plugins = ["project"]
-
 FUNCTIONS = """
 import functools
 

@@ -7,8 +7,6 @@ import textwrap
 
 import pytest
 
-pytest_plugins = ["project"]
-
 
 def proved(project, code, name, *options, inputs="inputs"):
     """The file that is written for a function that has to be proved."""

@@ -16,8 +16,6 @@ import pytest
 from jax_pmap.files import replace_text
 from jax_pmap.model import RefusalError, Source
 
-pytest_plugins = ["project"]
-
 #: A file in an encoding of its own, with line endings, tabs and names that get in the way.
 ODD = '''\
 #!/usr/bin/env python

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-pytest_plugins = ["project"]
-
 #: Everything that keeps published training scripts from being imported elsewhere, around one step.
 SCRIPT = '''
 """A script."""

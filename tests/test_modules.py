@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest_plugins = ["project"]
-
 LOSSES = '''
 import jax.numpy as jnp
 

@@ -5,7 +5,6 @@ import re
 import textwrap
 
 import pytest
-from project import Project, project  # noqa: F401 (a fixture)
 
 from jax_pmap.emit.unit import emit
 from jax_pmap.inputs.load import load
@@ -54,7 +53,7 @@ def folds(code):
     )
 
 
-def test_a_fold_too_few_or_too_many_is_caught_by_the_proof(project):  # noqa: F811
+def test_a_fold_too_few_or_too_many_is_caught_by_the_proof(project):
     project.write("steps.py", source(STEP))
     request = Request("steps.py::train_step", inputs="steps.py::inputs", python=None)
     with _session(request) as session:
@@ -98,7 +97,7 @@ def test_a_fold_too_few_or_too_many_is_caught_by_the_proof(project):  # noqa: F8
         )
 
 
-def test_every_way_to_a_key_is_followed(project):  # noqa: F811
+def test_every_way_to_a_key_is_followed(project):
     project.write(
         "ways.py",
         source("""
@@ -157,7 +156,7 @@ def test_every_way_to_a_key_is_followed(project):  # noqa: F811
     assert "key folded with the device's index" in result.words
 
 
-def test_a_reduction_of_noise_alone_is_synchronised(project):  # noqa: F811
+def test_a_reduction_of_noise_alone_is_synchronised(project):
     project.write(
         "noise.py",
         source("""
@@ -179,7 +178,7 @@ def test_a_reduction_of_noise_alone_is_synchronised(project):  # noqa: F811
     assert [op for op, _ in syncs].count("pmax") == 1
 
 
-def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(project):  # noqa: F811
+def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(project):
     project.write(
         "each.py",
         source("""
@@ -209,7 +208,7 @@ def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(project):  # no
     assert "equal draws" not in result.stdout + result.words
 
 
-def test_a_plan_with_a_fold_is_taken_back(project):  # noqa: F811
+def test_a_plan_with_a_fold_is_taken_back(project):
     project.write("steps.py", source(STEP))
     asked = ("steps.py::train_step", "--inputs", "steps.py::inputs")
     planned = project.run("plan", *asked, "--output-format", "json")
@@ -238,7 +237,7 @@ def test_a_plan_with_a_fold_is_taken_back(project):  # noqa: F811
         ),
     ],
 )
-def test_what_mixes_examples_or_draws_is_refused(project, body, code, says):  # noqa: F811
+def test_what_mixes_examples_or_draws_is_refused(project, body, code, says):
     project.write(
         "mixed.py",
         f"import jax\nimport jax.numpy as jnp\nimport numpy as np\n\n\ndef mixed(key, x):\n    {body}\n\n\n"
@@ -264,7 +263,7 @@ LOOP = """
 """
 
 
-def test_a_key_that_a_loop_carries_is_folded_where_every_round_passes(project):  # noqa: F811
+def test_a_key_that_a_loop_carries_is_folded_where_every_round_passes(project):
     project.write("walks.py", source(LOOP))
     result = project.run("gen", "walks.py::walk", "--inputs", "walks.py::inputs")
     assert result.exit_code == 0, result.stderr

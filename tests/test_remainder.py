@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-pytest_plugins = ["project"]
-
 FUNCTIONS = """
 import jax
 import jax.numpy as jnp

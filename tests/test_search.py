@@ -3,7 +3,7 @@
 import textwrap
 
 import pytest
-from project import Project, project  # noqa: F401 (a fixture)
+from project import Project
 
 from jax_pmap.planning.search import is_literal
 
@@ -38,24 +38,24 @@ def test_constants_that_can_be_compared(source: str, literal: bool) -> None:
     assert is_literal(source) is literal
 
 
-def write(project: Project, code: str) -> None:  # noqa: F811
+def write(project: Project, code: str) -> None:
     project.write("f.py", textwrap.dedent(USUAL) + "\n\n" + textwrap.dedent(code))
 
 
-def test_object_that_is_no_default_is_refused_unless_accepted(project: Project) -> None:  # noqa: F811
+def test_object_that_is_no_default_is_refused_unless_accepted(project: Project) -> None:
     write(project, "def f(x, cfg):\n    return getattr(jnp, cfg.reduction)(x)\n")
     words = ("gen", "f.py::f", "--inputs", "f.py::with_config")
     project.refused("JP053", *words, says=("`cfg` is a Config", "--static cfg"), exit_code=1)
     assert "the proof holds for the value it had" in project.run(*words, "--static", "cfg").words
 
 
-def test_object_that_is_the_default_is_compared(project: Project) -> None:  # noqa: F811
+def test_object_that_is_the_default_is_compared(project: Project) -> None:
     write(project, "def f(x, cfg=Config()):\n    return getattr(jnp, cfg.reduction)(x)\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::inputs")
     assert "if cfg != Config():" in made.stdout, made.stderr
 
 
-def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:  # noqa: F811
+def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:
     write(project, "def f(x):\n    return x.reshape(4, -1, 5).mean()\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::sixty_four")
     assert made.exit_code == 0
@@ -72,13 +72,13 @@ def test_counts_that_the_original_does_not_take_are_named(project: Project) -> N
     ],
     ids=("get", "beside"),
 )
-def test_structure_asked_unseen_is_refused(project: Project, code: str) -> None:  # noqa: F811
+def test_structure_asked_unseen_is_refused(project: Project, code: str) -> None:
     write(project, code)
     says = ("may turn out otherwise for another `b`",)
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
-def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:  # noqa: F811
+def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:
     code = "def f(p, batch):\n    return jnp.mean(batch['x'] @ p['w']) + p.get('b', 0.0)\n"
     write(project, code)
     assert project.run("gen", "f.py::f", "--inputs", "f.py::dicts").exit_code == 0

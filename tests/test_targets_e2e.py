@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest_plugins = ["project"]
-
 TRAIN = """
 import functools
 

@@ -13,8 +13,6 @@ import jax_pmap
 from jax_pmap.model import Request, Verified
 from jax_pmap.report.as_json import schema
 
-pytest_plugins = ["project"]
-
 if TYPE_CHECKING:
     from project import Project
 
