@@ -13,8 +13,6 @@ from .arguments import Values
 from .server import Answer, Problem, describe_exception, summary
 from .target import TARGET
 
-SEED = 20260
-
 
 def inputs_from_callable(request: Answer) -> Answer:
     """Call the user's input function, with fresh seeds where it takes one."""
@@ -79,7 +77,7 @@ def inputs_from_specs(request: Answer) -> Answer:
     TARGET.data, TARGET.trials = [], {}
     for seed in (0, 1):
         try:
-            values = specs.materialize_arguments(request["specs"], SEED + seed, TARGET.namespace())
+            values = specs.materialize_arguments(request["specs"], specs.SEED + seed, TARGET.namespace())
         except MemoryError:
             raise
         except Exception as error:

@@ -10,9 +10,10 @@ import jax
 from . import arguments, capture, donation, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
-from .examples import SEED, describe, inputs_from_callable, inputs_from_specs
+from .examples import describe, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
 from .server import Answer, Problem, describe_exception, summary
+from .specs import SEED
 from .target import TARGET, Target, leaf_axes
 from .tracing import precision, trace
 

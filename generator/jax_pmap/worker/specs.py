@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+#: Of the values that are made where nobody gave any.
+SEED = 20260
+
 Spec = dict[str, Any]
 #: Makes the value of an array or key leaf from its spec and its path.
 MakeLeaf = Callable[[Spec, str], Any]
