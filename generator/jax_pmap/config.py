@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from jax_pmap.model import Backend, Devices, Refusal, RefusalError, Span
+from jax_pmap.model import Backend, Devices, Span, refused
 
 PYPROJECT = "pyproject.toml"
 TABLE = "tool.jax-pmap"
@@ -124,13 +124,11 @@ def read_config(directory: Path) -> Config:
         return Config()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         line = re.search(r"at line (\d+)", str(error))
-        raise RefusalError(
-            Refusal(
-                "JP018",
-                f"`{PYPROJECT}` cannot be read: {getattr(error, 'strerror', None) or error}.",
-                f"Correct `{path.as_posix()}`; jax-pmap takes its defaults from `[{TABLE}]` there.",
-                Span(PYPROJECT, int(line[1]) if line else 1),
-            )
+        raise refused(
+            "JP018",
+            f"`{PYPROJECT}` cannot be read: {getattr(error, 'strerror', None) or error}.",
+            f"Correct `{path.as_posix()}`; jax-pmap takes its defaults from `[{TABLE}]` there.",
+            Span(PYPROJECT, int(line[1]) if line else 1),
         ) from error
     tools = document.get("tool")
     if not isinstance(tools, dict):
@@ -310,7 +308,7 @@ _TABLES: dict[str, tuple[type, dict[str, _Reader]]] = {
 
 
 def _refuse(text: str, key: str, reason: str, hint: str) -> NoReturn:
-    raise RefusalError(Refusal("JP018", reason, hint, Span(PYPROJECT, _line_of(text, key))))
+    raise refused("JP018", reason, hint, Span(PYPROJECT, _line_of(text, key)))
 
 
 def _line_of(text: str, key: str) -> int:

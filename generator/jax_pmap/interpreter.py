@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from jax_pmap.config import TABLE, project_root
-from jax_pmap.model import Refusal, RefusalError
+from jax_pmap.model import refused
 
 #: Where a virtual environment keeps its interpreter.
 _IN_ENVIRONMENT = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
@@ -104,4 +104,4 @@ def _hint(origin: str) -> str:
 
 
 def _refuse(reason: str, hint: str) -> NoReturn:
-    raise RefusalError(Refusal("JP009", reason, hint))
+    raise refused("JP009", reason, hint)

@@ -58,7 +58,7 @@ class RefusalError(Exception):
 
 
 def refused(
-    code: str, reason: str, hint: str, span: Span | None, details: tuple[str, ...] = ()
+    code: str, reason: str, hint: str, span: Span | None = None, details: tuple[str, ...] = ()
 ) -> RefusalError:
     """A `RefusalError` in one line, to be raised."""
     return RefusalError(Refusal(code, reason, hint, span, details))

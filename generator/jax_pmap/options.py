@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jax_pmap.config import Config
-from jax_pmap.model import DEFAULT_TIMEOUT, Backend, Devices, Refusal, RefusalError, Request
+from jax_pmap.model import DEFAULT_TIMEOUT, Backend, Devices, Request, refused
 
 HELPERS = ("place", "devices")
 REMAINDERS = ("error", "pad", "drop")
@@ -21,7 +21,7 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECAS
 
 def refuse(reason: str, hint: str) -> NoReturn:
     """Raise the refusal of a bad option value."""
-    raise RefusalError(Refusal("JP018", reason, hint))
+    raise refused("JP018", reason, hint)
 
 
 def devices(text: str | None) -> Devices:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from jax_pmap.config import project_root
-from jax_pmap.model import Refusal, RefusalError, Source, Span
+from jax_pmap.model import Refusal, RefusalError, Source, Span, refused
 
 Answer = dict[str, Any]
 
@@ -128,12 +128,10 @@ class Session:
                 os.close(descriptor)
             self._place.close()
             self._home.cleanup()
-            raise RefusalError(
-                Refusal(
-                    "JP009",
-                    f"`{self.python}` could not be started: {error.strerror or error}",
-                    "Name the interpreter your code runs under: --python PATH",
-                )
+            raise refused(
+                "JP009",
+                f"`{self.python}` could not be started: {error.strerror or error}",
+                "Name the interpreter your code runs under: --python PATH",
             ) from error
         finally:
             os.close(request_read)
@@ -339,17 +337,11 @@ class Session:
             return ok
         problem, message = answer["problem"], answer["message"]
         if problem == "interpreter":
-            raise RefusalError(
-                Refusal(
-                    "JP009",
-                    f"`{self.python}` cannot run your code: {message}",
-                    "Name the Python your code runs under, with jax installed: --python PATH"
-                    + (
-                        f"\nOr install it there: {self.python} -m pip install jax"
-                        if "import" in message
-                        else ""
-                    ),
-                )
+            raise refused(
+                "JP009",
+                f"`{self.python}` cannot run your code: {message}",
+                "Name the Python your code runs under, with jax installed: --python PATH"
+                + (f"\nOr install it there: {self.python} -m pip install jax" if "import" in message else ""),
             )
         if problem == "memory" or out_of_memory(answer):
             raise RefusalError(

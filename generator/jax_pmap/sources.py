@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from jax_pmap import notebook
-from jax_pmap.model import Refusal, RefusalError, Span
+from jax_pmap.model import Span, refused
 
 #: Folders that hold no source of the project's own; hidden ones and virtual environments are left out too.
 SKIPPED = frozenset({"site-packages", "node_modules", "build", "dist", "__pycache__"})
@@ -138,11 +138,9 @@ def _refuse_byte(error: UnicodeDecodeError, data: bytes, shown: str) -> NoReturn
 
 def _refuse(message: str, span: Span, line: str) -> NoReturn:
     where = f" in line {span.line}, `{line if len(line) <= 80 else line[:77] + '...'}`" if line else ""
-    raise RefusalError(
-        Refusal(
-            "JP005",
-            f"`{span.file}` does not parse: {message}{where}.",
-            "Correct the file. Syntax newer than the Python that runs jax-pmap needs a newer Python for it.",
-            span,
-        )
+    raise refused(
+        "JP005",
+        f"`{span.file}` does not parse: {message}{where}.",
+        "Correct the file. Syntax newer than the Python that runs jax-pmap needs a newer Python for it.",
+        span,
     )

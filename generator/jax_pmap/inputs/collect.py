@@ -9,7 +9,7 @@ from typing import Any
 
 from jax_pmap.inputs.arguments import input_search
 from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
-from jax_pmap.model import Refusal, RefusalError, Request
+from jax_pmap.model import Request, refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.read import make_resolver
@@ -38,15 +38,13 @@ def collect(
         return specs, [format_argument(name, specs[name]) for name in answer["assumed"]]
     name = failed["argument"] or next((p.name for p in facts.parameters if p.name not in given), "x")
     why = f": {failed['reason']}" if failed["reason"] else ""
-    raise RefusalError(
-        Refusal(
-            "JP014",
-            f"no example was found for argument `{failed['path'] or name}` of `{facts.name}`{why}",
-            "Describe it, or give a function that returns all arguments:\n"
-            f"  --arg '{name}=f32[24,8]'\n  --inputs FILE::make_inputs",
-            facts.span,
-            (failed["error"],) if failed.get("error") else (),
-        )
+    raise refused(
+        "JP014",
+        f"no example was found for argument `{failed['path'] or name}` of `{facts.name}`{why}",
+        "Describe it, or give a function that returns all arguments:\n"
+        f"  --arg '{name}=f32[24,8]'\n  --inputs FILE::make_inputs",
+        facts.span,
+        (failed["error"],) if failed.get("error") else (),
     )
 
 
@@ -58,13 +56,11 @@ def _given(texts: Sequence[str], facts: FunctionFacts) -> dict[str, Any]:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             did = f"did you mean `{near[0]}`? " if near else ""
-            raise RefusalError(
-                Refusal(
-                    "JP007",
-                    f"--arg names `{name}`, which is no argument of `{facts.name}`",
-                    f"{did}It takes: {', '.join(known) or 'nothing'}",
-                    facts.span,
-                )
+            raise refused(
+                "JP007",
+                f"--arg names `{name}`, which is no argument of `{facts.name}`",
+                f"{did}It takes: {', '.join(known) or 'nothing'}",
+                facts.span,
             )
         given[name] = spec
     return given

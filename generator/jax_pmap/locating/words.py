@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from jax_pmap.model import Refusal, RefusalError, Span
+from jax_pmap.model import Span, refused
 
 FORMS = "FUNC, FILE::FUNC or package.module:FUNC"
 
@@ -36,4 +36,4 @@ def refuse(
     code: str, reason: str, hint: str, span: Span | None = None, details: tuple[str, ...] = ()
 ) -> NoReturn:
     """Raise the refusal."""
-    raise RefusalError(Refusal(code, reason, hint, span, details))
+    raise refused(code, reason, hint, span, details)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax_pmap.model import Argument, Axes, AxesNode, Leaf, Refusal, RefusalError, Role, Span
+from jax_pmap.model import Argument, Axes, AxesNode, Leaf, Role, Span, refused
 from jax_pmap.planning.observe import Observation
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
@@ -38,14 +38,12 @@ def axes_tree(
         return children[0] if children else None
     if tree["kind"] == "node":
         name = tree["type"].rpartition(":")[2]
-        raise RefusalError(
-            Refusal(
-                "JP054",
-                f"`{what}` is a `{name}` with leaves of different roles, which cannot be written as a "
-                "prefix tree",
-                f"Pass the parts of `{what}` that hold the batch as arguments of their own",
-                span,
-            )
+        raise refused(
+            "JP054",
+            f"`{what}` is a `{name}` with leaves of different roles, which cannot be written as a "
+            "prefix tree",
+            f"Pass the parts of `{what}` that hold the batch as arguments of their own",
+            span,
         )
     return AxesNode(
         kind=tree["kind"],

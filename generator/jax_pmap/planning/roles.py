@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax_pmap.model import Refusal, RefusalError, Request, Source
+from jax_pmap.model import Request, Source, refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.names import DATA_NAMES, STATE_NAMES
 from jax_pmap.session import Session
@@ -118,14 +118,12 @@ class RoleFinder:
         for name in names:
             argument = self.described[name]
             if not argument["hashable"]:
-                raise RefusalError(
-                    Refusal(
-                        "JP047",
-                        f"`{name}` has to be static, but a {argument['type']} cannot be hashed",
-                        f"Make `{name}` hashable (a frozen dataclass, a tuple), or bind it with "
-                        "functools.partial",
-                        self.facts.span,
-                    )
+                raise refused(
+                    "JP047",
+                    f"`{name}` has to be static, but a {argument['type']} cannot be hashed",
+                    f"Make `{name}` hashable (a frozen dataclass, a tuple), or bind it with "
+                    "functools.partial",
+                    self.facts.span,
                 )
         return tuple(name for name in self.described if name in names)
 
@@ -134,13 +132,11 @@ class RoleFinder:
             return name
         near = difflib.get_close_matches(name, self.described, 1)
         did = f"did you mean `{near[0]}`? " if near else ""
-        raise RefusalError(
-            Refusal(
-                "JP007",
-                f"--{option} names `{name}`, which is no argument of `{self.facts.name}`",
-                f"{did}It takes: {', '.join(self.described)}",
-                self.facts.span,
-            )
+        raise refused(
+            "JP007",
+            f"--{option} names `{name}`, which is no argument of `{self.facts.name}`",
+            f"{did}It takes: {', '.join(self.described)}",
+            self.facts.span,
         )
 
     def _matching(self, option: str, text: str) -> list[tuple[str, int, dict[str, Any]]]:
@@ -156,13 +152,11 @@ class RoleFinder:
         ]
         if not found:
             near = difflib.get_close_matches(wanted, [leaf["path"] for leaf in argument["leaves"]], 3)
-            raise RefusalError(
-                Refusal(
-                    "JP007",
-                    f"--{option} names `{text}`, but `{name}` has no such leaf",
-                    f"Its leaves: {', '.join(near or [leaf['path'] for leaf in argument['leaves'][:6]])}",
-                    self.facts.span,
-                )
+            raise refused(
+                "JP007",
+                f"--{option} names `{text}`, but `{name}` has no such leaf",
+                f"Its leaves: {', '.join(near or [leaf['path'] for leaf in argument['leaves'][:6]])}",
+                self.facts.span,
             )
         return found
 
@@ -176,16 +170,14 @@ class RoleFinder:
             for name, index, leaf in self._matching("shard", path):
                 rank = len(leaf["shape"])
                 if not -rank <= axis < rank:
-                    raise RefusalError(
-                        Refusal(
-                            "JP007",
-                            f"--shard {text}: `{leaf['path']}` has shape {tuple(leaf['shape'])}, "
-                            f"so no axis {axis}",
-                            f"Give an axis from 0 to {rank - 1}"
-                            if rank
-                            else "A scalar cannot be sharded: --replicate it",
-                            self.facts.span,
-                        )
+                    raise refused(
+                        "JP007",
+                        f"--shard {text}: `{leaf['path']}` has shape {tuple(leaf['shape'])}, "
+                        f"so no axis {axis}",
+                        f"Give an axis from 0 to {rank - 1}"
+                        if rank
+                        else "A scalar cannot be sharded: --replicate it",
+                        self.facts.span,
                     )
                 self.forced[name, index] = axis % rank
                 self.why[name] = "by --shard"
@@ -279,13 +271,11 @@ class RoleFinder:
                 named = ", ".join(
                     f"`{self.described[p[0]]['leaves'][p[1]]['path']}` {self._shape(p)}" for p in fixed
                 )
-                raise RefusalError(
-                    Refusal(
-                        "JP041",
-                        f"the sharded axes differ in size: {named}",
-                        "Batch axes must agree in size; name the axis with --shard NAME:AXIS",
-                        self.facts.span,
-                    )
+                raise refused(
+                    "JP041",
+                    f"the sharded axes differ in size: {named}",
+                    "Batch axes must agree in size; name the axis with --shard NAME:AXIS",
+                    self.facts.span,
                 )
             sizes = list(size)
             # First exactly what was asked for, then with what has to come along.

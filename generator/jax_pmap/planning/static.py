@@ -19,11 +19,10 @@ from jax_pmap.model import (
     Leaf,
     ParameterKind,
     Plan,
-    Refusal,
-    RefusalError,
     Request,
     Role,
     Source,
+    refused,
 )
 from jax_pmap.planning.values import REPLICATED, Value, flat
 from jax_pmap.planning.walk import Walk
@@ -106,15 +105,13 @@ class _Roles:
             self._complete(name)
         chosen = [*self.chosen.values(), *(item for items in self.items.values() for item in items.values())]
         if not any(choice.role is Role.BATCH for choice in chosen):
-            raise RefusalError(
-                Refusal(
-                    "JP040",
-                    f"No argument of `{facts.name}` could be told to hold a batch.",
-                    f"Name one: `--shard {self.names[0]}`."
-                    if self.names
-                    else "Give the function its data as an argument.",
-                    facts.span,
-                )
+            raise refused(
+                "JP040",
+                f"No argument of `{facts.name}` could be told to hold a batch.",
+                f"Name one: `--shard {self.names[0]}`."
+                if self.names
+                else "Give the function its data as an argument.",
+                facts.span,
             )
 
     # -- choosing ----------------------------------------------------------------------------
@@ -138,14 +135,12 @@ class _Roles:
                 elif item and role is not Role.STATIC:
                     self.items.setdefault(name, {})[item[2]] = choice
                 else:
-                    raise RefusalError(
-                        Refusal(
-                            "JP054",
-                            f"`--{option} {text}`: without inputs only a whole argument or one item of a "
-                            "dict (`batch['x']`) can be named.",
-                            "Give example inputs with `--inputs` or `--arg`, and leave out `--no-proof`.",
-                            self.facts.span,
-                        )
+                    raise refused(
+                        "JP054",
+                        f"`--{option} {text}`: without inputs only a whole argument or one item of a "
+                        "dict (`batch['x']`) can be named.",
+                        "Give example inputs with `--inputs` or `--arg`, and leave out `--no-proof`.",
+                        self.facts.span,
                     )
 
     def _check_name(self, option: str, name: str) -> None:
@@ -153,13 +148,11 @@ class _Roles:
             return
         near = difflib.get_close_matches(name, self.names, 1)
         meant = f"Did you mean `{near[0]}`? " if near else ""
-        raise RefusalError(
-            Refusal(
-                "JP007",
-                f"`--{option}` names `{name}`, which is no argument of `{self.facts.name}`.",
-                f"{meant}It takes: {', '.join(self.names) or 'nothing'}.",
-                self.facts.span,
-            )
+        raise refused(
+            "JP007",
+            f"`--{option}` names `{name}`, which is no argument of `{self.facts.name}`.",
+            f"{meant}It takes: {', '.join(self.names) or 'nothing'}.",
+            self.facts.span,
         )
 
     def _choose(self, name: str, role: Role, why: str, axis: int | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from jax_pmap.model import Refusal, RefusalError, Sync
+from jax_pmap.model import Sync, refused
 from jax_pmap.planning.rules import RULES
 from jax_pmap.planning.rules.call import Call
 from jax_pmap.planning.rules.einsum import product
@@ -67,7 +67,7 @@ class Walk:
 
     def refuse(self, code: str, node: ast.expr, reason: str, hint: str) -> NoReturn:
         """Give up."""
-        raise RefusalError(Refusal(code, reason, hint, self.parsed.span(node)))
+        raise refused(code, reason, hint, self.parsed.span(node))
 
     def whole(self, node: ast.expr, value: Value) -> Value:
         """The value after a collective around `node`, where it needs one."""

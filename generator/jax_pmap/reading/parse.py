@@ -10,7 +10,7 @@ import ast
 import re
 from dataclasses import dataclass
 
-from jax_pmap.model import Refusal, RefusalError, Source, Span
+from jax_pmap.model import Refusal, RefusalError, Source, Span, refused
 from jax_pmap.reading.definition import Definition, Function, find
 
 # Only these three end a line for Python; str.splitlines knows more.
@@ -60,23 +60,19 @@ def parse(source: Source) -> ParsedSource:
 
     chain = find(tree, source.qualname)
     if chain is None:
-        raise RefusalError(
-            Refusal(
-                "JP002",
-                f"`{source.qualname}` is not defined in `{source.shown_path}`.",
-                "Name a function as FILE::FUNC, with dots for nested ones (`Class.method`, `outer.inner`).",
-                Span(source.shown_path, 1),
-            )
+        raise refused(
+            "JP002",
+            f"`{source.qualname}` is not defined in `{source.shown_path}`.",
+            "Name a function as FILE::FUNC, with dots for nested ones (`Class.method`, `outer.inner`).",
+            Span(source.shown_path, 1),
         )
     *enclosing, definition = chain
     if isinstance(definition, ast.ClassDef):
-        raise RefusalError(
-            Refusal(
-                "JP004",
-                f"`{source.qualname}` is a class.",
-                f"Name one of its functions: `{source.shown_path}::{source.qualname}.NAME`.",
-                _span(definition, lines, source.shown_path),
-            )
+        raise refused(
+            "JP004",
+            f"`{source.qualname}` is a class.",
+            f"Name one of its functions: `{source.shown_path}::{source.qualname}.NAME`.",
+            _span(definition, lines, source.shown_path),
         )
     return ParsedSource(source, tree, definition, tuple(enclosing), lines)
 

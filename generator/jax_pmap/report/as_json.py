@@ -29,11 +29,11 @@ from jax_pmap.model import (
     Leaf,
     Plan,
     Refusal,
-    RefusalError,
     Role,
     Sync,
     Unchanged,
     Verified,
+    refused,
 )
 
 REPORT_SCHEMA_VERSION = 1
@@ -222,7 +222,7 @@ def plan_from_dict(document: object) -> Plan:
 
 def _refuse(reason: str) -> NoReturn:
     hint = "Make the plan again: `jax-pmap plan TARGET --output-format json > plan.json`."
-    raise RefusalError(Refusal("JP017", reason, hint))
+    raise refused("JP017", reason, hint)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jax_pmap.files import unified_diff
-from jax_pmap.model import Refusal, RefusalError, Source
+from jax_pmap.model import Source, refused
 
 
 def patch(path: Path, code: str) -> str:
@@ -22,8 +22,8 @@ def patch(path: Path, code: str) -> str:
         old = None
     except (OSError, UnicodeDecodeError) as error:
         what = getattr(error, "strerror", None) or error
-        raise RefusalError(
-            Refusal("JP016", f"`{path}` cannot be compared with: {what}.", "Choose another path with `-o`.")
+        raise refused(
+            "JP016", f"`{path}` cannot be compared with: {what}.", "Choose another path with `-o`."
         ) from error
     new = code.replace("\r\n", "\n")
     if old is not None and "\r\n" in old:
