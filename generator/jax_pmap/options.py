@@ -6,12 +6,12 @@ import difflib
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from jax_pmap.config import Config
-from jax_pmap.model import DEFAULT_TIMEOUT, Backend, Devices, Request, refused
+from jax_pmap.model import DEFAULT_TIMEOUT, Backend, Devices, RefusalError, Request, Span, refused
 
 HELPERS = ("place", "devices")
 REMAINDERS = ("error", "pad", "drop")
@@ -22,6 +22,19 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECAS
 def refuse(reason: str, hint: str) -> NoReturn:
     """Raise the refusal of a bad option value."""
     raise refused("JP018", reason, hint)
+
+
+def no_argument(option: str, name: str, known: Iterable[str], of: str, span: Span | None) -> RefusalError:
+    """JP007: the refusal of an option for what is none of the arguments `known`."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"Did you mean `{near[0]}`? " if near else ""
+    return refused(
+        "JP007",
+        f"--{option} names `{name}`, which is no argument of {of}",
+        f"{meant}It takes: {', '.join(known) or 'nothing'}",
+        span,
+    )
 
 
 def devices(text: str | None) -> Devices:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from jax_pmap.inputs.arguments import input_search
 from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
 from jax_pmap.model import Request, refused
+from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.read import make_resolver
@@ -54,13 +54,6 @@ def _given(texts: Sequence[str], facts: FunctionFacts) -> dict[str, Any]:
     for text in texts:
         name, spec = parse_argument(text)
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            did = f"did you mean `{near[0]}`? " if near else ""
-            raise refused(
-                "JP007",
-                f"--arg names `{name}`, which is no argument of `{facts.name}`",
-                f"{did}It takes: {', '.join(known) or 'nothing'}",
-                facts.span,
-            )
+            raise no_argument("arg", name, known, f"`{facts.name}`", facts.span)
         given[name] = spec
     return given

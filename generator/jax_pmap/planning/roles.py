@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax_pmap.model import Request, Source, refused
+from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.names import DATA_NAMES, STATE_NAMES
 from jax_pmap.session import Session
@@ -130,14 +131,7 @@ class RoleFinder:
     def _argument(self, option: str, name: str) -> str:
         if name in self.described:
             return name
-        near = difflib.get_close_matches(name, self.described, 1)
-        did = f"did you mean `{near[0]}`? " if near else ""
-        raise refused(
-            "JP007",
-            f"--{option} names `{name}`, which is no argument of `{self.facts.name}`",
-            f"{did}It takes: {', '.join(self.described)}",
-            self.facts.span,
-        )
+        raise no_argument(option, name, self.described, f"`{self.facts.name}`", self.facts.span)
 
     def _matching(self, option: str, text: str) -> list[tuple[str, int, dict[str, Any]]]:
         """Leaves at or below a path such as ``batch['x']`` or ``batch``."""

@@ -13,6 +13,7 @@ from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
+from jax_pmap.options import no_argument
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.folds import FOLD, find_folds
 from jax_pmap.planning.merge import merge_neighbours
@@ -510,13 +511,8 @@ def _plan(
     facts = target.facts
     donated = [name for name in facts.donated_parameters if name not in roles.statics] + [*request.donate]
     for name in request.donate:
-        if name not in {p.name for p in facts.parameters}:
-            raise refused(
-                "JP007",
-                f"--donate names `{name}`, which is no argument of `{facts.name}`",
-                f"It takes: {', '.join(p.name for p in facts.parameters)}",
-                facts.span,
-            )
+        if name not in (known := [p.name for p in facts.parameters]):
+            raise no_argument("donate", name, known, f"`{facts.name}`", facts.span)
     arguments = plan_arguments(facts, loaded.described, roles, values, donated)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
     notes = [*loaded.notes, *_notes(arguments, observation.syncs)]

@@ -7,7 +7,6 @@ followed through the body by the rules of `planning.rules`. What had to be assum
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from jax_pmap.model import (
     Source,
     refused,
 )
+from jax_pmap.options import no_argument
 from jax_pmap.planning.values import REPLICATED, Value, flat
 from jax_pmap.planning.walk import Walk
 from jax_pmap.reading.facts import FunctionFacts, Parameter
@@ -144,16 +144,8 @@ class _Roles:
                     )
 
     def _check_name(self, option: str, name: str) -> None:
-        if name in self.names:
-            return
-        near = difflib.get_close_matches(name, self.names, 1)
-        meant = f"Did you mean `{near[0]}`? " if near else ""
-        raise refused(
-            "JP007",
-            f"`--{option}` names `{name}`, which is no argument of `{self.facts.name}`.",
-            f"{meant}It takes: {', '.join(self.names) or 'nothing'}.",
-            self.facts.span,
-        )
+        if name not in self.names:
+            raise no_argument(option, name, self.names, f"`{self.facts.name}`", self.facts.span)
 
     def _choose(self, name: str, role: Role, why: str, axis: int | None = None) -> None:
         if name in self.names:

@@ -82,16 +82,7 @@ def prove(
             if "failure" in check:
                 raise RefusalError(failure(check, target.facts.span))
             ran_uneven |= bool(check.get("uneven"))
-            checks.append(
-                Check(
-                    devices=check["devices"],
-                    precision="float64" if check["precision"] == "float64" else "as given",
-                    batch=check["batch"],
-                    steps=check["steps"],
-                    error=check["error"],
-                    tolerance=check["tolerance"],
-                )
-            )
+            checks.append(check_of(check))
     if remainder != "error" and not ran_uneven:
         raise refused(
             "JP060",
@@ -109,6 +100,18 @@ def prove(
         replicas_identical=True,
         notes=tuple(notes),
         equal_draws=folded,
+    )
+
+
+def check_of(answer: Answer) -> Check:
+    """What the worker says of a check that went well, as a record."""
+    return Check(
+        devices=answer["devices"],
+        precision="float64" if answer["precision"] == "float64" else "as given",
+        batch=answer["batch"],
+        steps=answer["steps"],
+        error=answer["error"],
+        tolerance=answer["tolerance"],
     )
 
 

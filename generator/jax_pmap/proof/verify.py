@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.locate import locate, locate_object, object_span
 from jax_pmap.model import (
-    Check,
     Evidence,
     Leaf,
     Refusal,
@@ -30,11 +29,12 @@ from jax_pmap.model import (
     Verified,
     refused,
 )
+from jax_pmap.options import no_argument
 from jax_pmap.planning.plan import chain
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, no_batch, reference_runs
 from jax_pmap.proof.causes import likeliest_cause, output_name
-from jax_pmap.proof.prove import COUNTS, STEPS, not_tried, steps_into
+from jax_pmap.proof.prove import COUNTS, STEPS, check_of, not_tried, steps_into
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Answer, Session, WorkerProblem, error_details, error_span, first_line
 
@@ -323,18 +323,7 @@ class _Verification:
             against=f"{self.target.source.shown_path}::{self.target.source.qualname}",
             layout=tuple((name, form) for name, form in layout.items() if form != "whole"),
             evidence=Evidence(
-                checks=tuple(
-                    Check(
-                        devices=check["devices"],
-                        precision="float64" if check["precision"] == "float64" else "as given",
-                        batch=check["batch"],
-                        steps=check["steps"],
-                        error=check["error"],
-                        tolerance=check["tolerance"],
-                    )
-                    for run in able
-                    for check in run.checks
-                ),
+                checks=tuple(check_of(check) for run in able for check in run.checks),
                 jax_version=self.runs[-1].session.versions["jax"],
                 python_version=self.runs[-1].session.versions["python"],
                 replicas_identical=True,
@@ -465,11 +454,6 @@ def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[
                 None,
             )
         if name not in arrays:
-            raise refused(
-                "JP007",
-                f"--layout names `{name}`, which is no argument of the reference",
-                f"It takes: {', '.join(arrays)}",
-                None,
-            )
+            raise no_argument("layout", name, arrays, "the reference", None)
         whole[name] = form
     return whole
