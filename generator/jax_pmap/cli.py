@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from jax_pmap.command_options import Command, Option, common, option
-from jax_pmap.terminal import Say, drop_stdout, progress, styled, unwound, width, write_stdout
+from jax_pmap.terminal import drop_stdout, progress, styled, unwound, width, write_stdout
 
 if TYPE_CHECKING:
     from jax_pmap.checking.run import CheckRequest
     from jax_pmap.diagnostics.base import Diagnostic
-    from jax_pmap.model import Generated, Plan, Refusal, Request, Unchanged, Verified
+    from jax_pmap.model import Generated, Plan, Refusal, Request, Say, Unchanged, Verified
 
     Answer: TypeAlias = Generated | Plan | Unchanged | Verified | Refusal
 

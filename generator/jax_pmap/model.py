@@ -7,6 +7,7 @@ Shapes are tuples of ints, dtypes are NumPy names such as ``"float32"``, sizes a
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -62,6 +63,14 @@ def refused(
 ) -> RefusalError:
     """A `RefusalError` in one line, to be raised."""
     return RefusalError(Refusal(code, reason, hint, span, details))
+
+
+#: Is told in a line what is going on.
+Say: TypeAlias = Callable[[str], None]
+
+
+def quiet(_: str) -> None:
+    """Say nothing."""
 
 
 # --- locate -------------------------------------------------------------------------------

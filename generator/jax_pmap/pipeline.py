@@ -25,8 +25,10 @@ from jax_pmap.model import (
     Refusal,
     RefusalError,
     Request,
+    Say,
     Unchanged,
     Verified,
+    quiet,
     refused,
 )
 from jax_pmap.session import Session, WorkerProblem, error_details, error_span, first_line
@@ -37,16 +39,11 @@ if TYPE_CHECKING:
     from jax_pmap.planning.search import Observed
     from jax_pmap.reading.target import Target
 
-Say = Callable[[str], None]
 T = TypeVar("T")
 #: Simulated devices the worker has: as many as the largest count of the proof.
 SIMULATED = 8
 #: Statements from which on a function counts as large.
 LARGE = 60
-
-
-def quiet(_: str) -> None:
-    """Say nothing."""
 
 
 def generate(request: Request, say: Say = quiet, session: Session | None = None) -> Generated | Refusal:

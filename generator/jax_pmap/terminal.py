@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-Say = Callable[[str], None]
+if TYPE_CHECKING:
+    from jax_pmap.model import Say
 
 
 def write_stdout(text: str) -> None:

@@ -14,7 +14,7 @@ import importlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,9 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.config import PYPROJECT, project_root, read_config
 from jax_pmap.files import inspect_seal, is_generated, write_code
 from jax_pmap.interpreter import find_interpreter
-from jax_pmap.model import Generated, Refusal, RefusalError, Span
+from jax_pmap.model import Generated, Refusal, RefusalError, Say, Span
 from jax_pmap.sources import decode
 
-Say = Callable[[str], None]
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
 #: Refusals that say the question could not be asked here, and nothing about the file.
 ENVIRONMENT = frozenset({"JP009", "JP010", "JP011", "JP012", "JP018"})

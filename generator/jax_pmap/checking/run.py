@@ -16,10 +16,9 @@ from jax_pmap.checking.snippets import Page, check_pages
 from jax_pmap.checking.static import ABOUT, check_text
 from jax_pmap.checking.suppress import unsuppressed
 from jax_pmap.config import project_root, read_config
-from jax_pmap.model import DEFAULT_TIMEOUT, Refusal, RefusalError, Span, refused
+from jax_pmap.model import DEFAULT_TIMEOUT, Refusal, RefusalError, Say, Span, quiet, refused
 from jax_pmap.sources import decode, project_files, read_bytes
 
-Say = Callable[[str], None]
 #: Codes about generated files.
 GENERATED = frozenset({"JP150", "JP151", "JP152"})
 #: Suffixes of pages; the last two only where a page is named.
@@ -73,10 +72,6 @@ class CheckReport:
         from jax_pmap import diagnostics
 
         return max((diagnostics.exit_code(finding.code) for finding in self.findings), default=0)
-
-
-def quiet(_: str) -> None:
-    """Say nothing."""
 
 
 def check(request: CheckRequest, say: Say = quiet) -> CheckReport | Refusal:

@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from jax_pmap.checking.pages import Block, blocks_of
 from jax_pmap.checking.static import check_text
 from jax_pmap.config import project_root, read_config
 from jax_pmap.interpreter import find_interpreter
-from jax_pmap.model import RefusalError, Span
+from jax_pmap.model import RefusalError, Say, Span
 from jax_pmap.sources import parse
 
-Say = Callable[[str], None]
 #: Simulated devices where a page asks for no other number.
 DEVICES = 8
 #: Names that pages use without importing them again, and how they are imported.

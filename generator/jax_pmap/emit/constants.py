@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from jax_pmap.model import Plan, refused
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS, transformations
 from jax_pmap.reading.read import make_resolver
-from jax_pmap.reading.scopes import own_nodes
+from jax_pmap.reading.scopes import own_nodes, root_name
 from jax_pmap.reading.target import Target
 
 #: Methods that make an object what it is.
@@ -74,12 +74,13 @@ def _changes(target: Target, plan: Plan) -> Iterator[tuple[str, int]]:
             for node in ast.walk(scope):
                 if isinstance(node, ast.Nonlocal) and name in node.names:
                     yield name, node.lineno
-                if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                    root: ast.expr = node
-                    while isinstance(root, ast.Attribute | ast.Subscript):
-                        root = root.value
-                    if isinstance(root, ast.Name) and root.id == name and node.lineno > end:
-                        yield name, node.lineno
+                if (
+                    isinstance(node, ast.Attribute | ast.Subscript)
+                    and not isinstance(node.ctx, ast.Load)
+                    and root_name(node) == name
+                    and node.lineno > end
+                ):
+                    yield name, node.lineno
 
 
 def _attributes(target: Target) -> set[str]:

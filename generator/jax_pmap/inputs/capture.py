@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.inputs.program import read_program
-from jax_pmap.model import Request, refused
+from jax_pmap.model import Request, Say, refused
 from jax_pmap.planning.roles import Described
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
@@ -35,7 +35,7 @@ def capture(
     session: Session,
     target: Target,
     request: Request,
-    say: Callable[[str], None],
+    say: Say,
     *,
     sources: Mapping[Path, str] | None = None,
     visible: int = 1,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jax_pmap.inputs.arguments import input_search
 from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
-from jax_pmap.model import Request, refused
+from jax_pmap.model import Request, Say, refused
 from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
@@ -17,7 +17,7 @@ from jax_pmap.session import Session
 
 
 def collect(
-    session: Session, parsed: ParsedSource, facts: FunctionFacts, request: Request, say: Callable[[str], None]
+    session: Session, parsed: ParsedSource, facts: FunctionFacts, request: Request, say: Say
 ) -> tuple[dict[str, Spec], list[str]]:
     """Specs by argument name, and ``NAME=SPEC`` texts of those the tool assumed.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.module import import_target, needed_names
-from jax_pmap.model import Request, refused
+from jax_pmap.model import Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
 from jax_pmap.reading.slice import Module, Slice
@@ -34,7 +33,7 @@ def load(
     session: Session,
     target: Target,
     request: Request,
-    say: Callable[[str], None],
+    say: Say,
     edited: str | None = None,
 ) -> Loaded:
     """Import the target's module in the worker, or the part of it the target needs, and make its inputs.
@@ -59,7 +58,7 @@ def load(
 
 
 def _inputs(
-    session: Session, target: Target, request: Request, say: Callable[[str], None]
+    session: Session, target: Target, request: Request, say: Say
 ) -> tuple[list[Described], list[str]]:
     facts = target.facts
     try:

@@ -7,6 +7,7 @@ import ast
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS
+from jax_pmap.reading.scopes import root_name
 from jax_pmap.reading.target import Target
 
 #: Methods that change a dict or a list.
@@ -76,10 +77,7 @@ def _check_held(target: Target) -> None:
             called = node.value.func
             if isinstance(called, ast.Attribute) and called.attr in MUTATORS:
                 place = called.value
-        root = place
-        while isinstance(root, ast.Subscript | ast.Attribute):
-            root = root.value
-        if place is not None and isinstance(root, ast.Name) and root.id in held:
+        if place is not None and root_name(place) in held:
             raise refused(
                 "JP049",
                 f"`{facts.name}` changes `{target.parsed.segment(place)}`, which is not its own; on devices "

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import Roles
+from jax_pmap.reading.scopes import root_name
 from jax_pmap.reading.target import Target
 
 Function = ast.FunctionDef | ast.Lambda
@@ -90,13 +91,6 @@ def own_nodes(function: Function) -> Iterator[ast.expr | ast.stmt]:
 def inner_functions(function: Function) -> list[Function]:
     """Functions and lambdas directly inside a function."""
     return [node for node in own_nodes(function) if isinstance(node, ast.FunctionDef | ast.Lambda)]
-
-
-def root_name(node: ast.expr) -> str | None:
-    """``"batch"`` of ``batch["x"].y``; None of anything else."""
-    while isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
 
 
 def spread(function: Function, names: set[str]) -> None:

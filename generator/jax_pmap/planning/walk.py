@@ -25,7 +25,7 @@ from jax_pmap.reading.calls import decorated_gradient, gradient_of
 from jax_pmap.reading.decorators import COMPILERS
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import UNKNOWN, Resolver
-from jax_pmap.reading.scopes import parameters
+from jax_pmap.reading.scopes import parameters, root_name
 
 _ARRAY_METHODS = frozenset(
     """all any argmax argmin argsort astype copy cumprod cumsum dot max mean min prod ravel repeat reshape
@@ -195,11 +195,9 @@ class Walk:
                 self._assign(part, item, statement, source)
         elif isinstance(target, ast.Subscript | ast.Attribute):
             value = self.whole(source, value)
-            base: ast.expr = target
-            while isinstance(base, ast.Subscript | ast.Attribute):
-                base = base.value
-            if isinstance(base, ast.Name):
-                self._store(base.id, target, value)
+            name = root_name(target)
+            if name is not None:
+                self._store(name, target, value)
 
     def _store(self, name: str, target: ast.Subscript | ast.Attribute, value: Value) -> None:
         """``metrics["loss"] = loss`` adds an item; anything less plain joins the whole."""

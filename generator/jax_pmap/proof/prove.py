@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Span, refused
+from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Say, Span, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.reading.target import Target
@@ -23,7 +23,7 @@ def prove(
     plan: Plan,
     observed: Observed,
     code: str,
-    say: Callable[[str], None],
+    say: Say,
     global_view: bool = False,
     remainder: str = "error",
     in_place: Mapping[str, Any] | None = None,

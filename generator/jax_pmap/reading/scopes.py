@@ -24,6 +24,13 @@ def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
         yield arguments.kwarg
 
 
+def root_name(node: ast.AST) -> str | None:
+    """``"batch"`` of ``batch["x"].y``; None of anything else."""
+    while isinstance(node, ast.Subscript | ast.Attribute | ast.Starred):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
 def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Nodes of one function's own scope in source order: nested scopes are given, but not entered.
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import import_rows
-from jax_pmap.reading.scopes import bound_names, free_names, own_nodes, parameters, used_names
+from jax_pmap.reading.scopes import bound_names, free_names, own_nodes, parameters, root_name, used_names
 
 _Import: TypeAlias = ast.Import | ast.ImportFrom
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -128,7 +128,7 @@ class Module:
         if isinstance(statement, _Definition):
             for decorator in statement.decorator_list:
                 called = decorator.func if isinstance(decorator, ast.Call) else decorator
-                root = _root(called) if isinstance(called, ast.Attribute) else None
+                root = root_name(called) if isinstance(called, ast.Attribute) else None
                 registers = root != "jax" and "regist" in getattr(called, "attr", "").lower()
                 if root and (root not in self.imported or registers):
                     yield root
@@ -137,14 +137,14 @@ class Module:
             return
         for node in own_nodes([statement]):
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-                if root := _root(node):
+                if root := root_name(node):
                     yield root
             elif isinstance(node, ast.Call):
                 if isinstance(node.func, ast.Name):
                     yield from self._changed_by_call(node, node.func.id)
             elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 called = node.value.func
-                root = _root(called)
+                root = root_name(called)
                 if isinstance(called, ast.Attribute) and root:
                     if root not in self.imported or _SETS_UP.match(called.attr):
                         yield root
@@ -167,7 +167,7 @@ class Module:
 
     def _changed_by_call(self, call: ast.Call, name: str) -> Iterator[str]:
         """Arguments that a function of the file changes, and the globals it assigns."""
-        if name in _CHANGERS and call.args and (root := _root(call.args[0])):
+        if name in _CHANGERS and call.args and (root := root_name(call.args[0])):
             yield root
         function = self.functions.get(name)
         if function is None:
@@ -179,7 +179,7 @@ class Module:
             *zip(names, call.args, strict=False),
             *((keyword.arg or "", keyword.value) for keyword in call.keywords),
         ]:
-            if parameter in changed and (root := _root(value)):
+            if parameter in changed and (root := root_name(value)):
                 yield root
 
     def _hands_on(self, unit: _Unit) -> bool:
@@ -195,7 +195,7 @@ class Module:
     def _calls_reaching(self, node: ast.AST) -> bool:
         if not isinstance(node, ast.Call):
             return False
-        root = _root(node.func)
+        root = root_name(node.func)
         if root in self.reaching and root not in self.classes:
             return True
         last = node.func.attr if isinstance(node.func, ast.Attribute) else root
@@ -216,7 +216,7 @@ class Module:
             if any(isinstance(node, _Loop) and self._loop_runs(node) for node in nodes):
                 return unit.node.lineno
             for node in nodes:
-                named = {_root(node.func)} if isinstance(node, ast.Call) else set()
+                named = {root_name(node.func)} if isinstance(node, ast.Call) else set()
                 if isinstance(node, ast.Call) and self._calls_reaching(node):
                     named |= {a.id for a in node.args if isinstance(a, ast.Name)}
                 if any(name and self._is_program(name, frozenset()) for name in named):
@@ -378,7 +378,7 @@ class Module:
             for node in own_nodes([unit.node]):
                 if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
                     continue
-                root = _root(node.value.func)
+                root = root_name(node.value.func)
                 if root in dir(builtins) or root in self.reaching:
                     continue
                 given = [*node.value.args, *(keyword.value for keyword in node.value.keywords)]
@@ -447,13 +447,6 @@ def _run_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
     return own_nodes([statement])
 
 
-def _root(node: ast.AST) -> str | None:
-    """The name at the start of ``a.b[c].d``."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
 def _dotted(node: ast.AST) -> str | None:
     if isinstance(node, ast.Name):
         return node.id
@@ -467,14 +460,14 @@ def _changed_inside(function: ast.FunctionDef) -> set[str]:
     found = set()
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            found.add(_root(node))
+            found.add(root_name(node))
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             if isinstance(node.value.func, ast.Attribute):
-                found.add(_root(node.value.func))
+                found.add(root_name(node.value.func))
             elif (
                 isinstance(node.value.func, ast.Name) and node.value.func.id in _CHANGERS and node.value.args
             ):
-                found.add(_root(node.value.args[0]))
+                found.add(root_name(node.value.args[0]))
     return {name for name in found if name}
 
 
@@ -487,7 +480,7 @@ def _of_process(statement: ast.stmt) -> bool:
             part = node.value.func.value if isinstance(node.value.func, ast.Attribute) else node
         else:
             continue
-        if isinstance(part, ast.Attribute) and (_root(part), part.attr) in _PROCESS:
+        if isinstance(part, ast.Attribute) and (root_name(part), part.attr) in _PROCESS:
             return not isinstance(statement, _Definition)
     return False
 

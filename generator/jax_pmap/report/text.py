@@ -11,14 +11,26 @@ import re
 import shlex
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from rich.cells import cell_len
 
 from jax_pmap import notebook
-from jax_pmap.model import Argument, Backend, Evidence, Generated, Leaf, Plan, Refusal, Role, Span, Verified
+from jax_pmap.model import (
+    Argument,
+    Backend,
+    Evidence,
+    Generated,
+    Leaf,
+    Plan,
+    Refusal,
+    Role,
+    Say,
+    Span,
+    Verified,
+)
 from jax_pmap.report.layout import Cell, Column, Console, clip, natural_width, print_table
 
 #: Leaf rows of one argument; the rest is counted.
@@ -60,7 +72,7 @@ def _terminal_width(stream: IO[str]) -> int:
 
 
 @contextlib.contextmanager
-def live_line(console: Console) -> Iterator[Callable[[str], None]]:
+def live_line(console: Console) -> Iterator[Say]:
     """Yield a function that shows one note at a time on the last line of a terminal, gone at the end."""
     from rich.console import Console as LiveConsole
     from rich.text import Text

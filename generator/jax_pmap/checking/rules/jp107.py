@@ -104,21 +104,21 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                yield from _report(module, node, full, _REMOVED.get(full, ("", "", ""))[2])
+                yield from _report(module, node, full)
         elif isinstance(node, ast.Attribute):
             name = module.qualname(node)
             parent = module.parents.get(node)
             whole = f"{name}.{parent.attr}" if isinstance(parent, ast.Attribute) else ""
             if name and whole not in _REMOVED:
-                yield from _report(module, node, name, _REMOVED.get(name, ("", "", ""))[2])
+                yield from _report(module, node, name)
 
 
-def _report(module: Module, node: ast.ImportFrom | ast.Attribute, name: str, same: str) -> Iterator[Finding]:
+def _report(module: Module, node: ast.ImportFrom | ast.Attribute, name: str) -> Iterator[Finding]:
     if name not in _REMOVED or module.is_guarded(node):
         return
     if isinstance(node, ast.ImportFrom) and name == "jax.experimental.maps" and _uses(module, node):
         return  # each use is reported, with its own cure
-    since, cure, _ = _REMOVED[name]
+    since, cure, same = _REMOVED[name]
     edits: tuple[Edit, ...] = ()
     if same and isinstance(node, ast.Attribute) and not name.startswith("jax.experimental.maps"):
         edits = (module.replace(node, same), *module.import_edit("import jax"))
