@@ -244,6 +244,13 @@ CASES = (
         (("fold_in", "key"), ("pmean", "loss"), ("pmean", "grads")),
         {"result": WHOLE},
     ),
+    Case(
+        "batchnorm.py::train_step",
+        "example_inputs",
+        {"state": WHOLE, "images": BATCH, "labels": BATCH},
+        (("pmean", "loss"), ("pmean", "grads")),  # the layer itself sees to its statistics
+        {"result": WHOLE},
+    ),
 )
 
 

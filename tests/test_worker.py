@@ -77,7 +77,7 @@ def load(session, folder):
         line=5,
         name="scale",
         devices=session.devices,
-        axis_names=[],
+        collectives=False,
         in_place=True,
     )
 

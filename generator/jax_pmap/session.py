@@ -305,7 +305,7 @@ class Session:
                 for file, line in frames:
                     path = Path(file)
                     if not INSTALLED.search(file) and path.parent != self._worker and path.is_file():
-                        return Span(_from_root(file, self.directory), int(line))
+                        return Span(shown_file(file, self.directory), int(line))
         return None
 
     def _out_of_memory(self, doing: str, span: Span | None) -> Refusal:
@@ -390,13 +390,13 @@ def error_span(error: Answer, directory: Path, source: Source | None = None) -> 
                 return Span(source.shown_path, int(line))
     for file, line, _ in reversed(frames):
         if not INSTALLED.search(file):
-            return Span(_from_root(file, directory), int(line))
+            return Span(shown_file(file, directory), int(line))
     if error.get("file") and not error["file"].startswith("<"):
-        return Span(_from_root(error["file"], directory), int(error["line"] or 0))
+        return Span(shown_file(error["file"], directory), int(error["line"] or 0))
     return None
 
 
-def _from_root(file: str, directory: Path) -> str:
+def shown_file(file: str, directory: Path) -> str:
     """`file` as reports name it: from the project root, or absolute where it is outside."""
     root = project_root(directory.absolute())
     path = Path(file)

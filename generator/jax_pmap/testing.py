@@ -10,6 +10,7 @@ import numpy as np
 
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.worker import arguments
+from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.prove import (
     Rounding,
     Trial,
@@ -46,7 +47,7 @@ def assert_parallel_equal(
 
     Args:
         parallel: the multi-device function.
-        reference: the single-device function.
+        reference: the single-device function; an axis that it synchronises over is bound to one device.
         *args: example arguments, the whole batch, different on every share.
         counts: device counts to run on; None for those of 2, 3, 4 and 8 that there are devices for and that
             divide the batch. A function that was mapped over chosen devices takes one count: ``counts=[8]``.
@@ -71,6 +72,7 @@ def assert_parallel_equal(
         )
     _refuse_repeats(asked[-1], args, kwargs)
     given = bool(jax.config.jax_enable_x64)
+    reference = _on_one_device(reference)
     eps, draws = _rounding(reference, args, kwargs)
     wide_args, wide_kwargs = arguments.to_float64((args, kwargs))
 
@@ -91,6 +93,11 @@ def assert_parallel_equal(
                 got = parallel(*values[0], **values[1])
                 jax.block_until_ready(got)
                 _compare(got, want.results[0], allowed[0], count)
+
+
+def _on_one_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    one = OneDevice()
+    return lambda *args, **kwargs: one.run(lambda: function(*args, **kwargs))
 
 
 def _named(values: tuple[Any, Any]) -> dict[str, Any]:

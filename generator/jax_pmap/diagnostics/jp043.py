@@ -9,7 +9,8 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "At the line shown, every entry of the result depends on other examples of the batch in a "
         "way no sum, mean, max or min over devices can restore: a cumulative sum, a sort, a "
-        "median, a top-k or a roll along the batch."
+        "median, a top-k or a roll along the batch. Or a layer normalises by the statistics of the "
+        "batch, and has not been given the name of the mapped axis."
     ),
     why=(
         "Each device sees only its share. A median of medians is not the median; a cumulative sum "
@@ -21,7 +22,8 @@ DIAGNOSTIC = Diagnostic(
         "If the operation was meant to run along another axis, say so (`axis=1`). If it must see "
         "the whole batch, keep that step in a function of its own on one device and parallelise "
         "the rest; or use `jax.jit` over `NamedSharding`, where the compiler inserts the "
-        "communication."
+        'communication. A layer such as BatchNorm takes an axis name (`axis_name="batch"`), which '
+        "synchronises its statistics."
     ),
     example="""\
 import jax.numpy as jnp

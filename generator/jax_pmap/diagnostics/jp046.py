@@ -12,7 +12,7 @@ DIAGNOSTIC = Diagnostic(
     ),
     why=(
         "For example, `shard_map` needs jax 0.7 or newer, and under `jit` there is no named axis "
-        "for collectives that the function already contains."
+        "for collectives that the function or a layer it calls already contains."
     ),
     cure="Repeat the command with the backend named in the message.",
     example="""\

@@ -7,14 +7,17 @@ DIAGNOSTIC = Diagnostic(
     title="axis name conflict",
     exit_code=1,
     meaning=(
-        "The body already contains collectives over one axis name, and another was asked for or "
-        "the body uses several."
+        "The function already has collectives over one axis name, in its own body or in a layer or "
+        "function it calls, and another was asked for or there are several."
     ),
     why=(
         'A collective only sees the axis it names. Under any other name JAX raises "unbound axis '
         'name", and collectives over several axes need a mesh of several axes.'
     ),
-    cure=("Leave `--axis-name` away: the name in the body is used. If the body mixes names, make them one."),
+    cure=(
+        "Leave `--axis-name` away: the name that is there is used. If the function mixes names, make them "
+        "one."
+    ),
     example="""\
 import jax
 import jax.numpy as jnp

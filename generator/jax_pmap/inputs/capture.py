@@ -81,7 +81,7 @@ def capture(
                 function=text.text,
                 line=text.line,
                 name=target.facts.name,
-                axis_names=sorted({target.axis_name} if target.facts.collectives else set()),
+                collectives=bool(target.facts.collectives),
                 in_place=target.facts.changes_seen,
             )
         except WorkerProblem as problem:

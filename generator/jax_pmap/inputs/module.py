@@ -181,7 +181,7 @@ class _Loader:
             line=text.line,
             name=facts.name,
             devices=session.devices,
-            axis_names=sorted({target.axis_name} if facts.collectives else set()),
+            collectives=bool(facts.collectives),
             in_place=facts.changes_seen,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
 from jax_pmap.options import no_argument
+from jax_pmap.planning.axis import with_axis
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.folds import FOLD, find_folds
+from jax_pmap.planning.layers import named
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.observe import Observation, Observer
@@ -31,6 +34,8 @@ from jax_pmap.session import Session, error_details, error_span, first_line
 COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
 #: Assignments of roles that are observed before giving up.
 CANDIDATES = 4
+#: Assignments that are looked at, with those along which the inputs are too small to be split.
+LOOKED_AT = 12
 #: What observing confirmed: the observation, the static values of each variant, the values that every
 #: static argument was tried with, and the branches that were reached.
 Confirmed: TypeAlias = (
@@ -73,6 +78,8 @@ def find_plan(
     body = Body(function_text(target.parsed))
     finder = RoleFinder(session, target.source, facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
+    target, axis_notes = with_axis(target, whole["axes"], request, session.directory)
+    loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *axis_notes))
     if whole["opaque"]:
         bad = whole["opaque"][0]
         raise refused(
@@ -104,8 +111,9 @@ def find_plan(
     first: Refusal | None = None
     gathering: tuple[Roles, Confirmed] | None = None
     gathered: Roles | None = None
-    for number, roles in enumerate(finder.candidates()):
-        if number >= CANDIDATES:
+    observed = 0
+    for roles in itertools.islice(finder.candidates(), LOOKED_AT):
+        if observed >= CANDIDATES:
             break
         if gathered is not None and not fewer_split(roles, gathered):
             continue
@@ -114,13 +122,14 @@ def find_plan(
             # Of a size that only came up because the likelier one does not trace, nothing is said.
             first = first or (None if finder.trace_error else too_small)
             continue
+        observed += 1
         outcome = _observe_variants(session, target, body, roles, loaded, request, say, saved, mutated)
         if isinstance(outcome, Refusal):
             first = first or outcome
             if request.backend is not Backend.JIT or outcome.code not in COMPILER_CAN:
                 continue
             outcome = _global_view(session, target, roles, loaded, whole, body)
-        elif not depends_on_batch(outcome[0], target.facts):
+        elif not depends_on_batch(outcome[0], target):
             first = first or Refusal(
                 "JP055",
                 f"no output of `{target.facts.name}` depends on the batch, so there is nothing to run in "
@@ -143,7 +152,7 @@ def find_plan(
     if gathering is not None:
         return _plan(target, loaded, request, body, gathering[0], whole, *gathering[1])
     if first is not None:
-        raise RefusalError(first)
+        raise RefusalError(named(session, target, first, finder.statics))
     raise no_batch(session, target, loaded, finder.trace_error)
 
 
@@ -164,11 +173,11 @@ def fewer_split(roles: Roles, other: Roles) -> bool:
     return mine < {(name, *leaf) for name, leaves in other.axes.items() for leaf in leaves.items()}
 
 
-def depends_on_batch(observation: Observation, facts: FunctionFacts) -> bool:
+def depends_on_batch(observation: Observation, target: Target) -> bool:
     """Whether anything in the result was sharded, or had to be made whole."""
     sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
     reduced = any(sync.op != FOLD for sync in observation.syncs)
-    return sharded or bool(reduced or facts.collectives)
+    return sharded or bool(reduced or target.facts.collectives or target.own_axis)
 
 
 def _global_view(
@@ -458,7 +467,7 @@ def minimal(
     observer: Any, roles: Roles, count: int, syncs: tuple[Sync, ...], target: Target
 ) -> tuple[Sync, ...]:
     """Without the collectives that the body's own ones make unnecessary."""
-    if not target.facts.collectives:
+    if not (target.facts.collectives or target.own_axis):
         return syncs
     kept = list(syncs)
     for sync in (sync for sync in syncs if sync.op != FOLD):
@@ -527,7 +536,7 @@ def _plan(
     for name in request.donate:
         if name not in facts.donated_parameters:
             notes.append(f"`{name}` is donated: the arrays passed for it cannot be used again after the call")
-    if not depends_on_batch(observation, facts):
+    if not depends_on_batch(observation, target):
         notes.append(
             "the results are equal, but whether the devices share the work is up to the compiler: no result "
             "is split over them, and the function cannot be written with explicit collectives"

@@ -15,6 +15,8 @@ from jax_pmap.session import Answer, Session, error_details, first_line
 COUNTS = (2, 3, 4, 8)
 #: Chained calls: what a first step gets wrong in the state, a second one shows.
 STEPS = 3
+#: Outputs that a note lists.
+SHOWN = 2
 
 
 def prove(
@@ -49,6 +51,7 @@ def prove(
     name = target.facts.name
     checks: list[Check] = []
     notes: dict[str, None] = {}
+    lost: list[set[str]] = []
     folded = ran_uneven = False
     for variant in observed.variants:
         say(f"proving on {', '.join(map(str, counts))} devices")
@@ -82,6 +85,7 @@ def prove(
             if "failure" in check:
                 raise RefusalError(failure(check, target.facts.span))
             ran_uneven |= bool(check.get("uneven"))
+            lost.append(set(check["noise"]))
             checks.append(check_of(check))
     if remainder != "error" and not ran_uneven:
         raise refused(
@@ -91,6 +95,8 @@ def prove(
             "Leave --remainder out, or give example inputs with a larger batch",
             target.facts.span,
         )
+    if alone := sorted(set.intersection(*lost)):
+        notes[rounding_alone(alone)] = None
     if remainder == "drop":
         notes["of an uneven batch only the first rows are used, as many as the devices share evenly"] = None
     return Evidence(
@@ -144,6 +150,16 @@ def not_tried(skipped: Answer) -> str:
     return (
         f"not on {skipped['devices']} devices: with a batch of {skipped['batch']} the original itself fails "
         f"({error['type']}: {first_line(error['message'])})"
+    )
+
+
+def rounding_alone(paths: Sequence[str]) -> str:
+    """What there is to say of outputs that have no digits of their own."""
+    some = ", ".join(f"`{path}`" for path in paths[:SHOWN])
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return (
+        f"nothing to compare in output {some}{more}: rounding alone, on one device too, as the gradient of a "
+        "bias in front of a normalisation is"
     )
 
 

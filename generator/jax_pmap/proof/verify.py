@@ -30,6 +30,7 @@ from jax_pmap.model import (
     refused,
 )
 from jax_pmap.options import no_argument
+from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.plan import chain
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, no_batch, reference_runs
@@ -121,6 +122,8 @@ class _Verification:
         loaded = load(lead, self.target, self.request, self.say)
         finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
         whole = reference_runs(lead, self.target, finder)
+        notes = axis_notes(self.target, whole["axes"], lead.directory)
+        loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
         self._load_others(loaded, finder.statics)
         best: tuple[int, Roles, dict[str, str]] | None = None
         for number, roles in enumerate(finder.candidates()):

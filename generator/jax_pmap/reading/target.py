@@ -18,6 +18,8 @@ class Target:
     parsed: ParsedSource
     facts: FunctionFacts
     axis_name: str
+    #: Whether it runs only where that axis is bound, which running it tells.
+    own_axis: bool = False
 
 
 def read_target(source: Source, request: Request) -> Target:

@@ -17,8 +17,8 @@ def tolerance(dtype: Any, coarsest: float) -> float:
     return 4096 * max(own, coarsest)
 
 
-def close(left: np.ndarray, right: np.ndarray, rtol: float) -> bool:
-    """Equality up to `rtol` of the larger magnitude; NaN and infinities must agree in place."""
+def close(left: np.ndarray, right: np.ndarray, rtol: float, noise: float = 0.0) -> bool:
+    """Equality up to `rtol` of the larger magnitude, or `noise`; NaN and infinities must agree in place."""
     if left.shape != right.shape:
         return False
     if left.dtype.kind not in "fc":
@@ -31,33 +31,38 @@ def close(left: np.ndarray, right: np.ndarray, rtol: float) -> bool:
     if not finite.any():
         return True
     scale = float(np.max(np.abs(right[finite])))
-    return bool(np.max(np.abs(left[finite] - right[finite])) <= rtol * scale)
+    return bool(np.max(np.abs(left[finite] - right[finite])) <= max(rtol * scale, noise))
 
 
-def candidates(whole: np.ndarray, parts: np.ndarray, coarsest: float) -> set[str]:
-    """Every kind this data allows; `parts` stacks one value a shard on axis 0."""
+def candidates(whole: np.ndarray, parts: np.ndarray, coarsest: float, noise: float = 0.0) -> set[str]:
+    """Every kind this data allows; `parts` stacks one value a shard on axis 0.
+
+    Differences up to `noise` are rounding. What is equal but for that is replicated only where the shards
+    agree to the last bit.
+    """
     count = parts.shape[0]
     if whole.dtype.kind not in "biufc":
         whole, parts = whole.astype(np.float64), parts.astype(np.float64)
     rtol = tolerance(whole.dtype, coarsest)
     found: set[str] = set()
     if parts.shape[1:] == whole.shape:
-        if all(close(part, whole, rtol) for part in parts):
+        one = not noise or all(part.tobytes() == parts[0].tobytes() for part in parts)
+        if one and all(close(part, whole, rtol, noise) for part in parts):
             found.add(REPLICATED)
-        if whole.dtype.kind in "fc" and close(parts.mean(axis=0), whole, rtol):
+        if whole.dtype.kind in "fc" and close(parts.mean(axis=0), whole, rtol, noise):
             found.add("pmean")
-        if whole.dtype.kind != "b" and close(parts.sum(axis=0), whole, rtol):
+        if whole.dtype.kind != "b" and close(parts.sum(axis=0), whole, rtol, noise):
             found.add("psum")
         if whole.dtype.kind != "c":
-            if close(parts.max(axis=0), whole, rtol):
+            if close(parts.max(axis=0), whole, rtol, noise):
                 found.add("pmax")
-            if close(parts.min(axis=0), whole, rtol):
+            if close(parts.min(axis=0), whole, rtol, noise):
                 found.add("pmin")
     elif parts.ndim == whole.ndim + 1:
         for axis, size in enumerate(parts.shape[1:]):
             if size * count == whole.shape[axis]:
                 joined = np.concatenate(list(parts), axis=axis)
-                if close(joined, whole, rtol):
+                if close(joined, whole, rtol, noise):
                     found.add(f"sharded {axis}")
     return found
 

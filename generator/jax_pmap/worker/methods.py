@@ -1,5 +1,6 @@
 """What the generator can ask of the worker."""
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -12,10 +13,11 @@ from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
 from .examples import describe, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
+from .one_device import OneDevice
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
-from .tracing import precision, trace
+from .tracing import find_layers, precision, trace
 
 
 def forget(request: Answer) -> Answer:
@@ -51,7 +53,7 @@ def load_target(request: Answer) -> Answer:
     # What was found out of another target in this worker holds no more.
     TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
-    TARGET.axis_names = request["axis_names"]
+    TARGET.collectives, TARGET.one_device = request["collectives"], OneDevice()
     TARGET.in_place, TARGET.mutated = request["in_place"], ()
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
@@ -83,7 +85,8 @@ def capture_call(request: Answer) -> Answer:
     """
     call = capture.run(request)
     TARGET.call, TARGET.module, TARGET.trials = call, call.module, {}
-    TARGET.x64, TARGET.axis_names = call.x64, request["axis_names"]
+    TARGET.collectives, TARGET.one_device = request["collectives"], OneDevice()
+    TARGET.x64 = call.x64
     TARGET.in_place, TARGET.mutated = request["in_place"], ()
     define_target(request)
     TARGET.data = [arguments.bind(TARGET.signature, call.args, call.kwargs)]
@@ -148,25 +151,34 @@ def observe_code(request: Answer) -> Answer:
                 recorder,
                 TARGET.signature,
                 packed,
-                TARGET.bound,
+                TARGET.one_device.run,
             )
             try:
-                TARGET.whole[key] = observe.record(
-                    compiled, recorder, [Packed(v, statics).leaves for v in data]
-                )
+                recorded = observe.record(compiled, recorder, [Packed(v, statics).leaves for v in data])
             except MemoryError:
                 raise
             except BaseException as error:
                 raise Problem(
                     "reference", summary(error), error=describe_exception(error, "<jax-pmap")
                 ) from error
-        recorder.most = count * observe.largest(TARGET.whole[key][0])
+
+            @functools.cache
+            def measured() -> list[list[float]]:
+                eps = TARGET.eps["float64" if wide else "given"]
+                moved = [arguments.jitter(v, statics, eps, SEED + i) or v for i, v in enumerate(data)]
+                return observe.rounding_noise(
+                    compiled, recorded[1], [Packed(v, statics).leaves for v in moved]
+                )
+
+            TARGET.whole[key] = recorded, measured
+        whole, noise = TARGET.whole[key]
+        recorder.most = count * observe.largest(whole[0])
         try:
             sharded = function(request["code"], request["around"])
             parts = observe.shard_run(
                 sharded, recorder, TARGET.signature, data, axes, statics, request["axis_name"], count
             )
-            if not TARGET.axis_names:
+            if not TARGET.collectives:
                 observe.note_varying(
                     sharded,
                     recorder,
@@ -184,21 +196,25 @@ def observe_code(request: Answer) -> Answer:
             return {
                 "raised": describe_exception(error, hide="_jax_pmap"),
                 "last": points[-1] if points else None,
-                "events": observe.compare_numbers(TARGET.whole[key], recorder.events, count),
+                "events": observe.compare_numbers(whole, recorder.events, count),
             }
         share = None
         if request["measure"]:
             reference = function(request["reference_code"], request["reference_around"])
             share = observe.share_of_work(
-                reference, sharded, TARGET.signature, data[0], axes, statics, request["axis_name"], count
+                reference,
+                sharded,
+                TARGET.signature,
+                data[0],
+                axes,
+                statics,
+                request["axis_name"],
+                count,
+                TARGET.one_device.run,
             )
-    coarsest = min(TARGET.eps["float64" if wide else "given"], 2e-2 / 4096)
-    whole = TARGET.whole[key]
-    return {
-        "share": share,
-        "events": observe.compare(whole, parts, count, coarsest, request["results"]),
-        "reached": sorted(set(whole[2]) | set(parts[2])),
-    }
+        coarsest = min(TARGET.eps["float64" if wide else "given"], 2e-2 / 4096)
+        events = observe.compare(whole, parts, count, coarsest, request["results"], noise)
+    return {"share": share, "events": events, "reached": sorted(set(whole[2]) | set(parts[2]))}
 
 
 def survey_draws(request: Answer) -> Answer:
@@ -212,7 +228,7 @@ def survey_draws(request: Answer) -> Answer:
     furnish(scope, request["around"], {observe.RECORDER: marker})
     fn: Callable[..., Any] = TARGET.define(request["code"], "<jax-pmap>", request["name"], scope)
     with prove.x64(TARGET.x64):
-        whole = draws.whole_program(TARGET.fn, TARGET.signature, values, statics, TARGET.bound)
+        whole = draws.whole_program(TARGET.fn, TARGET.signature, values, statics, TARGET.one_device.run)
         try:
             return draws.survey(
                 whole, fn, marker, TARGET.signature, values, axes, statics, request["axis_name"], count
@@ -250,7 +266,7 @@ def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
         x64=TARGET.x64,
         draws=TARGET.draws,
         repeat=TARGET.draws and not request.get("global_view", True),
-        own_axes=bool(TARGET.axis_names),
+        own_axes=TARGET.collectives,
         settled=(*request["statics"], *left_out),
     )
     TARGET.trials = {key: proving.Trials(question)}
@@ -342,7 +358,7 @@ def search_inputs(request: Answer) -> Answer:
 
     with prove.x64(TARGET.x64):
         answer: Answer = guess.find_inputs(
-            lambda *args, **kwargs: TARGET.bound(lambda: TARGET.fn(*args, **kwargs)),
+            lambda *args, **kwargs: TARGET.one_device.run(lambda: TARGET.fn(*args, **kwargs)),
             namespaces=[vars(TARGET.module), TARGET.fn.__globals__],
             **request,
         )
@@ -358,6 +374,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "inputs_from_specs": inputs_from_specs,
     "search_inputs": search_inputs,
     "trace": trace,
+    "layers": find_layers,
     "precision": precision,
     "observe": observe_code,
     "draws": survey_draws,

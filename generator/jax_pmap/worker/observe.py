@@ -135,6 +135,34 @@ def run_shards(
 
 
 Recorded = tuple[list[dict[str, Any]], list[list[np.ndarray]], list[int]]
+#: For every set of leaves, how far each array is off by rounding alone; measured when it is asked for.
+Noise = Callable[[], list[list[float]]]
+#: How many times the change by a jitter counts as rounding.
+SLACK = 64.0
+
+
+def rounding_noise(
+    compiled: Callable[..., list[np.ndarray]],
+    arrays: Sequence[Sequence[np.ndarray]],
+    jittered: Sequence[Sequence[Any]],
+) -> list[list[float]]:
+    """How far the `arrays` that a function gave are off by rounding alone.
+
+    The gradient of a bias in front of a normalisation is zero, and comes out as what rounding leaves of
+    numbers that cancel: of no size of its own to compare with. Inputs changed by a rounding, those of
+    `jittered`, give another such remainder.
+    """
+
+    def moved(one: np.ndarray, other: np.ndarray) -> float:
+        if one.dtype.kind not in "fc" or one.shape != other.shape:
+            return 0.0
+        apart = np.abs(one - other)
+        return SLACK * float(np.max(apart, initial=0.0, where=np.isfinite(apart)))
+
+    return [
+        [moved(one, other) for one, other in zip(given, compiled(leaves), strict=True)]
+        for given, leaves in zip(arrays, jittered, strict=True)
+    ]
 
 
 def record(
@@ -146,7 +174,7 @@ def record(
 
 
 def compare(
-    whole: Recorded, parts: Recorded, count: int, coarsest: float, results: Sequence[int]
+    whole: Recorded, parts: Recorded, count: int, coarsest: float, results: Sequence[int], noise: Noise
 ) -> list[dict[str, Any]]:
     """Kinds of every leaf of every event, in the order of execution.
 
@@ -172,13 +200,23 @@ def compare(
             answer["leaves"] = []
         else:
             answer["leaves"] = [
-                leaf_kind(left, right, whole[1], parts[1], count, coarsest)
+                leaf_kind(left, right, whole[1], parts[1], count, coarsest, noise)
                 for left, right in zip(others[occurrence]["leaves"], event["leaves"], strict=False)
             ]
+            settle(answer["leaves"])
             if event["point"] in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
         out.append(answer)
     return out
+
+
+def settle(leaves: Sequence[dict[str, Any]]) -> None:
+    """Where rounding hides which reduction a leaf needs, take that of the leaves beside it."""
+    sure = [leaf["kind"] for leaf in leaves if "allowed" not in leaf and leaf["kind"] in kinds.PARTIAL]
+    for leaf in leaves:
+        allowed = leaf.pop("allowed", ())
+        if leaf["kind"] in allowed:
+            leaf["kind"] = next((kind for kind in sure if kind in allowed), leaf["kind"])
 
 
 def compare_numbers(whole: Recorded, events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -192,7 +230,7 @@ def compare_numbers(whole: Recorded, events: list[dict[str, Any]], count: int) -
         same_form = seen and len(seen[0]["leaves"]) == len(event["leaves"])
         if same_form and all("value" in leaf for leaf in (*seen[0]["leaves"], *event["leaves"])):
             leaves = [
-                leaf_kind(left, right, [], [], count, 0.0)
+                leaf_kind(left, right, [], [], count, 0.0, list)
                 for left, right in zip(seen[0]["leaves"], event["leaves"], strict=True)
             ]
             out.append({"point": event["point"], "occurrence": 0, "leaves": leaves})
@@ -211,6 +249,7 @@ def leaf_kind(
     parts: list[list[np.ndarray]],
     count: int,
     coarsest: float,
+    noise: Noise,
 ) -> dict[str, Any]:
     """Kind of one leaf: `left` from the whole batch, `right` from the shards."""
     answer = {
@@ -220,14 +259,24 @@ def leaf_kind(
         "dtype": left.get("dtype", ""),
     }
     if "index" in left and "index" in right:
-        found: list[set[str] | None] = []
-        for one, many in zip(whole, parts, strict=False):
-            value = one[left["index"]]
-            if found and value.dtype.kind in "fc" and not np.isfinite(value).all():
-                found.append(None)  # Perturbed data left the function's domain: no statement.
-            else:
-                found.append(kinds.candidates(value, many[right["index"]], coarsest))
+
+        def judged(noise: Sequence[Sequence[float]]) -> list[set[str] | None]:
+            found: list[set[str] | None] = []
+            for index, (one, many) in enumerate(zip(whole, parts, strict=False)):
+                value = one[left["index"]]
+                if found and value.dtype.kind in "fc" and not np.isfinite(value).all():
+                    found.append(None)  # Perturbed data left the function's domain: no statement.
+                else:
+                    off = noise[index][left["index"]] if noise else 0.0
+                    found.append(kinds.candidates(value, many[right["index"]], coarsest, off))
+            return found
+
+        found = judged(())
         answer["kind"] = kinds.agree(found)
+        if answer["kind"] == kinds.VARYING and whole[0][left["index"]].dtype.kind in "fc":
+            found = judged(noise())
+            answer["kind"] = kinds.agree(found)
+            answer["allowed"] = sorted(kinds.common(found) & set(kinds.PARTIAL))
         if answer["kind"] in ("pmax", "pmin") and constant([one[left["index"]] for one in whole]):
             # What is clipped on all data has a maximum and a minimum by chance.
             answer["kind"] = kinds.VARYING
@@ -283,6 +332,7 @@ def share_of_work(
     statics: Sequence[str],
     axis_name: str,
     count: int,
+    wrap: Any,
 ) -> float:
     """The part of the work of `whole`, on the whole batch, that `part` does on each of `count` devices."""
     packed = Packed(values, statics)
@@ -298,7 +348,7 @@ def share_of_work(
         in_axes=tuple(in_axes),
         devices=jax.devices()[:count],
     )
-    alone = jax.make_jaxpr(lambda given: run(whole, packed, given))(packed.leaves)
+    alone = jax.make_jaxpr(lambda given: wrap(lambda: run(whole, packed, given)))(packed.leaves)
     return work(jax.make_jaxpr(mapped)(*leaves).jaxpr) / max(work(alone.jaxpr), 1.0)
 
 

@@ -270,9 +270,12 @@ def run_parallel(
 
     Returns ``{"error", "tolerance"}`` of the leaf that came closest to its bound, both
     relative to its largest element, or in ``"failure"`` the first difference found (of a value, with
-    the two arrays under ``"values"``).
+    the two arrays under ``"values"``). Under ``"noise"`` are the paths of leaves that are rounding alone
+    in every step: their bound is as large as they are.
     """
     worst, closest = (0.0, 0.0), -1.0
+    compared: set[str] = set()
+    noise: dict[str, None] = {}
     values = trial.values[0]
     for step, want in enumerate(trial.results):
         try:
@@ -310,13 +313,18 @@ def run_parallel(
                         "want": repr(right.ravel()[:4].tolist()),
                     }
                 }
+            if scale and bound >= scale:
+                noise[path] = None
+                continue
+            compared.add(path)
             if bound and error / bound > closest:
                 closest, worst = error / bound, (error / (scale or 1.0), bound / (scale or 1.0))
         differ = replicas(leaves)
         if differ:
             return {"failure": {**differ, "step": step}}
         values = feed(values, got if on_devices else to_host(got), chain)
-    return {"error": worst[0], "tolerance": worst[1]}
+    lost = [path for path in noise if path not in compared]
+    return {"error": worst[0], "tolerance": worst[1], "noise": lost}
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

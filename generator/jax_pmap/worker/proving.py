@@ -58,7 +58,7 @@ class Question:
     draws: bool
     #: Whether those are drawn by a generator that gives one device and several equal ones.
     repeat: bool = False
-    #: Whether the reference itself uses a mapped axis.
+    #: Whether collectives stand in the reference's own text.
     own_axes: bool = False
     #: Arguments whose numbers are never changed.
     settled: tuple[str, ...] = ()

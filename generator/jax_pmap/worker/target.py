@@ -10,6 +10,7 @@ import jax
 from . import arguments, load, observe, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .call import Call
+from .one_device import OneDevice
 from .server import Answer
 
 
@@ -22,11 +23,13 @@ class Target:
         self.call: Call | None = None
         self.fn: Callable[..., Any] = lambda: None
         self.signature = inspect.signature(self.fn)
-        self.axis_names: list[str] = []
+        #: Whether collectives stand in its own text.
+        self.collectives = False
+        self.one_device = OneDevice()
         self.x64 = False
         #: Argument values by parameter name, one dict for each set of inputs.
         self.data: list[Values] = []
-        self.whole: dict[str, observe.Recorded] = {}
+        self.whole: dict[str, tuple[observe.Recorded, observe.Noise]] = {}
         self.eps: dict[str, float] = {}
         #: The same by output.
         self.rounding: dict[str, prove.Rounding] = {}
@@ -52,32 +55,12 @@ class Target:
             return load.define(source, filename, name, namespace)
         return self.call.define(source, filename, name, namespace)
 
-    def bound(self, body: Callable[[], Any]) -> Any:
-        """Run `body` with the axes of its own collectives bound to one device."""
-        if not self.axis_names:
-            return body()
-
-        made: list[Callable[[Sequence[Any]], Any]] = []
-
-        def run(_: Any) -> list[Any]:
-            arrays, again = arguments.held_apart(body())
-            made.append(again)
-            return arrays
-
-        fn: Callable[..., Any] = run
-        for name in self.axis_names:
-            fn = jax.vmap(fn, axis_name=name, axis_size=1, in_axes=None)
-        out = fn(0)
-        for _ in self.axis_names:
-            out = jax.tree.map(lambda x: x[0], out)
-        return made[-1](out)
-
     def reference(self, values: Values) -> Any:
         """The target on the whole batch, on one device, uncompiled.
 
         With the arguments it changes in place, where there are any: ``(result, (model, optimizer))``.
         """
-        return self.bound(lambda: self.with_changes(self.fn, values))
+        return self.one_device.run(lambda: self.with_changes(self.fn, values))
 
     def with_changes(self, fn: Callable[..., Any], values: Values) -> Any:
         """Call `fn` with `values`, and hand out beside its result what it may change in place."""

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, prove
+from . import arguments, layers, prove
 from .arguments import Packed
 from .server import Answer, Problem, describe_exception, summary, text_of
 from .target import TARGET, leaf_axes
@@ -32,7 +32,7 @@ def needs_number(error: BaseException) -> bool:
 def trace(request: Answer) -> Answer:
     """Whether the reference can be traced with the batch leaves cut to `size` rows (null: uncut).
 
-    Answers with the shapes and the containers of the result.
+    Answers with the shapes and the containers of the result, and with the axes that have to be bound.
     """
     axes, statics = leaf_axes(request), request["statics"]
     values = TARGET.values(request.get("overrides", {}))
@@ -54,7 +54,8 @@ def trace(request: Answer) -> Answer:
             }
     if request.get("size") is None:
         TARGET.mutated = tuple(change["name"] for change in extra["mutated"])
-    return {"traced": True, "out": out, **extra}
+    needed = [{"name": name, "error": error} for name, error in TARGET.one_device.axes.items()]
+    return {"traced": True, "out": out, "axes": needed, **extra}
 
 
 def traced(packed: Packed) -> tuple[list[Answer], Answer]:
@@ -81,7 +82,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
                         mutated[name] = jax.tree.structure(value) == before[name][1]
             return out
 
-        out = TARGET.bound(body)
+        out = TARGET.one_device.run(body)
         kept = arguments.kept_parts(out, {name: given[name] for name, _ in packed.fixed})
         flat = jax.tree.leaves(out)
         constant = arguments.constant_leaves(out, [path for path, _ in kept])
@@ -114,6 +115,21 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
         for name, same_structure in mutated.items()
     ]
     return table, extra
+
+
+def find_layers(request: Answer) -> Answer:
+    """Layers that normalise by the batch they see; see `layers.find`."""
+    values = TARGET.values({})
+    packed = Packed(values, request["statics"])
+    with prove.x64(TARGET.x64):
+        rows = layers.find(
+            lambda: jax.eval_shape(
+                lambda leaves: arguments.held_apart(TARGET.reference(packed.unpack(leaves)))[0], packed.leaves
+            ),
+            values,
+            frozenset(TARGET.one_device.axes),
+        )
+    return {"layers": rows}
 
 
 def eps_of_input(leaf: Any) -> float:

@@ -1,0 +1,85 @@
+"""A layer that normalises by its batch, as the reason why a function cannot be split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jax_pmap.model import Refusal, Span
+from jax_pmap.reading.target import Target
+from jax_pmap.session import INSTALLED, Answer, Session, WorkerProblem, shown_file
+
+#: Layers that a message names.
+SHOWN = 2
+
+
+def named(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> Refusal:
+    """The refusal with the layer in it that couples the examples, where a library's layer does.
+
+    Args:
+        session: the worker that has the target.
+        target: the target.
+        refusal: what was found to couple the examples.
+        statics: arguments that are constants.
+
+    Returns:
+        JP043 if such a layer is called in the place that `refusal` names, else `refusal` itself.
+    """
+    if refusal.code != "JP043" or refusal.span is None:
+        return refusal
+    try:
+        found = session.ask("layers", "looking for layers", statics=statics)["layers"]
+    except WorkerProblem:
+        return refusal
+    rows = [row for row in found if passes(row, refusal.span, target, session.directory)]
+    if not rows:
+        return refusal
+    first = rows[0]
+    names = list(dict.fromkeys(f"`{row['path']}`" for row in rows if row["path"]))
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    place = called_at(first, session.directory)
+    known = [first["layer"], *([place] if place else [])]
+    layers = f"{', '.join(names[:SHOWN])}{more} ({', '.join(known)})" if names else ", ".join(known)
+    return Refusal(
+        "JP043",
+        f"{layers}: the layer normalises by mean and variance of the batch it sees, and on a device that is "
+        f"the device's share: {why(first)}",
+        f"{way_out(first, target.axis_name)}. Or --backend jit, where statistics are those of the whole "
+        "batch as it is",
+        refusal.span,
+    )
+
+
+def passes(row: Answer, span: Span, target: Target, directory: Path) -> bool:
+    """Whether a call was come to by way of `span`; the function as a whole is a way to all of them."""
+    if span == target.facts.span:
+        return True
+    return any(
+        shown_file(file, directory) == span.file and span.line <= line <= max(span.end_line, span.line)
+        for file, line, _ in row["frames"]
+    )
+
+
+def called_at(row: Answer, directory: Path) -> str:
+    """``FILE:LINE`` of the user's code that calls a layer."""
+    for file, line, _ in reversed(row["frames"]):
+        if not INSTALLED.search(file) and Path(file).is_file():
+            return f"{shown_file(file, directory)}:{line}"
+    return ""
+
+
+def why(row: Answer) -> str:
+    """Why a layer is not synchronised."""
+    if row["mapped"]:
+        axes = ", ".join(repr(axis) for axis in row["axes"])
+        return f"its axis {axes} is that of a map inside the function"
+    return f"it has no `{row['axis']}`"
+
+
+def way_out(row: Answer, axis_name: str) -> str:
+    """What to write, in the library's own words."""
+    if not row["mapped"]:
+        return f'Write `{row["axis"]}="{axis_name}"` where the layer is made, and the devices average them'
+    name = axis_name if axis_name not in row["axes"] else "devices"
+    both = ", ".join(f'"{axis}"' for axis in (*row["axes"], name))
+    return f"Write `{row['axis']}=({both})` where the layer is made, and the devices average them too"

@@ -1,0 +1,167 @@
+"""Layers that normalise by the batch: synchronised over the axis they name, or named in the refusal."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jax_pmap import pipeline
+from jax_pmap.model import Backend, Generated, Refusal, Request
+from jax_pmap.worker import kinds, observe
+
+pytest.importorskip("flax")
+pytest.importorskip("haiku")
+pytest.importorskip("equinox")
+
+OTHERS = """
+    import equinox as eqx
+    import haiku as hk
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from flax import nnx
+
+    x = np.random.default_rng(0).normal(size=(24, 3)).astype("f")
+    net = hk.transform_with_state(lambda x: hk.BatchNorm(True, True, 0.9)(x, is_training=True))
+
+
+    def haiku_step(params, state, x):
+        y, state = net.apply(params, state, None, x)
+        return jnp.mean(y**2, axis=0), state
+
+
+    def haiku_inputs():
+        return *net.init(jax.random.key(0), x), x
+
+
+    def nnx_step(layers, x):
+        return jnp.mean(layers[0](x) ** 2, axis=0)
+
+
+    def nnx_inputs():
+        return nnx.List([nnx.BatchNorm(3, use_running_average=False, rngs=nnx.Rngs(0))]), x
+
+
+    def equinox_step(layer, state, x):
+        over_rows = jax.vmap(layer, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+        y, state = over_rows(x, state)
+        return jnp.mean(y**2, axis=0), state
+
+
+    def equinox_inputs(axis_name="batch"):
+        return *eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name, mode="batch"), x
+
+
+    def two_axes():
+        return equinox_inputs(("batch", "devices"))
+
+
+    def three_axes():
+        return equinox_inputs(("batch", "devices", "hosts"))
+"""
+
+#: Arguments that are split and that are not: one assignment is enough to look at.
+ROLES = {
+    "train_step": (("images", "labels"), ("state",)),
+    "evaluate": (("images", "labels"), ("state",)),
+    "haiku_step": (("x",), ("params", "state")),
+    "nnx_step": (("x",), ("layers",)),
+    "equinox_step": (("x",), ("layer", "state")),
+}
+
+Ask = Callable[..., Generated | Refusal]
+
+
+@pytest.fixture(scope="module")
+def ask(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Generate from the example, or from a file with the other libraries, all in one worker."""
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copy(repository / "examples" / "batchnorm.py", folder)
+    (folder / "pyproject.toml").write_text("")
+    (folder / "others.py").write_text(textwrap.dedent(OTHERS))
+
+    def request(target: str, inputs: str, **options: object) -> Request:
+        return Request(
+            target,
+            inputs=f"{target.partition('::')[0]}::{inputs}",
+            directory=folder,
+            python=Path(sys.executable),
+            **options,
+        )
+
+    with pipeline.start(request("others.py::nnx_step", "nnx_inputs")) as session:
+
+        def ask(*words: str, **options: object) -> Generated | Refusal:
+            session.renew()
+            shard, replicate = ROLES[words[0].partition("::")[2]]
+            asked = request(*words, shard=shard, replicate=replicate, **options)
+            return pipeline.generate(asked, session=session)
+
+        yield ask
+
+
+def refused(answer: Generated | Refusal, code: str) -> str:
+    """Reason and hint of a refusal that has to have `code`."""
+    assert isinstance(answer, Refusal)
+    assert answer.code == code, answer.reason
+    return f"{answer.reason} -> {answer.hint}"
+
+
+def test_a_layer_without_axis_is_named_with_the_way_out(ask: Ask) -> None:
+    said = refused(ask("batchnorm.py::train_step", "example_without_axis"), "JP043")
+    assert "`BatchNorm_0` (flax.linen.BatchNorm, batchnorm.py:31)" in said
+    assert 'Write `axis_name="batch"` where the layer is made' in said
+    assert "--backend jit" in said
+    said = refused(ask("others.py::haiku_step", "haiku_inputs", axis_name="i"), "JP043")
+    assert "`batch_norm` (haiku.BatchNorm, others.py:10)" in said
+    assert 'Write `cross_replica_axis="i"`' in said
+    said = refused(ask("others.py::nnx_step", "nnx_inputs"), "JP043")
+    assert "`layers[0]` (flax.nnx.BatchNorm, others.py:23)" in said
+    # Its own vmap binds the one axis: the devices need another.
+    said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP043")
+    assert "`layer` (equinox.nn.BatchNorm, others.py:32)" in said
+    assert 'Write `axis_name=("batch", "devices")`' in said
+
+
+def test_the_axis_of_a_layer_is_that_of_the_plan(ask: Ask) -> None:
+    said = refused(ask("batchnorm.py::train_step", "example_inputs", axis_name="i"), "JP048")
+    assert "over the axis 'batch', not 'i'" in said
+    assert "--axis-name batch" in said
+    said = refused(ask("batchnorm.py::train_step", "example_inputs", backend=Backend.JIT), "JP046")
+    assert "--backend pmap" in said
+    said = refused(ask("others.py::equinox_step", "three_axes"), "JP048")
+    assert "several axes, 'devices', 'hosts'" in said
+    answer = ask("others.py::equinox_step", "two_axes", backend=Backend.SHARD_MAP)
+    assert isinstance(answer, Generated)
+    assert answer.evidence is not None and answer.evidence.proved
+    assert answer.plan.axis_name == "devices"
+    assert any('only inside a map over the axis "devices" (line 32' in note for note in answer.plan.notes)
+
+
+def test_running_averages_need_no_axis(ask: Ask) -> None:
+    answer = ask("batchnorm.py::evaluate", "example_inputs")
+    assert isinstance(answer, Generated)
+    assert len(answer.plan.syncs) == 1
+    assert answer.plan.notes == ()
+
+
+def test_what_cancels_is_compared_by_the_size_of_its_rounding() -> None:
+    """The gradient of a bias in front of a normalisation: nothing but rounding, on shards as on the whole."""
+    random = np.random.default_rng(0)
+    whole = 1e-17 * random.normal(size=3)
+    parts = random.normal(size=(4, 3))
+    parts += whole + 1e-17 - parts.mean(axis=0)
+    assert kinds.agree([kinds.candidates(whole, parts, 2e-16)]) == kinds.VARYING
+    allowed = kinds.candidates(whole, parts, 2e-16, noise=1e-15)
+    assert {"pmean", "psum"} <= allowed and kinds.REPLICATED not in allowed
+    # Averaged, the copies are one to the last bit; those that are not still have to be.
+    assert kinds.REPLICATED in kinds.candidates(whole, np.stack([whole + 1e-17] * 4), 2e-16, noise=1e-15)
+    assert kinds.REPLICATED not in kinds.candidates(whole, parts * 1e-17, 2e-16, noise=1e-15)
+    # Which reduction it is, the gradients beside it tell.
+    leaves = [{"kind": "pmean", "allowed": sorted(allowed)}, {"kind": "psum"}]
+    observe.settle(leaves)
+    assert [leaf["kind"] for leaf in leaves] == ["psum", "psum"]
