@@ -177,7 +177,7 @@ def _is_harmless(module: Module, mappings: Mappings, name: str, call: ast.Call) 
     )
 
 
-def returned_reduction(module: Module, mappings: Mappings, made: Gradients) -> ast.Call | None:
+def returned_reduction(module: Module, made: Gradients) -> ast.Call | None:
     """The `psum` or `pmean` that the differentiated function returns as its value, or None."""
     if made.loss is None:
         return None

@@ -63,7 +63,7 @@ def file_names(tree: ast.Module, source: Source) -> FileNames:
         bound = bound_names(_head(statement))
         others |= bound
         for name in bound:
-            assigned.setdefault(name, []).append(_value(statement, name))
+            assigned.setdefault(name, []).append(_value(statement))
     for node in ast.walk(tree):
         if isinstance(node, ast.Global):
             others.update(node.names)
@@ -102,7 +102,7 @@ def _head(statement: ast.stmt) -> list[ast.AST]:
     return heads
 
 
-def _value(statement: ast.stmt, name: str) -> ast.expr | None:
+def _value(statement: ast.stmt) -> ast.expr | None:
     if isinstance(statement, ast.Assign):
         target = statement.targets[0]
         if len(statement.targets) == 1 and isinstance(target, ast.Name):

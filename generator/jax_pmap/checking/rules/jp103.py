@@ -92,7 +92,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         if mapping.function is None or mapping.axis is not None or not mapping.is_jax_pmap:
             continue
         function = mapping.function.node
-        if len(mappings.of(function)) != 1 or _is_mapped_around(module, mappings, mapping):
+        if len(mappings.of(function)) != 1 or _is_mapped_around(mappings, mapping):
             continue
         bound = {other.axis for other in mappings.all if function in module.ancestors(other.node)}
         if any(not isinstance(axis, str | None) for axis in bound):
@@ -114,7 +114,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         )
 
 
-def _is_mapped_around(module: Module, mappings: Mappings, mapping: Mapping) -> bool:
+def _is_mapped_around(mappings: Mappings, mapping: Mapping) -> bool:
     """Whether another map may be around this one, and bind the name."""
     assert mapping.function is not None
     return any(

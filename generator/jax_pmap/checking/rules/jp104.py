@@ -156,7 +156,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 or _elsewhere(module, mappings, made, function)
             ):
                 continue
-            if returned_reduction(module, mappings, made) is not None:
+            if returned_reduction(module, made) is not None:
                 continue  # JP105
             name = sorted(made.names)[0]
             axis = f'"{mapping.axis}"' if isinstance(mapping.axis, str) else '"batch"'

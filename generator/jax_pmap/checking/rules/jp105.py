@@ -95,7 +95,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             continue
         seen.add(mapping.function.node)
         for made in gradients(module, mappings, mapping.function.node):
-            reduction = returned_reduction(module, mappings, made)
+            reduction = returned_reduction(module, made)
             if reduction is None or made.lost:
                 continue
             name = (module.qualname(reduction.func) or "psum").rpartition(".")[2]

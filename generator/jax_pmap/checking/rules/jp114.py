@@ -71,7 +71,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 and type(node.slice.value) is int
             ):
                 name = node.value
-                if isinstance(name, ast.Name) and _is_stacked(module, mappings, name, whole=True):
+                if isinstance(name, ast.Name) and _is_stacked(module, mappings, name):
                     yield _finding(module, node, module.source(name))
         elif (
             isinstance(node, ast.Call)
@@ -86,7 +86,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 and isinstance(function.body.value, ast.Name)
                 and isinstance(function.body.slice, ast.Constant)
                 and function.body.slice.value == 0
-                and _is_stacked(module, mappings, tree, whole=False)
+                and _is_stacked(module, mappings, tree)
             ):
                 yield _finding(module, node, tree.id)
 
@@ -102,15 +102,8 @@ def _finding(module: Module, node: ast.expr, name: str) -> Finding:
     )
 
 
-def _is_stacked(module: Module, mappings: Mappings, name: ast.Name, *, whole: bool) -> bool:
-    """Whether everything `name` is assigned in its function comes from one pmap with stacked outputs.
-
-    Args:
-        module: the module.
-        mappings: its mappings.
-        name: the name.
-        whole: the name itself must hold the result, not one of several results.
-    """
+def _is_stacked(module: Module, mappings: Mappings, name: ast.Name) -> bool:
+    """Whether everything `name` is assigned in its function comes from one pmap with stacked outputs."""
     around = module.enclosing_function(name) or module.tree
     made = False
     for node in ast.walk(around):
@@ -125,13 +118,13 @@ def _is_stacked(module: Module, mappings: Mappings, name: ast.Name, *, whole: bo
             )
             if not direct and not part:
                 continue
-            if not _from_pmap(module, mappings, node.value):
+            if not _from_pmap(mappings, node.value):
                 return False
             made = True
     return made
 
 
-def _from_pmap(module: Module, mappings: Mappings, value: ast.expr) -> bool:
+def _from_pmap(mappings: Mappings, value: ast.expr) -> bool:
     if not isinstance(value, ast.Call):
         return False
     mapping = mappings.pmap_at(value.func)
