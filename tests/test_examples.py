@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from jax_pmap.cli import main
+
+pytest_plugins = ["warm"]
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,19 @@ CASES = (
 )
 
 
+@pytest.fixture
+def in_examples(warm: None, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in examples/; one worker takes them all, as it does under `check`."""
+    monkeypatch.chdir(repository / "examples")
+
+
+def asked(*words: str) -> tuple[int, dict]:
+    """The exit code of the command line and its report."""
+    answer = CliRunner().invoke(main, [*words, "--python", sys.executable, "--output-format", "json"])
+    assert answer.stdout, answer.stderr
+    return answer.exit_code, json.loads(answer.stdout)
+
+
 def jax_pmap(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in examples/, as an installed one would be."""
     path = os.pathsep.join(filter(None, [str(repository / "generator"), os.environ.get("PYTHONPATH")]))
@@ -272,15 +290,12 @@ def role(leaf: dict) -> str:
     return leaf["role"] if leaf["axis"] is None else f"{leaf['role']} {leaf['axis']}"
 
 
+@pytest.mark.usefixtures("in_examples")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.target)
-def test_examples_are_proved_with_the_expected_plan(case: Case, repository: Path) -> None:
+def test_examples_are_proved_with_the_expected_plan(case: Case) -> None:
     file = case.target.partition("::")[0]
-    answer = jax_pmap(
-        repository, "gen", case.target, "--inputs", f"{file}::{case.inputs}", "--output-format", "json"
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    report = json.loads(answer.stdout)
-    assert report["status"] == "proved"
+    code, report = asked("gen", case.target, "--inputs", f"{file}::{case.inputs}")
+    assert (code, report["status"]) == (0, "proved"), report["refusal"]
     assert {check["devices"] for check in report["evidence"]["checks"]} == {2, 3, 4, 8}
 
     plan = report["plan"]
@@ -295,6 +310,7 @@ def test_examples_are_proved_with_the_expected_plan(case: Case, repository: Path
     assert case.outputs.keys() - {"result"} <= outputs.keys()
 
 
+@pytest.mark.usefixtures("in_examples")
 @pytest.mark.parametrize(
     ("file", "function", "inputs"),
     [("metrics.py", "ranks", "inputs_ranks"), ("ranking.py", "discounted_gain", "example_inputs")],
@@ -303,10 +319,8 @@ def test_a_rank_over_the_batch_is_refused_with_its_line(
     repository: Path, file: str, function: str, inputs: str
 ) -> None:
     words = ("gen", f"{file}::{function}", "--inputs", f"{file}::{inputs}")
-    answer = jax_pmap(repository, *words, "--output-format", "json")
-    assert answer.returncode == 1
-    report = json.loads(answer.stdout)
-    assert report["status"] == "refused"
+    code, report = asked(*words)
+    assert (code, report["status"]) == (1, "refused")
     assert report["code"] is None
     assert report["refusal"]["code"] == "JP043"
     line = (repository / "examples" / file).read_text().splitlines()[report["refusal"]["span"]["line"] - 1]

@@ -1,0 +1,55 @@
+"""One worker for many commands: what they answer must not depend on how old its process is.
+
+`check` proves file after file in one worker; a test that is not about processes can do the same, and
+spares the time that a new interpreter needs to import jax and what the user's module imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from jax_pmap import pipeline
+from jax_pmap.model import RefusalError, Request
+from jax_pmap.session import Session
+
+
+class Kept:
+    """A worker that the end of a command leaves running, unless it ended badly."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.usable = True
+
+    def __enter__(self) -> Session:
+        return self.session
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: object) -> None:
+        limits = ("JP009", "JP010", "JP011", "JP012")
+        if value is not None and not (isinstance(value, RefusalError) and value.refusal.code not in limits):
+            self.usable = False
+            self.session.close()
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """Give the commands that a module runs in this process one worker for each way to start it."""
+    start = pipeline._session
+    kept: dict[object, Kept] = {}
+
+    def session(request: Request, devices: int | None = None) -> Session | Kept:
+        if request.run is not None:  # a program starts in a process that has run nothing else
+            return start(request, devices)
+        key = (request.python, request.directory, request.timeout, request.memory, request.devices, devices)
+        if key in kept and kept[key].usable:
+            kept[key].session.renew()
+        else:
+            kept[key] = Kept(start(request, devices))
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "_session", session)
+        yield
+    for each in kept.values():
+        each.session.close()
