@@ -141,10 +141,7 @@ def write_code(path: Path, code: str, *, force: bool = False, newline: str = "\n
     new = (bom + _plain(code).replace("\n", ending)).encode()
     if status and old == new:
         return
-    try:
-        _replace(real, new, status)
-    except OSError as error:
-        _refuse_os(path, error)
+    _replace(path, real, new, status)
 
 
 def write_text(path: Path, data: bytes) -> None:
@@ -156,10 +153,7 @@ def write_text(path: Path, data: bytes) -> None:
     real, status, old = _writable(path, True)
     if old == data:
         return
-    try:
-        _replace(real, data, status)
-    except OSError as error:
-        _refuse_os(path, error)
+    _replace(path, real, data, status)
 
 
 def replace_text(source: Source, text: str) -> None:
@@ -183,10 +177,7 @@ def replace_text(source: Source, text: str) -> None:
             f"`{source.shown_path}` changed while jax-pmap was at work.",
             "Run the same command again.",
         )
-    try:
-        _replace(real, new, status)
-    except OSError as error:
-        _refuse_os(source.path, error)
+    _replace(source.path, real, new, status)
 
 
 def check_writable(path: Path, *, force: bool = False) -> None:
@@ -254,7 +245,15 @@ def _check_ours(path: Path, old: bytes) -> None:
         )
 
 
-def _replace(real: Path, data: bytes, status: os.stat_result | None) -> None:
+def _replace(path: Path, real: Path, data: bytes, status: os.stat_result | None) -> None:
+    """Put `data` at `real`, which `path` leads to; JP016 where the system does not let us."""
+    try:
+        _replace_at_once(real, data, status)
+    except OSError as error:
+        _refuse_os(path, error)
+
+
+def _replace_at_once(real: Path, data: bytes, status: os.stat_result | None) -> None:
     """Put `data` at `real` in one step, by way of a temporary file beside it."""
     temporary = real.with_name(f".jax-pmap-{secrets.token_hex(8)}.tmp")
     # Not `tempfile`: it makes files only their owner can read, instead of asking the umask.

@@ -81,6 +81,8 @@ class RoleFinder:
         self.keys: set[tuple[str, int]] = set()
         #: The least batch that the proof can be run on.
         self.enough = request.devices.number or LARGEST_COUNT
+        #: Arguments that a gradient is taken of.
+        self.differentiated = {name for call in facts.gradient_calls for name in call.of}
         self.statics = self._statics()
         self._flags()
         self._keys()
@@ -191,13 +193,12 @@ class RoleFinder:
                     self.why.setdefault(name, "a PRNG key")
 
     def _leaves(self) -> list[_Leaf]:
-        differentiated = {name for call in self.facts.gradient_calls for name in call.of}
         out = []
         unknown = 0
         for name, argument in self.described.items():
             if name in self.statics:
                 continue
-            if name in differentiated:
+            if name in self.differentiated:
                 data = 0.0
                 self.why.setdefault(name, "a gradient is taken of it")
             elif name.lower() in STATE_NAMES and not (
@@ -205,7 +206,7 @@ class RoleFinder:
                 name.lower() == "b" and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
             ):
                 # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
-                data = 0.3 if differentiated and name not in self.facts.returned_names else 0.0
+                data = 0.3 if self.differentiated and name not in self.facts.returned_names else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 data = 1.0
             elif name in self.facts.returned_names:
@@ -223,7 +224,15 @@ class RoleFinder:
 
     def candidates(self) -> Iterator[Roles]:
         """Assignments that trace with fewer rows, the likeliest first, none twice."""
-        seen: set[str] = set()
+        seen: set[frozenset[tuple[tuple[str, int], int]]] = set()
+
+        def is_new(chosen: dict[tuple[str, int], int]) -> bool:
+            mark = frozenset(chosen.items())
+            if not chosen or mark in seen:
+                return False
+            seen.add(mark)
+            return True
+
         for chosen in self._assignments():
             for name, axis in self.facts.pmap_in_axes:
                 for leaf in self.leaves:
@@ -232,25 +241,18 @@ class RoleFinder:
                             chosen.pop((name, leaf.index), None)
                         elif len(leaf.shape) > axis:
                             chosen.setdefault((name, leaf.index), axis)
-            if not chosen or repr(sorted(chosen.items())) in seen:
+            if not is_new(chosen):
                 continue
-            seen.add(repr(sorted(chosen.items())))
             sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
             if len(sizes) > 1 or not self._traces(chosen):
                 continue
             self.found = True
             yield self._roles(chosen)
             loose = self._loose(chosen)
-            if loose:
-                tied = {place: axis for place, axis in chosen.items() if place not in loose}
-                if tied and repr(sorted(tied.items())) not in seen:
-                    seen.add(repr(sorted(tied.items())))
-                    yield self._roles(tied)
-                for place in sorted(loose):
-                    fewer = {other: axis for other, axis in chosen.items() if other != place}
-                    if fewer and repr(sorted(fewer.items())) not in seen:
-                        seen.add(repr(sorted(fewer.items())))
-                        yield self._roles(fewer)
+            for left_out in [loose, *({place} for place in sorted(loose))]:
+                fewer = {place: axis for place, axis in chosen.items() if place not in left_out}
+                if is_new(fewer):
+                    yield self._roles(fewer)
 
     def _shape(self, place: tuple[str, int]) -> tuple[int, ...]:
         return tuple(self.described[place[0]]["leaves"][place[1]]["shape"])
@@ -336,14 +338,13 @@ class RoleFinder:
 
         One too small for the proof stays only as the likeliest of all, to be refused as such.
         """
-        differentiated = {name for call in self.facts.gradient_calls for name in call.of}
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
         score: dict[int, float] = {}
         for leaf in leaves:
             for axis, size in enumerate(leaf.shape):
                 if size >= 2:
                     weight = (leaf.data + 0.01) * AXIS_WEIGHTS[min(axis, 3)]
-                    if axis and leading.get(size, leaf.argument) not in (leaf.argument, *differentiated):
+                    if axis and leading.get(size, leaf.argument) not in (leaf.argument, *self.differentiated):
                         # [T, B, D] beside a carried state of [B, H]: the batch leads there.
                         weight *= 2
                     score[size] = score.get(size, 0.0) + weight

@@ -17,6 +17,8 @@ import os
 import re
 import sys
 import traceback
+import types
+from collections.abc import Callable
 from typing import Any
 
 #: ``print(x)  # Output: (4, 5)``
@@ -76,26 +78,35 @@ class Page:
 
     def step(self, statement: ast.stmt, expected: bool) -> tuple[str, BaseException | None]:
         """Run one statement; what it printed, and the error it raised."""
+
+        def compiled() -> types.CodeType:
+            code: types.CodeType = compile(
+                ast.Module([statement], []), self.path, "exec", flags=self.flags, dont_inherit=True
+            )
+            self.flags |= code.co_flags & FUTURE
+            return code
+
         for _ in range(len(self.known) + 1):
-            output = io.StringIO()
-            try:
-                code = compile(
-                    ast.Module([statement], []), self.path, "exec", flags=self.flags, dont_inherit=True
-                )
-                self.flags |= code.co_flags & FUTURE
-                with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
-                    exec(code, self.namespace)
-                return output.getvalue(), None
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                if expected:
-                    return output.getvalue(), error
-                if self.import_known(statement, error):
-                    continue
+            output, error = self.executed(compiled)
+            if error is None or expected:
+                return output, error
+            if not self.import_known(statement, error):
                 self.note(statement, error)
-                return output.getvalue(), error
+                return output, error
         return "", None
+
+    def executed(self, compiled: Callable[[], types.CodeType]) -> tuple[str, BaseException | None]:
+        """Compile and run code; what it printed, and the error that this raised."""
+        output = io.StringIO()
+        try:
+            code = compiled()
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
+                exec(code, self.namespace)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return output.getvalue(), error
+        return output.getvalue(), None
 
     def import_known(self, statement: ast.stmt, error: BaseException) -> bool:
         """Import what everybody imports and the page forgot, and say so."""
@@ -195,16 +206,8 @@ class Page:
 
     def example(self, source: str, line: int) -> tuple[str, BaseException | None]:
         """One example: what it printed, the value of an expression included."""
-        output = io.StringIO()
-        try:
-            code = compile("\n" * (line - 1) + source, self.path, "single", self.flags, True)
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
-                exec(code, self.namespace)
-            return output.getvalue(), None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return output.getvalue(), error
+        text = "\n" * (line - 1) + source
+        return self.executed(lambda: compile(text, self.path, "single", self.flags, True))
 
 
 #: Flags of `from __future__` imports, which hold for the blocks that follow.
