@@ -21,6 +21,7 @@ from jax_pmap.planning.folds import FOLD, find_folds
 from jax_pmap.planning.layers import named
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.mutation import check_mutation
+from jax_pmap.planning.no_batch import no_batch, with_enclosed
 from jax_pmap.planning.observe import Observation, Observer
 from jax_pmap.planning.plan import chain, is_literal, plain_constants, plan_arguments, plan_outputs
 from jax_pmap.planning.roles import RoleFinder, Roles
@@ -152,7 +153,8 @@ def find_plan(
     if gathering is not None:
         return _plan(target, loaded, request, body, gathering[0], whole, *gathering[1])
     if first is not None:
-        raise RefusalError(named(session, target, first, finder.statics))
+        first = with_enclosed(session, target, named(session, target, first, finder.statics))
+        raise RefusalError(first)
     raise no_batch(session, target, loaded, finder.trace_error)
 
 
@@ -615,28 +617,3 @@ def _notes(arguments: tuple[Argument, ...], syncs: Sequence[Sync]) -> list[str]:
         ops = " and ".join(f"jax.lax.{op}" for op in extremes)
         notes.append(f"{ops} may drop a NaN that jnp.max and jnp.min would return; the proof has none in it")
     return notes
-
-
-def no_batch(session: Session, target: Target, loaded: Loaded, error: dict[str, Any]) -> RefusalError:
-    """The refusal of inputs without a batch; `error` is the one of tracing with fewer rows, if any."""
-    shapes = ", ".join(
-        f"{leaf['path']} {tuple(leaf['shape'])}"
-        for argument in loaded.described
-        for leaf in argument["leaves"]
-    )
-    where = error_span(error, session.directory, target.source) if error else None
-    why = ""
-    if error:
-        said = error["message"].strip()
-        if not said and where is not None and where.file == target.source.shown_path:
-            # What a bare assert asks for stands in the file alone.
-            said = f"`{target.parsed.lines[where.line - 1].strip()}`"
-        why = f" (with fewer rows: {error['type']}{f': {first_line(said)}' if said else ''})"
-    return refused(
-        "JP040",
-        f"no axis was found along which the inputs of `{target.facts.name}` can be split{why}: "
-        + (shapes or "no arrays"),
-        ("Take sizes from shapes, or name the batch" if error else "Name it")
-        + ": --shard NAME or --shard NAME:AXIS",
-        where or target.facts.span,
-    )

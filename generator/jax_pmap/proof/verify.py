@@ -31,9 +31,10 @@ from jax_pmap.model import (
 )
 from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import axis_notes
+from jax_pmap.planning.no_batch import no_batch
 from jax_pmap.planning.plan import chain
 from jax_pmap.planning.roles import RoleFinder, Roles
-from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, no_batch, reference_runs
+from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, reference_runs
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.prove import COUNTS, STEPS, check_of, not_tried, steps_into
 from jax_pmap.reading.target import Target, read_target

@@ -470,15 +470,17 @@ def _print_source(span: Span, console: Console) -> None:
     """``--> file:line:column`` and, where the file can be read, its line with carets under the span."""
     file, number = _file_and_line(span)
     margin = " " * len(str(number))
-    console.print((f"{margin}--> {_clean(file)}:{number}:{span.column + 1}", "cyan"))
     lines = _file_lines(span.file) or []
+    source = lines[span.line - 1] if 0 < span.line <= len(lines) else ""
+    # A span that knows no more than the line begins with the statement on it.
+    start = max(span.column, len(source) - len(source.lstrip())) if source.strip() else span.column
+    console.print((f"{margin}--> {_clean(file)}:{number}:{start + 1}", "cyan"))
     if not 0 < span.line <= len(lines):
         return
-    source = lines[span.line - 1]
     # Carets are placed by what is shown: tabs become blanks, wide characters take two cells.
-    before = _visible(source[: span.column])
-    end = span.end_column if span.end_line == span.line and span.end_column > span.column else len(source)
-    marked = _visible(source[span.column : end], cell_len(before))
+    before = _visible(source[:start])
+    end = span.end_column if span.end_line == span.line and span.end_column > start else len(source)
+    marked = _visible(source[start:end], cell_len(before))
     after = _visible(source[end:])
     room = max(console.width - len(margin) - 4, 20)
     indent = len(before) - len(before.lstrip())

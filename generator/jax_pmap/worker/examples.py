@@ -152,3 +152,29 @@ def hashable(value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def enclosed_arrays(request: Answer) -> Answer:
+    """The arrays that the target reads besides its arguments: ``{"expressions": source of each, dotted}``.
+
+    Names are those of the namespace the target runs in; what stands for an argument, as ``self.x``, is
+    looked up in the example.
+    """
+    space = {**TARGET.namespace(), **(TARGET.data[0] if TARGET.data else {})}
+    found = []
+    for expression in request["expressions"]:
+        head, *rest = expression.split(".")
+        value = space.get(head)
+        try:
+            for name in rest:
+                value = inspect.getattr_static(value, name)
+            leaves = jax.tree.leaves(value)
+            paths = arguments.leaf_paths(value)
+        except (AttributeError, TypeError, ValueError):
+            continue
+        found += [
+            {"path": expression + path, "name": expression, "shape": list(leaf.shape)}
+            for path, leaf in zip(paths, leaves, strict=False)
+            if arguments.category(leaf) == "array"
+        ]
+    return {"arrays": found}

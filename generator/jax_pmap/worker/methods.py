@@ -11,7 +11,7 @@ import jax
 from . import arguments, capture, donation, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
-from .examples import describe, inputs_from_callable, inputs_from_specs
+from .examples import describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
 from .one_device import OneDevice
 from .server import Answer, Problem, describe_exception, summary
@@ -373,6 +373,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "inputs_from_callable": inputs_from_callable,
     "inputs_from_specs": inputs_from_specs,
     "search_inputs": search_inputs,
+    "enclosed_arrays": enclosed_arrays,
     "trace": trace,
     "layers": find_layers,
     "precision": precision,

@@ -1,0 +1,118 @@
+"""JP040: no axis to split, and where the batch is instead."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections import Counter
+from typing import Any
+
+from jax_pmap.inputs.load import Loaded
+from jax_pmap.model import Refusal, RefusalError, refused
+from jax_pmap.reading.definition import statements
+from jax_pmap.reading.scopes import bound_names, own_nodes, parameters
+from jax_pmap.reading.target import Target
+from jax_pmap.session import Answer, Session, error_span, first_line
+
+#: Rows from which on an array may be a batch.
+ROWS = 8
+#: Arrays that a message names.
+SHOWN = 4
+
+
+def no_batch(session: Session, target: Target, loaded: Loaded, error: dict[str, Any]) -> RefusalError:
+    """The refusal of inputs without a batch; `error` is the one of tracing with fewer rows, if any."""
+    shapes = ", ".join(
+        f"{leaf['path']} {tuple(leaf['shape'])}"
+        for argument in loaded.described
+        for leaf in argument["leaves"]
+    )
+    where = error_span(error, session.directory, target.source) if error else None
+    why = ""
+    if error:
+        said = error["message"].strip()
+        if not said and where is not None and where.file == target.source.shown_path:
+            # What a bare assert asks for stands in the file alone.
+            said = f"`{target.parsed.lines[where.line - 1].strip()}`"
+        why = f" (with fewer rows: {error['type']}{f': {first_line(said)}' if said else ''})"
+    reason = f"no axis was found along which the inputs of `{target.facts.name}` can be split{why}: "
+    reason += shapes or "no arrays"
+    hint = f"{'Take sizes from shapes, or name the batch' if error else 'Name it'}: --shard NAME or "
+    hint += "--shard NAME:AXIS"
+    if enclosed := enclosed_arrays(session, target):
+        reason += f". It also reads {_listed(target, enclosed)}, no arguments of it"
+        hint = f"If that is the batch: {_pass_it(target, enclosed)}. If not: {hint[0].lower()}{hint[1:]}"
+    return refused("JP040", reason, hint, where or target.facts.span)
+
+
+def with_enclosed(session: Session, target: Target, refusal: Refusal) -> Refusal:
+    """`refusal`, and what else may be the batch: arrays with the same number of rows around the function."""
+    enclosed = enclosed_arrays(session, target)
+    if len(enclosed) < 2:
+        return refusal
+    said = f"`{target.facts.name}` also reads {_listed(target, enclosed)}, no arguments of it. If that is "
+    said += f"the batch: {_pass_it(target, enclosed)}"
+    return dataclasses.replace(refusal, details=(*refusal.details, said))
+
+
+def enclosed_arrays(session: Session, target: Target) -> list[Answer]:
+    """Arrays around the target, or of its object, that may be a batch by their rows.
+
+    Where some have the same number of rows, as inputs and labels have, those.
+    """
+    facts = target.facts
+    read = {
+        f"{facts.receiver}.{node.attr}": None
+        for node in ast.walk(target.parsed.definition)
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == facts.receiver
+    }
+    names = [*facts.closure_names, *facts.module_names, *sorted(read)]
+    arrays = session.ask("enclosed_arrays", "looking for the batch", expressions=names)["arrays"]
+    arrays = [row for row in arrays if row["shape"] and row["shape"][0] >= ROWS]
+    rows, many = next(iter(Counter(row["shape"][0] for row in arrays).most_common(1)), (0, 0))
+    return [row for row in arrays if many == 1 or row["shape"][0] == rows]
+
+
+def _listed(target: Target, arrays: list[Answer]) -> str:
+    """``"`x` (24, 3) and `y` (24,) of line 7"``."""
+    words = []
+    for row in arrays[:SHOWN]:
+        line = _line_of(target, row["name"])
+        at = f" of line {line}" if line else ""
+        words.append(f"`{row['path']}` {tuple(row['shape'])}{at}")
+    if len(arrays) > SHOWN:
+        words.append(f"{len(arrays) - SHOWN} more")
+    return ", ".join(words[:-1]) + f"{' and ' if words[1:] else ''}{words[-1]}"
+
+
+def _pass_it(target: Target, arrays: list[Answer]) -> str:
+    """What to type to have the batch as an argument."""
+    known = {parameter.arg for parameter in parameters(target.parsed.definition.args)}
+    names = [row["name"].rpartition(".")[2] for row in arrays[:SHOWN]]
+    made = ", ".join([*(p.arg for p in parameters(target.parsed.definition.args)), *dict.fromkeys(names)])
+    if known & set(names):
+        return "pass it as an argument"
+    return f"make it an argument, `def {target.facts.name}({made})`, and pass it where that is called"
+
+
+def _line_of(target: Target, name: str) -> int | None:
+    """The line where a name around the target, or an attribute of its object, gets its value."""
+    for outer in reversed((target.parsed.tree, *target.parsed.enclosing)):
+        if "." in name and isinstance(outer, ast.ClassDef):
+            found = [
+                node.lineno
+                for node in ast.walk(outer)
+                if isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and ast.unparse(node) == name
+            ]
+            return found[0] if found else None
+        if "." in name or isinstance(outer, ast.ClassDef):
+            continue
+        if not isinstance(outer, ast.Module) and name in {p.arg for p in parameters(outer.args)}:
+            return outer.lineno
+        for statement, _ in statements(outer.body):
+            if not isinstance(statement, ast.FunctionDef | ast.ClassDef) and name in bound_names([statement]):
+                stores = [n for n in own_nodes([statement]) if isinstance(n, ast.Name) and n.id == name]
+                return stores[0].lineno
+    return None
