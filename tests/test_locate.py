@@ -407,11 +407,6 @@ def test_a_file_that_cannot_be_imported_names_no_package(project, file, name):
     ("name", "reason", "hint"),
     [
         ("Trainer", "is a class", "`train.py::Trainer.step` or `train.py::Trainer.__call__`"),
-        ("fast_step", "`jax.jit(train_step)`", "`train.py::train_step`"),
-        ("faster", "is a variable", "`train.py::train_step`"),
-        ("alias", "is a variable", "`losses.py::masked`"),
-        ("dotted", "is a variable", "`losses.py::masked`"),
-        ("double", "is a lambda", "`def double(x, y=1): return ...`"),
         ("tx", "is a variable", "calls it"),
         ("grad", "`jax.grad(train_step)`", "calls it"),
         ("Trainer.rate", "is a variable", "calls it"),
@@ -424,6 +419,113 @@ def test_other_kinds(training, name, reason, hint):
         assert hint in refusal.hint
         assert refusal.span.file == "train.py"
         assert refusal.span.line > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "calls"),
+    [
+        ("fast_step", ("train.py", "train_step"), 1),
+        ("faster", ("train.py", "train_step"), 2),
+        ("alias", ("losses.py", "masked"), 0),
+        ("dotted", ("losses.py", "masked"), 1),
+    ],
+)
+def test_names_that_stand_for_a_function(training, name, place, calls):
+    for target in (f"train.py::{name}", f"train:{name}", name):
+        source = locate(target, training)
+        assert pick(source) == place
+        assert (source.binding.qualname, len(source.binding.calls)) == (name, calls)
+
+
+BINDINGS = """
+import jax
+import equinox as eqx
+from functools import partial
+
+def _update(cfg, w, x): return w
+
+update = jax.jit(partial(_update, cfg), donate_argnums=0)
+if FAST:
+    either = jax.jit(_update)
+else:
+    either = partial(_update, None)
+if FAST:
+    unclear = jax.jit(_update)
+else:
+    unclear = other
+wrapped = jax.vmap(_update)
+
+def make(model, tx):
+    @jax.jit
+    def step(w, x): return w
+    def test(w, x): return w
+    if model is None:
+        return step, eqx.filter_jit(test)
+    return step, test
+
+def make_one(flag):
+    def one(x): return x
+    def two(x): return x
+    if flag:
+        return one
+    return two
+
+train, evaluate = make(None, None)
+first = make(None, None)[0]
+some = make_one(True)
+scores = jax.jit(
+    lambda w, x: (  # rows
+        x @ w), donate_argnums=(0,)
+)
+
+class Base:
+    def _base(self, x): return x
+
+class Agent(Base):
+    def __init__(self):
+        self.update = jax.jit(self._update, static_argnums=1)
+        self.based = self._base
+        self.lam = jax.jit(lambda x: x)
+        self.step = eqx.filter_jit(partial(self._update, 3))
+        def inner(x): return x
+        self.inner = inner
+
+    def _update(self, mode, x): return x
+
+agent = Agent()
+act = jax.jit(agent._update)
+"""
+
+
+def test_assignments_are_followed_to_one_function(write):
+    project = write(b=BINDINGS)
+
+    def behind(name):
+        source = locate(f"b.py::{name}", project)
+        return source.qualname, source.binding.positional, source.binding.live
+
+    assert behind("update") == ("_update", ("cfg",), True)
+    assert locate("b.py::update", project).binding.calls[0][2] == 1  # donate_argnums counts behind `cfg`
+    assert behind("either")[0] == "_update"
+    assert behind("train") == behind("first") == ("make.step", (), True)
+    assert behind("evaluate") == ("make.test", (), True)
+    assert behind("Agent.update") == ("Agent._update", (), False)
+    assert locate("b.py::Agent.update", project).binding.calls[0][2] == 1
+    assert behind("Agent.based") == ("Base._base", (), False)
+    assert behind("Agent.step") == ("Agent._update", ("3",), False)
+    assert behind("Agent.inner")[0] == "Agent.__init__.inner"
+    assert behind("act") == ("Agent._update", (), True)
+    for name in ("unclear", "wrapped", "some", "Agent.lam"):
+        assert name in refused(f"b.py::{name}", project, "JP004").reason
+    assert "`b.py::make_one.one` or `b.py::make_one.two`" in refused("b.py::some", project, "JP004").hint
+    # A lambda is read as a def, with every other line where it was.
+    source = locate("scores", project)
+    old, new = source.file_text.splitlines(), source.text.splitlines()
+    assert source.file_text == BINDINGS
+    assert len(old) == len(new)
+    assert next(a for a, b in zip(old, new, strict=True) if a != b) == "scores = jax.jit("
+    assert "def scores(w, x): return (" in source.text
+    assert refused("b.py::unclear", project, "JP004").span.line == 16
 
 
 @pytest.mark.parametrize(
@@ -455,8 +557,9 @@ def test_imports_are_followed_through_packages(write):
         a="from pkg import two as f\nimport pkg.deep\ng = pkg.deep.zero\nimport pkg.core as c\nh = c.one\n",
         loop="from loop import f\n",
     )
-    for name in "fgh":
-        assert "`pkg/deep.py::zero`" in refused(f"a.py::{name}", project, "JP004").hint
+    assert "`pkg/deep.py::zero`" in refused("a.py::f", project, "JP004").hint
+    for name in "gh":
+        assert pick(locate(f"a.py::{name}", project)) == ("pkg/deep.py", "zero")
     assert "`pkg/deep.py::zero`" in refused("pkg:two", project, "JP004").hint
     refused("loop.py::f", project, "JP004")
 

@@ -103,7 +103,6 @@ def test_a_file_outside_the_project(several, tmp_path):
         ("total", "JP003", ("other.py::total", "train.py::total")),
         ("train.py::Trainer", "JP004", ("`Trainer` is a class", "train.py:15:")),
         ("train.py::RATE", "JP004", ("`RATE`", "train.py:28:")),
-        ("train.py::fast_scale", "JP004", ("`fast_scale`", "train.py::scale")),
         ("package/steps.py::RATE", "JP004", ("`RATE`", ".rates")),
         ("broken.py::f", "JP005", ("broken.py:2:",)),
         ("broken:f", "JP005", ("broken.py:2:",)),
@@ -139,3 +138,72 @@ def test_a_refusal_in_json(several):
     document = json.loads(result.stdout)
     assert document["schema_version"]
     assert "JP002" in result.stdout
+
+
+ASSIGNED = """
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Config(NamedTuple):
+    rate: float = 0.1
+
+
+cfg = Config()
+
+
+def _update(cfg, w, batch, steps):
+    for _ in range(steps):
+        w = w - cfg.rate * jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(w)
+    return w
+
+
+update = jax.jit(partial(_update, cfg), static_argnums=2, donate_argnames="w")
+
+
+def make_train_step(scale, rate):
+    def loss_fn(w, x, mask):
+        return scale * ((x @ w) ** 2 * mask).sum() / mask.sum()
+
+    def train_step(rate, w, x, mask):
+        loss, grad = jax.value_and_grad(loss_fn)(w, x, mask)
+        return w - rate * grad, loss
+
+    return jax.jit(partial(train_step, rate))
+
+
+train_step = make_train_step(2.0, 0.1)
+
+
+def inputs():
+    return jnp.ones(3), jax.random.normal(jax.random.key(0), (24, 3)), 2
+"""
+
+
+def test_a_name_that_partial_and_jit_give(project):
+    project.write("train.py", ASSIGNED)
+    result = project.run("gen", "train.py::update", "--inputs", "train.py::inputs", "-o", "fast.py")
+    assert result.exit_code == 0, result.stderr
+    assert "the function is `train.py::_update`, called with `cfg`" in result.words
+    assert "static under jit" in result.words
+    assert "w (donated)" in result.words
+    text = (project.folder / "fast.py").read_text()
+    assert "# Source: train.py::update " in text
+    assert "\nfrom train import cfg\n" in text
+    assert text.endswith("\n\n\nupdate = functools.partial(_update, cfg)\n")
+
+
+def test_a_step_that_a_factory_makes_at_the_top_of_its_file(project):
+    path = project.write("train.py", ASSIGNED)
+    words = ("--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--arg", "mask=mask[24]")
+    result = project.run("gen", "train.py::train_step", *words, "--in-place")
+    assert result.exit_code == 0, result.stderr
+    assert "8 devices" in result.words
+    text = path.read_text()
+    # The mask is summed inside the loss beside the step, and everything else stays.
+    assert "jax.lax.psum(mask.sum(), axis_name=AXIS)" in text
+    assert "return jax.jit(partial(train_step, rate))" in text
+    assert "def train_step(rate, w, x, mask):" in text

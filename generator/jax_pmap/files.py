@@ -165,7 +165,7 @@ def replace_text(source: Source, text: str) -> None:
     """
     real, status, old = _writable(source.path, True)
     try:
-        before = source.text.encode(source.encoding)
+        before = source.file_text.encode(source.encoding)
         new = text.encode(source.encoding)
     except UnicodeEncodeError as error:
         _refuse(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import difflib
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from jax_pmap import sources
+from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.others import Others
 from jax_pmap.locating.paths import exists, import_name, made_by_us
 from jax_pmap.locating.project import Candidate, File, Project
@@ -64,18 +66,19 @@ class _Search:
         #: Whether a variable, a class or an import will do.
         self.any_object = any_object
         self.project = Project(directory)
-        self.others = Others(self.project)
+        self.bindings = Bindings(self.project)
+        self.others = Others(self.project, self.bindings)
 
     def run(self) -> Source:
         if "::" in self.target:
             file, _, name = self.target.partition("::")
             qualname = self._qualname(name, f"{file}::FUNC")
-            return self._source(self._function(self._file(file, qualname), qualname), qualname)
+            return self._source(self._file(file, qualname), qualname)
         if ":" in self.target:
             module, _, name = self.target.rpartition(":")
             qualname = self._qualname(name, f"{module}:FUNC")
             path, root = self._module(module, qualname)
-            return self._source(self._function(path, qualname), qualname, module, root)
+            return self._source(path, qualname, module, root)
         return self._bare()
 
     def _qualname(self, name: str, form: str) -> str:
@@ -181,14 +184,33 @@ class _Search:
             self.project.several(found, f"function `{qualname}`")
         if found:
             path, qualname = found[0].path, found[0].qualname
-            return self._source(self._function(path, qualname), qualname)
+            return self._source(path, qualname)
         if self.any_object:
             bound = self._assigned(qualname)
             if len(bound) > 1:
                 self.project.several(bound, f"variable `{qualname}`")
             if bound:
-                return self._source(self.project.read(bound[0].path), qualname)
+                return self._source(bound[0].path, qualname)
+        elif behind := self._behind(qualname):
+            if len(behind) > 1:
+                self.project.several(behind, f"variable `{qualname}`")
+            return self._source(behind[0].path, qualname)
         self._not_found(qualname)
+
+    def _behind(self, qualname: str) -> list[Candidate]:
+        """Files of the project where an assignment of the name stands for a function."""
+        found = []
+        last = re.escape(qualname.rpartition(".")[2].encode())
+        mentioned = re.compile(rb"\b" + last + rb"\s*[=:,]")
+        for path in self.project.python_files():
+            data = sources.read_bytes(path)
+            if data is None or not mentioned.search(data) or made_by_us(data):
+                continue
+            with contextlib.suppress(RefusalError):
+                source = self.bindings.behind(self.project.parsed(path, data), qualname)
+                if source is not None and source.binding is not None:
+                    found.append(Candidate(path, qualname, source.binding.span.line))
+        return found
 
     def _assigned(self, name: str) -> list[Candidate]:
         """Files of the project that assign `name` at their top."""
@@ -257,15 +279,25 @@ class _Search:
         if imports:
             raise imports[0]
 
-    def _function(self, path: Path, qualname: str) -> File:
-        """The parsed file, after making sure that `qualname` is one function in it."""
+    def _source(self, path: Path, qualname: str, module: str = "", root: Path | None = None) -> Source:
+        """The source of `qualname` in the file at `path`, whose `module` was typed as from `root`.
+
+        A name that an assignment gives to one function stands for that function.
+        """
         file = self.project.read(path)
         if self.any_object and binding_of(file.tree.body, qualname.partition(".")[0]) is not None:
-            return file
+            return self._as_typed(self._plain(file, qualname), module, root)
         try:
             if not self.any_object:
                 self._check_one(file, qualname)
             chain = find(file.tree, qualname)
+            if chain is None and not self.any_object:
+                behind = self.bindings.behind(file, qualname)
+                if behind is not None:
+                    self._check_one(self.project.read(behind.path), behind.qualname)
+                    same = behind.path == path
+                    behind = dataclasses.replace(behind, target=self.target)
+                    return self._as_typed(behind, module, root) if same else behind
             if chain is None or isinstance(chain[-1], ast.ClassDef):
                 self.others.refuse(file, qualname)
                 self._missing_function(file, qualname)
@@ -274,7 +306,7 @@ class _Search:
             refuse(
                 "JP005", reason, "Move the function to a file of its own.", Span(self.project.shown(path), 1)
             )
-        return file
+        return self._as_typed(self._plain(file, qualname), module, root)
 
     def _check_one(self, file: File, qualname: str) -> None:
         """JP003 where which definition is live depends on a condition."""
@@ -324,11 +356,8 @@ class _Search:
             )
         refuse("JP002", reason, hint)
 
-    def _source(self, file: File, qualname: str, module: str = "", root: Path | None = None) -> Source:
-        by_packages, packages_root = import_name(file.path)
-        # A module typed through folders without `__init__.py` keeps the name it was typed by.
-        if root is None or by_packages.count(".") >= module.count("."):
-            module, root = by_packages, packages_root
+    def _plain(self, file: File, qualname: str) -> Source:
+        module, root = import_name(file.path)
         return Source(
             target=self.target,
             path=file.path,
@@ -340,3 +369,9 @@ class _Search:
             encoding=file.source.encoding,
             newline=file.source.newline,
         )
+
+    def _as_typed(self, source: Source, module: str, root: Path | None) -> Source:
+        """`source` with the name its module was typed by, where that has folders without `__init__.py`."""
+        if root is None or source.module.count(".") >= module.count("."):
+            return source
+        return dataclasses.replace(source, module=module, root=root)

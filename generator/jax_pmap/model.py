@@ -77,6 +77,26 @@ def quiet(_: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """The assignment whose name was asked for, as in ``update = jax.jit(partial(_update, cfg))``."""
+
+    #: The name that was asked for: ``"update"``, ``"Agent.update"``.
+    qualname: str
+    #: Source of the value.
+    text: str
+    span: Span
+    #: What compiles the function: (compiler, call as written, how many parameters are bound inside it).
+    calls: tuple[tuple[str, str, int], ...] = ()
+    #: Source of what `partial` binds, by position and by name.
+    positional: tuple[str, ...] = ()
+    keywords: tuple[tuple[str, str], ...] = ()
+    #: Whether importing the target's module makes the object.
+    live: bool = False
+    #: Whether the function is written there itself, as a lambda.
+    is_lambda: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A located target: one function in one file, with the file's exact text."""
 
@@ -96,6 +116,15 @@ class Source:
     text: str
     encoding: str = "utf-8"
     newline: str = "\n"
+    #: The assignment that gives the target the name that was asked for; None where a `def` has it.
+    binding: Binding | None = None
+    #: The file's own text, where `text` has a `def` in place of a lambda.
+    written: str | None = None
+
+    @property
+    def file_text(self) -> str:
+        """The text of the file as it is on the disk."""
+        return self.text if self.written is None else self.written
 
     @property
     def name(self) -> str:

@@ -301,7 +301,9 @@ def _proved(
         from jax_pmap.emit.in_place import emit_in_place
 
         edition = emit_in_place(target, plan, request, evidence)
-        evidence = _run_edited(session, target, plan, observed, request, say, edition, evidence)
+        # Looking for shapes once more could find others, and leave what was traced on the way.
+        same = dataclasses.replace(request, args=(*request.args, *loaded.assumed))
+        evidence = _run_edited(session, target, plan, observed, same, say, edition, evidence)
         return Generated(edition.text, plan, request.backend, evidence, target.source)
     code = emit(target, plan, request, evidence, loaded.carried)
     return Generated(code, plan, request.backend, evidence)

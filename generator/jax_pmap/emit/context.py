@@ -105,6 +105,7 @@ class Context:
             "partition": any(not part.equinox for part in self.partition.parts),
             "before": [*self.partition.before(), *self._fit_line()],
             "fit": self._fit(),
+            "bound": self._bound(),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
@@ -120,6 +121,13 @@ class Context:
             self._needed(),
         )
         return context
+
+    def _bound(self) -> str | None:
+        """The line that binds arguments of the drop-in, as the user's file does."""
+        if self.unit.bound is None:
+            return None
+        name, arguments = self.unit.bound
+        return f"{name} = {self.n.functools}.partial({self.unit.name}, {arguments})"
 
     def _needed(self) -> set[str]:
         """What the file imports for itself."""

@@ -35,6 +35,8 @@ class EmitUnit:
     shadowed: frozenset[str] = frozenset()
     #: Helpers asked for: ``"place"``, ``"devices"``.
     helpers: tuple[str, ...] = ()
+    #: (name, source of the arguments) of what `partial` makes of the function; None where nothing does.
+    bound: tuple[str, str] | None = None
     #: How an uneven batch is made even; None: it is an error.
     remainder: Remainder | None = None
     #: Modules that `definitions` were copied from: nothing is imported from them.

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import jax_pmap
 from jax_pmap.emit.adapted import Adapted, adapted_beside
 from jax_pmap.emit.axes import collapse, type_imports
+from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.places import Body
@@ -59,8 +60,11 @@ def emit(
         each for each in (carried.definitions if carried else ()) if defined_name(each) not in own_names
     )
     every = [facts, *(other.facts for other in adapted)]
-    not_imported = defined | own_names | {facts.name}
-    names = tuple(sorted(names_in_module(source, target, adapted) - not_imported))
+    name = emitted_name(target)
+    not_imported = defined | own_names | {name, facts.name}
+    bound = bound_by(target)
+    wanted = names_in_module(source, target, adapted) | set(bound.names if bound else ())
+    names = tuple(sorted(wanted - not_imported))
     elsewhere_names = {
         other.source.module: tuple(sorted(names_in_module(other.source, target, adapted) - own_names))
         for other in adapted
@@ -74,10 +78,12 @@ def emit(
     ]
     if carried:
         imports += carried.imports
+    if bound:
+        imports += bound.imports
     if facts.future_annotations:
         imports.append("from __future__ import annotations")
     unit = EmitUnit(
-        name=facts.name,
+        name=name,
         parameters=facts.parameters,
         returns=target.parsed.segment(target.parsed.definition.returns)
         if target.parsed.definition.returns
@@ -91,6 +97,7 @@ def emit(
         # Collectives are the only thing of ours inside a body.
         shadowed=frozenset({"jax"}) & _bound([text.text, *(other.body.text.text for other in adapted)]),
         helpers=request.helpers,
+        bound=bound.call if bound else None,
         remainder=remainder_of(plan, request.remainder, backend, facts.span),
         copied_from=_module_names(source) if carried else frozenset(),
     )
@@ -118,9 +125,7 @@ def emit(
         ) from None
     unit = dataclasses.replace(unit, body=body.body_source(woven), definitions=(*definitions, *copies))
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
-    header = Header(
-        jax_pmap.__version__, command, f"{source.shown_path}::{source.qualname}", text.digest, evidence
-    )
+    header = Header(jax_pmap.__version__, command, emitted_source(target), text.digest, evidence)
     if unit.remainder is not None:
         header = dataclasses.replace(header, remainder=unit.remainder.said())
     if evidence is None and request.proof:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import Request, Say, refused
 from jax_pmap.planning.roles import Described
-from jax_pmap.reading.target import Target
+from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session, WorkerProblem, error_details, error_span
 
@@ -59,7 +58,9 @@ def capture(
     assert request.run is not None
     program = read_program(request.run, request.directory)
     text, definition = function_text(target.parsed), target.parsed.definition
-    classes = [node.name for node in target.parsed.enclosing if isinstance(node, ast.ClassDef)]
+    source = target.source
+    if source.written is not None:
+        sources = {source.path: source.text, **(sources or {})}
     for eager in (False, True):
         say(f"running {request.run}" + (" without jit" if eager else ""))
         try:
@@ -71,7 +72,7 @@ def capture(
                     "path": str(target.source.path),
                     "line": definition.lineno,
                     "column": definition.col_offset,
-                    "owner": classes[-1] if classes else None,
+                    "owner": owner_of(target),
                 },
                 sources={str(path): source for path, source in (sources or {}).items()},
                 eager=eager,

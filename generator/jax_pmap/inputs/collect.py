@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from jax_pmap.inputs.arguments import input_search
 from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
-from jax_pmap.model import Request, Say, refused
+from jax_pmap.model import ParameterKind, Request, Say, refused
 from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
@@ -17,21 +18,31 @@ from jax_pmap.session import Session
 
 
 def collect(
-    session: Session, parsed: ParsedSource, facts: FunctionFacts, request: Request, say: Say
+    session: Session,
+    parsed: ParsedSource,
+    facts: FunctionFacts,
+    request: Request,
+    say: Say,
+    bound: Sequence[str] = (),
 ) -> tuple[dict[str, Spec], list[str]]:
     """Specs by argument name, and ``NAME=SPEC`` texts of those the tool assumed.
+
+    Arguments that are `bound` already need none.
 
     Raises:
         RefusalError: JP006 or JP007 for an option that does not fit, JP014 when no shapes were found
             under which the function traces.
     """
+    facts = dataclasses.replace(facts, parameters=tuple(p for p in facts.parameters if p.name not in bound))
     given = _given(request.args, facts)
     replicated = [re.split(r"[\[.:]", text)[0] for text in (*request.replicate, *request.key)]
     search = input_search(parsed, make_resolver(parsed), facts, given, replicated)
     if search.specs is not None:
         return search.specs, [format_argument(name, search.specs[name]) for name in search.annotated]
     say("finding shapes the function runs on")
-    answer = session.ask("search_inputs", "finding example inputs", **search.request)
+    answer = session.ask(
+        "search_inputs", "finding example inputs", **request_for(search.request, facts, bound)
+    )
     failed = answer.get("failed")
     if failed is None:
         specs: dict[str, Spec] = answer["specs"]
@@ -46,6 +57,15 @@ def collect(
         facts.span,
         (failed["error"],) if failed.get("error") else (),
     )
+
+
+def request_for(search: dict[str, Any], facts: FunctionFacts, bound: Sequence[str]) -> dict[str, Any]:
+    """The question of shapes; arguments beside `bound` ones are passed by name."""
+    if not bound:
+        return search
+    free = {p.name for p in facts.parameters if p.kind is ParameterKind.POSITIONAL_OR_KEYWORD}
+    rows = [{**row, "how": "keyword"} if row["name"] in free else row for row in search["parameters"]]
+    return {**search, "parameters": rows}
 
 
 def _given(texts: Sequence[str], facts: FunctionFacts) -> dict[str, Any]:

@@ -44,21 +44,38 @@ def load(
         sources = None if edited is None else {target.source.path: edited}
         captured = capture(session, target, request, say, sources=sources)
         at = f" ({captured.called_at})" if captured.called_at else ""
+        notes = stands_for(target)
         note = f"the arguments are those of the first call in `{request.run}`{at}"
         # The emitted file is another one: what it takes from this file has to be there for it.
         module, needed = Module(target.parsed), needed_names(target)
         carried = None
         if is_notebook(target.source.path) or module.work() is not None or module.under_guard(needed):
             carried = module.slice_for(needed)
-        return Loaded(captured.described, (), carried, (note,))
+        return Loaded(captured.described, (), carried, (*notes, note))
     say(f"loading {target.source.shown_path}")
     imported = import_target(session, target, request, edited)
-    described, assumed = _inputs(session, target, request, say)
-    return Loaded(tuple(described), tuple(assumed), imported.carried, imported.notes)
+    described, assumed = _inputs(session, target, request, say, imported.given)
+    notes = (*stands_for(target), *imported.notes)
+    return Loaded(tuple(described), tuple(assumed), imported.carried, notes)
+
+
+def stands_for(target: Target) -> tuple[str, ...]:
+    """What is said of a target that was asked for by the name of an assignment."""
+    source, binding = target.source, target.source.binding
+    if binding is None:
+        return ()
+    text = binding.text if len(binding.text) <= 60 else binding.text[:57] + "..."
+    at = f"`{binding.qualname}` is `{text}` (line {binding.span.line})"
+    if binding.is_lambda:
+        return (f"{at}, written as a def",)
+    place = f"`{source.shown_path}::{source.qualname}`"
+    held = [*binding.positional, *(f"{name}={value}" for name, value in binding.keywords)]
+    bound = f", called with {', '.join(f'`{each}`' for each in held)}" if held else ""
+    return (f"{at}: the function is {place}{bound}",)
 
 
 def _inputs(
-    session: Session, target: Target, request: Request, say: Say
+    session: Session, target: Target, request: Request, say: Say, bound: tuple[str, ...]
 ) -> tuple[list[Described], list[str]]:
     facts = target.facts
     try:
@@ -72,7 +89,7 @@ def _inputs(
                 file=_inputs_file(request),
             )
             return answer["arguments"], []
-        specs, assumed = collect(session, target.parsed, facts, request, say)
+        specs, assumed = collect(session, target.parsed, facts, request, say, bound)
         answer = session.ask("inputs_from_specs", "making example inputs", specs=specs)
         return answer["arguments"], assumed
     except WorkerProblem as problem:
@@ -88,7 +105,7 @@ def _inputs(
             raise
         given = f"`{request.inputs}`" if request.inputs else "the --arg options"
         known = problem.data.get("known") or []
-        takes = ", ".join(p.name for p in facts.parameters)
+        takes = ", ".join(p.name for p in facts.parameters if p.name not in bound)
         if problem.error:
             hint = "Correct it; it is called with a seed where it takes one, else without arguments"
         elif known:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax_pmap.model import Refusal, RefusalError, Request
+from jax_pmap.model import Refusal, RefusalError, Request, refused
 from jax_pmap.notebook import is_notebook, place
+from jax_pmap.reading.scopes import used_names
 from jax_pmap.reading.slice import Module, Slice
-from jax_pmap.reading.target import Target
+from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Answer, Session, WorkerProblem, error_details, error_span
 
@@ -29,6 +30,8 @@ class Imported:
     #: What the emitted file must hold itself, because the module is not there to import from.
     carried: Slice | None
     notes: tuple[str, ...]
+    #: Arguments that are bound already, to what the module's object holds.
+    given: tuple[str, ...] = ()
 
 
 def import_target(session: Session, target: Target, request: Request, text: str | None = None) -> Imported:
@@ -41,7 +44,10 @@ def import_target(session: Session, target: Target, request: Request, text: str 
     """
     module = Module(target.parsed)
     needed = needed_names(target)
-    loader = _Loader(text, session, target, module, needed, needed | _names_for_inputs(target, request))
+    loaded = needed | _names_for_inputs(target, request)
+    if taken_from(target):
+        loaded |= {str(taken_from(target))}
+    loader = _Loader(text, session, target, module, needed, loaded)
     source = target.source
     whole: WorkerProblem | None = None
     work = None if is_notebook(source.path) else module.work()
@@ -73,11 +79,28 @@ def import_target(session: Session, target: Target, request: Request, text: str 
         raise RefusalError(loader.refusal(whole or problem, problem)) from None
 
 
+def taken_from(target: Target) -> str | None:
+    """The name of the module whose object brings values that the target's own text has not.
+
+    They are what is bound to it, or what the functions around it hold.
+    """
+    binding = target.source.binding
+    if binding is None or not binding.live:
+        return None
+    brings = binding.positional or binding.keywords or target.parsed.enclosing
+    return binding.qualname if brings else None
+
+
 def needed_names(target: Target) -> frozenset[str]:
     """Names of the module that the target's own text uses."""
     facts = target.facts
     unknown = facts.unknown_names if facts.star_imports else ()
-    return frozenset(facts.module_names) | {row.name for row in facts.imported} | set(unknown)
+    binding = target.source.binding
+    held = (
+        [*binding.positional, *(value for _, value in binding.keywords)] if binding and binding.live else ()
+    )
+    bound = {name for text in held for name in used_names([ast.parse(text, mode="eval")])}
+    return frozenset(facts.module_names) | bound | {row.name for row in facts.imported} | set(unknown)
 
 
 class _Loader:
@@ -106,12 +129,12 @@ class _Loader:
         source = self.target.source
         notes = self._notes(answer)
         if not answer["taken"]:
-            return Imported(None, notes)
+            return Imported(None, notes, tuple(answer["given"]))
         carried = self.module.slice_for(self.needed)
         if carried.definitions:
             note = f"`import {source.module}` means another module; the emitted file carries what it needs"
             notes = (note, *notes)
-        return Imported(carried, notes)
+        return Imported(carried, notes, tuple(answer["given"]))
 
     def part(self, why: str) -> Imported:
         """Load what the target needs; `why` not the whole."""
@@ -130,7 +153,7 @@ class _Loader:
             notes.append(f"{self._line(line)}, which is given `{name}` and may change it, was left out")
         if tolerant and answer["failed"]:
             notes.append(_failed(answer["failed"]))
-        return Imported(carried, (*notes, *self._notes(answer)))
+        return Imported(carried, (*notes, *self._notes(answer)), tuple(answer["given"]))
 
     def _line(self, line: int) -> str:
         """``"line 12"``, of a notebook ``"line 4 of cell 3"``."""
@@ -168,9 +191,7 @@ class _Loader:
         target, session = self.target, self.session
         source, facts = target.source, target.facts
         text = function_text(target.parsed)
-        return session.ask(
-            "load",
-            f"importing `{source.shown_path}`",
+        return self._loaded(
             path=str(source.path),
             module=source.module,
             root=str(source.root),
@@ -183,7 +204,24 @@ class _Loader:
             devices=session.devices,
             collectives=bool(facts.collectives),
             in_place=facts.changes_seen,
+            taken_from=taken_from(target),
+            owner=owner_of(target),
+            nested=bool(target.parsed.enclosing),
         )
+
+    def _loaded(self, **request: Any) -> Answer:
+        source, binding = self.target.source, self.target.source.binding
+        try:
+            return self.session.ask("load", f"importing `{source.shown_path}`", **request)
+        except WorkerProblem as problem:
+            if problem.kind != "other" or binding is None:
+                raise
+            raise refused(
+                "JP004",
+                f"{problem.message}, not `{source.qualname}` with something bound to it",
+                f"Name the function: {source.shown_path}::{source.qualname}",
+                binding.span,
+            ) from None
 
     # --- what to say when it fails --------------------------------------------------------
 

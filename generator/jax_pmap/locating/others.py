@@ -6,10 +6,11 @@ import ast
 from pathlib import Path
 from typing import NoReturn
 
+from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.project import File, Project
-from jax_pmap.locating.trees import FUNCTION, Import, binding_of, bound_name, functions_in
+from jax_pmap.locating.trees import FUNCTION, Import, binding_of, functions_in
 from jax_pmap.locating.words import any_of, clip, refuse
-from jax_pmap.model import RefusalError, Span
+from jax_pmap.model import Span
 from jax_pmap.reading.definition import find
 
 #: Calls that give their first argument back, to be called the same way.
@@ -19,8 +20,8 @@ WRAPPERS = frozenset({"jit", "pjit", "pmap", "filter_jit", "filter_pmap", "parti
 class Others:
     """Refuses names of the project that stand for no function, and says what to type instead."""
 
-    def __init__(self, project: Project) -> None:
-        self.project = project
+    def __init__(self, project: Project, bindings: Bindings) -> None:
+        self.project, self.bindings = project, bindings
 
     def refuse(self, file: File, qualname: str) -> None:
         """Refuse with JP004, saying what to type, if `qualname` is something else than a function."""
@@ -34,6 +35,7 @@ class Others:
         if head and not scope:
             return
         bound = binding_of(scope[-1].body if scope else file.tree.body, name)
+        bound = bound or next(iter(self.bindings.statements_for(file, qualname)), None)
         if bound is None:
             return
         span = Span(self.project.shown(file.path), bound.lineno, bound.col_offset)
@@ -51,10 +53,13 @@ class Others:
                 span,
             )
         text = clip(ast.unparse(value))
+        several = dict.fromkeys(self.project.typed(*place) for place in self.bindings.several)
         wrapped = self._wrapped(file, value)
         hint = f"Write a function that calls it, `def run(...): return {name}(...)`, and name that."
         if wrapped:
             hint = f"Name the function it stands for: `{wrapped}`."
+        if len(several) > 1:
+            hint = f"It is one of several functions; name the one you mean: {any_of(several)}."
         refuse("JP004", f"`{qualname}` is a variable, assigned `{text}`.", hint, span)
 
     def _refuse_class(self, file: File, qualname: str, node: ast.ClassDef) -> NoReturn:
@@ -79,7 +84,7 @@ class Others:
                 "Name a function in it: `package.module:FUNC`.",
                 span,
             )
-        found = self._follow(file.path, node, name)
+        found = self._followed(file.path, node, name)
         refuse(
             "JP004",
             f"`{name}` is imported from `{module}`; `{self.project.shown(file.path)}` does not define it.",
@@ -107,33 +112,11 @@ class Others:
         head, _, rest = dotted.partition(".")
         bound = binding_of(file.tree.body, head)
         if isinstance(bound, ast.Import | ast.ImportFrom):
-            return self._follow(file.path, bound, head, rest)
+            return self._followed(file.path, bound, head, rest)
         again = getattr(bound, "value", None)
         return self._wrapped(file, again, hops - 1) if again is not None and not rest else None
 
-    def _follow(self, path: Path, node: Import, name: str, rest: str = "", hops: int = 8) -> str | None:
+    def _followed(self, path: Path, node: Import, name: str, rest: str = "") -> str | None:
         """Target to type for the function that an imported name, with `rest` behind it, leads to."""
-        alias = next(a for a in node.names if bound_name(a, node) == name)
-        if isinstance(node, ast.Import):
-            dotted = alias.name if alias.asname else f"{name}.{rest.rpartition('.')[0]}".rstrip(".")
-            tries = [(dotted, rest.rpartition(".")[2] if not alias.asname else rest)]
-        else:
-            inner = f"{alias.name}.{rest}".rstrip(".")
-            module = node.module or ""
-            tries = [(module, inner), (f"{module}.{alias.name}".lstrip("."), rest)]
-        for dotted, qualname in tries:
-            found = self.project.imported_file(path, dotted, getattr(node, "level", 0))
-            if found is None or not qualname:
-                continue
-            try:
-                tree = self.project.read(found).tree
-            except RefusalError:
-                continue
-            chain = find(tree, qualname)
-            if chain and isinstance(chain[-1], FUNCTION):
-                return self.project.typed(found, qualname)
-            head, _, tail = qualname.partition(".")
-            again = binding_of(tree.body, head)
-            if hops and isinstance(again, ast.Import | ast.ImportFrom):
-                return self._follow(found, again, head, tail, hops - 1)
-        return None
+        found = self.bindings.follow(path, node, name, rest)
+        return self.project.typed(found[0].path, found[1]) if found else None

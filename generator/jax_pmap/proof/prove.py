@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax_pmap.emit.bound import emitted_name
 from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Say, Span, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.causes import likeliest_cause
@@ -48,7 +49,7 @@ def prove(
     batch, chosen = batch_size(plan), plan.devices.number
     counts = [count for count in counts if count <= batch] if chosen is None else [chosen]
     steps = STEPS if plan.chain else 2
-    name = target.facts.name
+    name = emitted_name(target) if in_place is None else target.facts.name
     checks: list[Check] = []
     notes: dict[str, None] = {}
     lost: list[set[str]] = []

@@ -95,6 +95,16 @@ def _bound_before(parsed: ParsedSource, resolver: Resolver, expression: ast.expr
     return None
 
 
+def calls_in(text: str) -> tuple[ast.Call, ...]:
+    """The calls that carry options in ``jax.jit(f, …)`` or ``partial(jax.jit, …)(f)``."""
+    found: list[ast.Call] = []
+    node = ast.parse(text, mode="eval").body
+    while isinstance(node, ast.Call):
+        found.append(node)
+        node = node.func
+    return tuple(found)
+
+
 def named_by_options(
     parsed: ParsedSource,
     resolver: Resolver,

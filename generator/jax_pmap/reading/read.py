@@ -12,6 +12,7 @@ from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, grad
 from jax_pmap.reading.decorators import (
     MAPPERS,
     SET_ASIDE,
+    calls_in,
     donations,
     named_by_options,
     pmap_hints,
@@ -63,6 +64,14 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         if name in MAPPERS:
             found_name, found_axes = pmap_hints(parsed, resolver, calls)
             axis_name, in_axes = axis_name or found_name, in_axes or found_axes
+
+    binding = source.binding
+    for name, text, bound in binding.calls if binding else ():
+        compilers.add(name)
+        written = calls_in(text)
+        static |= named_by_options(parsed, resolver, written, bound)
+        given = named_by_options(parsed, resolver, written, bound, donated=True)
+        elsewhere |= {(each, binding.qualname) for each in given} if binding else set()
 
     order = [parameter.arg for parameter in parameters(function.args)]
     own = list(own_nodes(function.body))

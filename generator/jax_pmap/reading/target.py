@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 from dataclasses import dataclass
 
-from jax_pmap.model import Request, Source, refused
+from jax_pmap.model import Binding, Request, Source, refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.read import parse, read
@@ -36,7 +38,8 @@ def read_target(source: Source, request: Request) -> Target:
         raise refused(
             "JP056", f"`{facts.name}` is {what}; jax runs plain functions", "Return arrays instead", where
         )
-    if (facts.receiver or facts.closure_names) and request.run is None:
+    facts = as_called(facts, source.binding, request)
+    if (facts.receiver or facts.closure_names) and request.run is None and not made_by_import(source):
         raise refused(
             "JP050",
             f"`{source.qualname}` {running_values(facts)}, and only the running program has it",
@@ -61,6 +64,28 @@ def read_target(source: Source, request: Request) -> Target:
                 decorator.span,
             )
     return Target(source, parsed, facts, axis_name_of(facts, request))
+
+
+def owner_of(target: Target) -> str | None:
+    """The innermost class around the target."""
+    classes = [node.name for node in target.parsed.enclosing if isinstance(node, ast.ClassDef)]
+    return classes[-1] if classes else None
+
+
+def made_by_import(source: Source) -> bool:
+    """Whether importing the module makes the very object that was asked for, with all it holds."""
+    return source.binding is not None and source.binding.live
+
+
+def as_called(facts: FunctionFacts, binding: Binding | None, request: Request) -> FunctionFacts:
+    """Facts with what calls by the name of a `binding` give up, where the emitted function has that name."""
+    if binding is None or request.in_place:
+        return facts
+    given = {name for name, callee in facts.donated_elsewhere if callee == binding.qualname}
+    order = [parameter.name for parameter in facts.parameters]
+    donated = tuple(name for name in order if name in {*given, *facts.donated_parameters})
+    others = tuple(pair for pair in facts.donated_elsewhere if pair[0] not in given)
+    return dataclasses.replace(facts, donated_parameters=donated, donated_elsewhere=others)
 
 
 def running_values(facts: FunctionFacts) -> str:

@@ -39,5 +39,5 @@ def patch_in_place(source: Source, new: str) -> str:
     Bytes that are not UTF-8, because the file is not, are surrogates.
     """
     bom, encoding = ("\ufeff", "utf-8") if source.encoding == "utf-8-sig" else ("", source.encoding)
-    text = unified_diff(Path(source.shown_path), bom + source.text, bom + new)
+    text = unified_diff(Path(source.shown_path), bom + source.file_text, bom + new)
     return text.encode(encoding, "backslashreplace").decode("utf-8", "surrogateescape")

@@ -169,18 +169,25 @@ def closure_of(fn: types.FunctionType) -> dict[str, Any]:
 
 def function_under(value: Any) -> types.FunctionType | None:
     """The plain function that bound methods, partials and wrappers stand for, or None."""
+    return unbound(value)[0]
+
+
+def unbound(value: Any) -> tuple[types.FunctionType | None, tuple[Any, ...], dict[str, Any]]:
+    """`function_under`, and the arguments that bound methods and partials on the way pass to it."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
     for _ in range(64):
-        if isinstance(value, types.FunctionType) and "__wrapped__" not in vars(value):
-            return value
         if isinstance(value, functools.partial):
-            value = value.func
+            args, kwargs, value = (*value.args, *args), {**value.keywords, **kwargs}, value.func
         elif isinstance(value, types.MethodType):
-            value = value.__func__
+            args, value = (value.__self__, *args), value.__func__
+        elif isinstance(value, types.FunctionType) and "__wrapped__" not in vars(value):
+            return value, args, kwargs
         elif callable(value) and hasattr(value, "__wrapped__"):
             value = value.__wrapped__
         else:
-            return None
-    return None
+            return None, (), {}
+    return None, (), {}
 
 
 def concrete(value: Any) -> Any:

@@ -48,6 +48,7 @@ def inputs_from_callable(request: Answer) -> Answer:
             raise Problem("inputs", summary(error), error=describe_exception(error)) from error
         load.check_made(made)
         args, kwargs = split_call(made)
+        args, kwargs = (*TARGET.bound_args, *args), {**TARGET.bound_kwargs, **kwargs}
         TARGET.data.append(arguments.bind(TARGET.signature, args, kwargs))
     return {"arguments": describe(TARGET.data[0]), "seeds": len(seeds)}
 
@@ -83,7 +84,10 @@ def inputs_from_specs(request: Answer) -> Answer:
         except Exception as error:
             message = summary(error)
             raise Problem("inputs", message, error=describe_exception(error)) from error
-        call = inspect.BoundArguments(TARGET.signature, OrderedDict(values))
+        bound = TARGET.signature.bind_partial(*TARGET.bound_args, **TARGET.bound_kwargs).arguments
+        every = {**bound, **values}
+        order = [name for name in TARGET.signature.parameters if name in every]
+        call = inspect.BoundArguments(TARGET.signature, OrderedDict((n, every[n]) for n in order))
         TARGET.data.append(arguments.bind(TARGET.signature, call.args, call.kwargs))
     return {"arguments": describe(TARGET.data[0]), "seeds": 2}
 

@@ -11,6 +11,7 @@ import jax
 from . import arguments, capture, donation, draws, load, neighbours, observe, parallel, prove, proving
 from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
+from .call import Call, unbound
 from .examples import describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
 from .one_device import OneDevice
@@ -57,14 +58,32 @@ def load_target(request: Answer) -> Answer:
     TARGET.in_place, TARGET.mutated = request["in_place"], ()
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
+    TARGET.call, TARGET.bound_args, TARGET.bound_kwargs = None, (), {}
+    if request.get("taken_from"):
+        take_from(request)
     define_target(request)
     return {
+        "given": list(TARGET.signature.bind_partial(*TARGET.bound_args, **TARGET.bound_kwargs).arguments),
         "x64_before": before,
         "x64": TARGET.x64,
         "taken": load.taken(request["module"], request["path"], request["root"]),
         "flags": "absl.flags" in sys.modules,
         "failed": neighbours.FINDER.failed,
     }
+
+
+def take_from(request: Answer) -> None:
+    """Take what the module's object ``"taken_from"`` has bound to the target, and what that closes over."""
+    name = request["taken_from"]
+    made = vars(TARGET.module).get(name)
+    raw, args, kwargs = unbound(made)
+    code = getattr(raw, "__code__", None)
+    if raw is None or code is None or code.co_name != request["name"]:
+        what = f"is {code.co_name!r}" if code is not None else f"is a {type(made).__name__}"
+        raise Problem("other", f"`{name}` {what} once the module is imported")
+    TARGET.bound_args, TARGET.bound_kwargs = args, kwargs
+    if request["nested"]:
+        TARGET.call = Call(raw, raw, args, kwargs, request["owner"], "")
 
 
 def define_target(request: Answer) -> None:
@@ -358,7 +377,9 @@ def search_inputs(request: Answer) -> Answer:
 
     with prove.x64(TARGET.x64):
         answer: Answer = guess.find_inputs(
-            lambda *args, **kwargs: TARGET.one_device.run(lambda: TARGET.fn(*args, **kwargs)),
+            lambda *args, **kwargs: TARGET.one_device.run(
+                lambda: TARGET.fn(*TARGET.bound_args, *args, **{**TARGET.bound_kwargs, **kwargs})
+            ),
             namespaces=[vars(TARGET.module), TARGET.fn.__globals__],
             **request,
         )

@@ -26,6 +26,9 @@ class Target:
         #: Whether collectives stand in its own text.
         self.collectives = False
         self.one_device = OneDevice()
+        #: Arguments that the object asked for has bound: by position, and by name.
+        self.bound_args: tuple[Any, ...] = ()
+        self.bound_kwargs: Values = {}
         self.x64 = False
         #: Argument values by parameter name, one dict for each set of inputs.
         self.data: list[Values] = []
