@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ import pytest
 
 #: In the environment of the process that runs one marked test: where its reports go.
 REPORTS = "JAX_PMAP_PYTEST_REPORTS"
-_FLAG = "--xla_force_host_platform_device_count"
 #: Lines of what a crashed process printed last.
 _TAIL = 40
 
@@ -139,15 +137,10 @@ def _crashed(item: pytest.Item, code: int, printed: str) -> pytest.TestReport:
 
 
 def _environment(base: Mapping[str, str], count: int) -> dict[str, str]:
-    """CPU only, `count` simulated devices, the user's other XLA flags kept."""
-    flags = re.sub(rf"{_FLAG}=\S+", "", base.get("XLA_FLAGS", "")).split()
-    environment = {
-        **base,
-        "JAX_PLATFORMS": "cpu",
-        "JAX_NUM_CPU_DEVICES": str(count),
-        "XLA_FLAGS": " ".join([*flags, f"{_FLAG}={count}"]),
-    }
-    environment.pop("JAX_PLATFORM_NAME", None)
+    """The environment of a test with `count` simulated devices."""
+    from jax_pmap.session import with_simulated
+
+    environment = with_simulated(base, count)
     # What pytest and its plugins left for this process is not for another one.
     for name in ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         environment.pop(name, None)

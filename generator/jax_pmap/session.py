@@ -41,14 +41,25 @@ INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d
 COMPILE_FLAGS = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
 
 
-def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict[str, str]:
-    """The worker's environment: CPU only, `devices` simulated devices, XLA_FLAGS of the user kept."""
+def with_simulated(base: Mapping[str, str], devices: int) -> dict[str, str]:
+    """An environment in which jax has CPU only and `devices` simulated devices; other XLA_FLAGS are kept."""
     flags = re.sub(rf"{DEVICE_FLAG}=\S+", "", base.get("XLA_FLAGS", "")).split()
     environment = {
         **base,
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
-        "XLA_FLAGS": " ".join([*COMPILE_FLAGS, *flags, f"{DEVICE_FLAG}={devices}"]),
+        "XLA_FLAGS": " ".join([*flags, f"{DEVICE_FLAG}={devices}"]),
+    }
+    environment.pop("JAX_PLATFORM_NAME", None)
+    return environment
+
+
+def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict[str, str]:
+    """The worker's environment: simulated devices, quick compilation, no accelerator, a folder of its own."""
+    simulated = with_simulated(base, devices)
+    environment = {
+        **simulated,
+        "XLA_FLAGS": " ".join([*COMPILE_FLAGS, simulated["XLA_FLAGS"]]),
         "CUDA_VISIBLE_DEVICES": "",
         "HIP_VISIBLE_DEVICES": "",
         "TPU_SKIP_MDS_QUERY": "1",
@@ -60,8 +71,7 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
         "MPLBACKEND": "Agg",
         "TMPDIR": home,
     }
-    for name in ("JAX_PLATFORM_NAME", "JAX_DISABLE_JIT"):
-        environment.pop(name, None)
+    environment.pop("JAX_DISABLE_JIT", None)
     # What selects the *generator's* packages must not leak into the user's interpreter.
     environment.pop("PYTHONHOME", None)
     return environment

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax_pmap.model import (
+    UNKNOWN,
     Argument,
     Axes,
     AxesNode,
@@ -242,13 +243,13 @@ class _Roles:
         """The plan's record of one parameter."""
         name, choice = parameter.name, self.chosen[parameter.name]
         axes: Axes = choice.axis
-        leaves: tuple[Leaf, ...] = (Leaf(name, choice.role, choice.axis, (), "unknown"),)
+        leaves: tuple[Leaf, ...] = (Leaf(name, choice.role, choice.axis, (), UNKNOWN),)
         if items := self.items.get(name):
             axes = AxesNode(
                 "dict", tuple(repr(key) for key in items), tuple(item.axis for item in items.values())
             )
             leaves = tuple(
-                Leaf(f"{name}[{key!r}]", item.role, item.axis, (), "unknown") for key, item in items.items()
+                Leaf(f"{name}[{key!r}]", item.role, item.axis, (), UNKNOWN) for key, item in items.items()
             )
         donated = name in (*self.facts.donated_parameters, *self.request.donate)
         static = choice.role is Role.STATIC
@@ -342,9 +343,7 @@ def _axes(value: Value) -> Axes:
 def _outputs(value: Value, path: str) -> Iterator[Leaf]:
     if value.items is None:
         split = value.kind == "sharded"
-        yield Leaf(
-            path, Role.BATCH if split else Role.REPLICATED, value.axis if split else None, (), "unknown"
-        )
+        yield Leaf(path, Role.BATCH if split else Role.REPLICATED, value.axis if split else None, (), UNKNOWN)
         return
     for number, item in enumerate(value.items):
         yield from _outputs(item, f"{path}[{value.keys[number] if value.keys else number}]")

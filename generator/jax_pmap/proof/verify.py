@@ -43,8 +43,9 @@ from jax_pmap.session import Answer, Session, WorkerProblem, error_details, erro
 T = TypeVar("T")
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
-#: What the forms of an argument are called, and ``"whole"``, which needs no words.
-FORMS = {"devices": "a device axis on every array", "batch": "a device axis on what is split"}
+#: How an argument may be given: as the reference takes it, every array of it with a device axis, or what is
+#: split of it.
+FORMS = ("whole", "devices", "batch")
 #: A score of `_choose` that no other roles can better: equal on every device count.
 SURE = 300
 #: Words for whole layouts.
@@ -147,7 +148,7 @@ class _Verification:
         for run, (tried, skipped, problem) in zip(self.runs, kept, strict=True):
             run.tried, run.skipped, run.problem = tried, skipped, problem
         _, roles, chosen = best
-        return self._verdict(roles, chosen, self._question(roles, loaded, whole), loaded)
+        return self._verdict(chosen, self._question(roles, loaded, whole), loaded)
 
     def _load_others(self, loaded: Loaded, statics: tuple[str, ...]) -> None:
         """Load the reference with the same inputs in every worker, and measure its rounding."""
@@ -298,7 +299,7 @@ class _Verification:
 
     # --- the verdict ----------------------------------------------------------------------
 
-    def _verdict(self, roles: Roles, layout: dict[str, str], question: Answer, loaded: Loaded) -> Verified:
+    def _verdict(self, layout: dict[str, str], question: Answer, loaded: Loaded) -> Verified:
         asked = self.layout is not None
         able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
         if any(run.ends(layout) > 0 for run in able):
@@ -450,7 +451,7 @@ def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[
         return {name: "batch" if name in batch else "whole" for name in arrays}
     for part in text.split(","):
         name, equals, form = (word.strip() for word in part.partition("="))
-        if not equals or form not in ("whole", *FORMS):
+        if not equals or form not in FORMS:
             raise refused(
                 "JP018",
                 f"`--layout {text}` is not a layout",
