@@ -238,8 +238,9 @@ class Argument:
 class Sync:
     """One value that a collective makes whole, at one place in the body."""
 
-    #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``; ``"fold_in"`` is no collective:
-    #: a PRNG key made another on every device, for numbers that belong to examples.
+    #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``. No collectives are ``"fold_in"``,
+    #: a PRNG key made another on every device, for numbers that belong to examples, and ``"own_share"``, a
+    #: device's part of a value that all of them have whole.
     op: str
     #: The value as the reader knows it: ``"loss"``, ``"metrics['n']"`` or a short expression.
     value: str
@@ -256,7 +257,7 @@ class Sync:
     containers: tuple[tuple[str, str], ...] = ()
     #: Bytes of one device's copy in the user's own dtypes, 0 when unknown.
     bytes: int = 0
-    #: For ``"all_gather"``, the axis along which the devices' shares are put together.
+    #: For ``"all_gather"`` and ``"own_share"``, the axis along which the devices have their shares.
     axis: int | None = None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_pmap.emit.beside import Beside, Neighbourhood, names_called
+from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.weave import inside_of, name_node, weave
 from jax_pmap.model import Source, Sync
@@ -39,9 +40,16 @@ class Adapted:
         """The file it stands in."""
         return self.beside.source
 
-    def definition(self, axis: str, jax: str) -> str:
-        """Source of the copy."""
-        woven = weave(self.body, self.syncs, axis=axis, jax=jax, renames=self.renames)
+    def definition(self, names: Names) -> str:
+        """Source of the copy, in a file that has these names."""
+        woven = weave(
+            self.body,
+            self.syncs,
+            axis=names.axis,
+            jax=names.jax,
+            renames=self.renames,
+            own_share=names.own_share,
+        )
         return self.body.definition(woven.with_changes(name=name_node(self.name)))
 
 

@@ -31,6 +31,7 @@ from jax_pmap.emit.source import (
     string,
     wrapped_f_string,
 )
+from jax_pmap.emit.weave import OWN_SHARE
 from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
 
@@ -106,6 +107,7 @@ class Context:
             "before": [*self.partition.before(), *self._fit_line()],
             "fit": self._fit(),
             "bound": self._bound(),
+            "own_share": self.backend is not Backend.JIT and any(sync.op == OWN_SHARE for sync in plan.syncs),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }

@@ -88,7 +88,16 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     elsewhere = {sync for other in adapted for sync in other.syncs}
     try:
         here = [sync for sync in syncs if sync not in elsewhere]
-        woven = weave(body, here, plan.guards, axis=names.axis, result=result, jax=names.jax, renames=renames)
+        woven = weave(
+            body,
+            here,
+            plan.guards,
+            axis=names.axis,
+            result=result,
+            jax=names.jax,
+            renames=renames,
+            own_share=names.own_share,
+        )
         made = [other.body.definition(_copy_of(other, names, copies)) for other in adapted]
     except LookupError as error:
         raise refused(
@@ -120,7 +129,14 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
 
 def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.FunctionDef:
     """An adapted function under its new name, calling other adapted ones by theirs."""
-    woven = weave(other.body, other.syncs, axis=names.axis, jax=names.jax, renames=other.renames)
+    woven = weave(
+        other.body,
+        other.syncs,
+        axis=names.axis,
+        jax=names.jax,
+        renames=other.renames,
+        own_share=names.own_share,
+    )
     return renamed(woven.with_changes(name=name_node(other.name)), copies)
 
 

@@ -54,6 +54,8 @@ class Names:
     #: Helpers that make an uneven batch even, and take added rows off results.
     fit: str
     cut: str
+    #: Helper that takes a device's part of a value that all devices have whole.
+    own_share: str
 
 
 #: Those of our own things whose name is always the same, where it is free.

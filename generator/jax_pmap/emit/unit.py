@@ -113,12 +113,20 @@ def emit(
     result = "result"
     while result in facts.taken_names:
         result += "_"
-    axis, jax = unit.names.axis, unit.names.jax
     try:
         elsewhere = {sync for other in adapted for sync in other.syncs}
         here = [sync for sync in syncs if sync not in elsewhere]
-        woven = weave(body, here, plan.guards, axis=axis, result=result, jax=jax, renames=renames)
-        copies = [other.definition(axis, jax) for other in adapted]
+        woven = weave(
+            body,
+            here,
+            plan.guards,
+            axis=unit.names.axis,
+            result=result,
+            jax=unit.names.jax,
+            renames=renames,
+            own_share=unit.names.own_share,
+        )
+        copies = [other.definition(unit.names) for other in adapted]
     except LookupError as error:
         raise refused(
             "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span

@@ -19,6 +19,9 @@ from jax_pmap.emit.places import Body, Branch, Expression, Statement, inside, pl
 from jax_pmap.model import Guard, Sync
 
 RECORDER = "__jax_pmap__"
+#: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
+#: device's part of a value that all of them have whole.
+FOLD, OWN_SHARE = "fold_in", "own_share"
 #: What a node becomes: another one, several, or nothing.
 Replacement: TypeAlias = "cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel"
 
@@ -35,6 +38,7 @@ def weave(
     jax: str = "jax",
     everywhere: bool = False,
     renames: Mapping[str, str] = MappingProxyType({}),
+    own_share: str = "own_share",
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
@@ -42,10 +46,11 @@ def weave(
     functions to run for their taps before they are called; with `reach`, entered branches are
     recorded too; with `everywhere`, inner functions are tapped like the outermost; `result` names
     the result where it must be taken apart, `jax` is what jax is imported as; `renames` are new names
-    for functions that are called as ``module.name``.
+    for functions that are called as ``module.name``; `own_share` is the name of the helper that takes
+    a device's part of a whole value.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
-    editor.everywhere, editor.renames = everywhere, renames
+    editor.everywhere, editor.renames, editor.own_share = everywhere, renames, own_share
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -96,6 +101,7 @@ class Editor(cst.CSTTransformer):
         self.scope = scope
         self.everywhere = False
         self.renames: Mapping[str, str] = {}
+        self.own_share = "own_share"
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
         for sync in syncs:
@@ -164,8 +170,13 @@ class Editor(cst.CSTTransformer):
         return updated
 
     def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
-        """A collective, or a fold of a key, around a node."""
-        if sync.op != "fold_in":
+        """A collective, a fold of a key, or the taking of a share around a node."""
+        if sync.op == OWN_SHARE:
+            axis = f", axis={sync.axis}" if sync.axis else ""
+            call = cst.parse_expression(f"{self.own_share}(x{axis})")
+            assert isinstance(call, cst.Call)
+            return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
+        if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis, sync.axis)
         if sync.paths != ("",):
             return cst.parse_expression(rebuild(sync.value, [sync], lambda _, key: self.fold(key)))
@@ -190,9 +201,11 @@ class Editor(cst.CSTTransformer):
 
     def inner(self, scope: int) -> Editor:
         """The same editor for an inner function's own statements."""
-        return Editor(
+        editor = Editor(
             self.body, self.syncs, (), self.axis, self.taps, self.probes, False, self.result, self.jax, scope
         )
+        editor.own_share = self.own_share
+        return editor
 
     def nested(self, original: cst.FunctionDef, updated: cst.CSTNode) -> Replacement:
         """A nested function, and behind it the tapped copy that probes call."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.places import Body, Expression
-from jax_pmap.emit.weave import inside_of, weave
+from jax_pmap.emit.weave import FOLD, inside_of, weave
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.coupling import shortened
-from jax_pmap.planning.observe import Observer, containers_above
+from jax_pmap.planning.observe import JAX, OWN_SHARE_NAME, Observer, containers_above
 from jax_pmap.planning.roles import Roles
 from jax_pmap.session import Answer
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Rounds of folding and looking again: one finds the folds, one opens functions, one confirms.
 ROUNDS = 4
-#: What a fold stands for in a `Sync`.
-FOLD = "fold_in"
 
 
 def find_folds(
@@ -72,12 +70,12 @@ def find_folds(
 def _survey(
     observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
 ) -> Answer:
-    axis, jax = repr(observer.axis_name), "__jax_pmap_jax__"
+    axis = repr(observer.axis_name)
     points = [e.point for e in expressions(observer).values() if not e.in_test]
 
     def tapped(body: Body) -> FunctionDef:
         own = inside_of(body, syncs)
-        return weave(body, own, axis=axis, taps=points, jax=jax, everywhere=True)
+        return weave(body, own, axis=axis, taps=points, jax=JAX, everywhere=True, own_share=OWN_SHARE_NAME)
 
     observer.say("following the random keys")
     return observer.session.ask(

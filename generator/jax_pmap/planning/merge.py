@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from jax_pmap.emit.places import Body, Statement, place
+from jax_pmap.emit.weave import OWN_SHARE
 from jax_pmap.model import Span, Sync
 
 
@@ -30,11 +31,14 @@ def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
         around = [
             s for s in out if s.where == "wrap" and any(place(s.span) == place(e.span) for e in elements)
         ]
-        ops = {sync.op for sync in around}
-        if len(around) == len(elements) == parts(display.text) > 1 and len(ops) == 1:
+        kinds = {(sync.op, sync.axis) for sync in around}
+        if len(around) == len(elements) == parts(display.text) > 1 and len(kinds) == 1:
+            op, axis = kinds.pop()
+            if op == OWN_SHARE:
+                continue  # It takes one array.
             size = sum(sync.bytes for sync in around)
             out = [sync for sync in out if sync not in around]
-            out.append(Sync(ops.pop(), display.text, "wrap", display.span, bytes=size))
+            out.append(Sync(op, display.text, "wrap", display.span, bytes=size, axis=axis))
     return tuple(out)
 
 

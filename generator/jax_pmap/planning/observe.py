@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
-from jax_pmap.emit.weave import Probe, inside_of, name_node, probe_name, weave
+from jax_pmap.emit.weave import FOLD, OWN_SHARE, Probe, inside_of, name_node, probe_name, weave
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.roles import Roles
@@ -45,6 +45,13 @@ REDUCTIONS = {
 KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
 #: An expression that ends in a transposition or in new axes.
 LAYOUT = re.compile(r"(\.m?T|\[(None|[\s:,.])*\])$")
+#: What observed code calls jax and the helper that takes a device's share: names no function has.
+JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
+OWN_SHARE_SOURCE = f"""\
+def {OWN_SHARE_NAME}(x, axis=0):
+    size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
+    return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
+"""
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
 #: Up to this many expressions all are tapped from the start; beyond, statement by statement.
@@ -69,6 +76,17 @@ class Observation:
 
 
 @dataclass(slots=True)
+class _Rescue:
+    """Ways to let an expression run that fails on shares beside gathered values."""
+
+    point: int
+    #: Sets of operands still to be gathered.
+    sets: list[list[Expression]]
+    #: Syncs of the set that is tried.
+    added: list[Sync] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _State:
     """The collectives in place while the rounds go on."""
 
@@ -81,6 +99,15 @@ class _State:
     opened: dict[int, int] = field(default_factory=dict)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
     hopeless: dict[int, Refusal] = field(default_factory=dict)
+    #: Expressions made whole that are one share without that, by point, and the axis of the share.
+    awaited: dict[int, tuple[Expression, int]] = field(default_factory=dict)
+    #: Of an expression whose operands are gathered one by one: how many were, and the gather under trial.
+    tried: dict[int, int] = field(default_factory=dict)
+    trial: tuple[Sync, int] | None = None
+    #: What is gathered where the function fails beside gathered values.
+    rescue: _Rescue | None = None
+    #: Statements whose sizes were made those of the whole batch because they failed beside gathered values.
+    resized: set[int] = field(default_factory=set)
     #: Syncs added in the last round, with the point whose value they must have mended.
     fresh: list[tuple[Sync, int]] = field(default_factory=list)
 
@@ -91,8 +118,12 @@ class _State:
         self.fresh.append((sync, point))
         return True
 
-    def take_back(self, sync: Sync) -> None:
+    def forget(self, sync: Sync) -> None:
         self.syncs.remove(sync)
+        self.fresh = [entry for entry in self.fresh if entry[0] is not sync]
+
+    def take_back(self, sync: Sync) -> None:
+        self.forget(sync)
         self.blocked.add(identity(sync))
 
 
@@ -152,9 +183,16 @@ class Observer:
         say: Callable[[str], None],
         neighbourhood: Neighbourhood,
         mutated: Sequence[str] = (),
+        own_shares: bool = False,
     ) -> None:
+        """An observer of `body`.
+
+        `mutated` are arguments that are changed in place. With `own_shares`, a device goes on with its
+        part of what was made whole by gathering, and not with all of it.
+        """
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
         self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
+        self.own_shares = own_shares
         self.bodies: list[Body] = []
         #: What each body is the body of, and the body each statement stands in.
         self.homes: dict[int, Beside] = {}
@@ -236,12 +274,12 @@ class Observer:
 
     def around(self, define: Callable[[Body], Sequence[FunctionDef]]) -> Answer:
         """What the worker has to define around the target: see `worker.around`."""
-        first = "import jax as __jax_pmap_jax__"
-        here, elsewhere = [first], dict[str, list[str]]()
+        first = [f"import jax as {JAX}", OWN_SHARE_SOURCE.format(axis=repr(self.axis_name))]
+        here, elsewhere = list(first), dict[str, list[str]]()
         own = self.neighbourhood.origin.source.path
         for body in self.bodies[1:]:
             source = self.homes[body.scope.index].source
-            lines = here if source.path == own else elsewhere.setdefault(source.module, [first])
+            lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
             lines += [body.definition(function) for function in define(body)]
         exports = []
         for caller, called, scope in self.links:
@@ -259,18 +297,25 @@ class Observer:
     def _code(self, state: _State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The tapped target, and the functions that are looked into, tapped and plain."""
         taps, axis = self._taps(state), repr(self.axis_name)
-        # Whatever the function calls its own things, this is not among them.
-        jax = "__jax_pmap_jax__"
         probes = [Probe(call, scope) for call, scope in state.opened.items()]
 
         def define(body: Body) -> list[FunctionDef]:
             own = inside_of(body, syncs)
-            tapped = weave(body, own, axis=axis, taps=taps, probes=probes, jax=jax)
+            tapped = weave(body, own, axis=axis, taps=taps, probes=probes, jax=JAX, own_share=OWN_SHARE_NAME)
             probe = tapped.with_changes(name=name_node(probe_name(body.scope.index)))
-            return [weave(body, own, axis=axis, jax=jax), probe]
+            return [weave(body, own, axis=axis, jax=JAX, own_share=OWN_SHARE_NAME), probe]
 
         own = inside_of(self.body, syncs)
-        woven = weave(self.body, own, axis=axis, taps=taps, probes=probes, reach=True, jax=jax)
+        woven = weave(
+            self.body,
+            own,
+            axis=axis,
+            taps=taps,
+            probes=probes,
+            reach=True,
+            jax=JAX,
+            own_share=OWN_SHARE_NAME,
+        )
         return self.body.definition(woven), self.around(define)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
@@ -304,8 +349,11 @@ class Observer:
         for _ in range(ROUNDS):
             answer = self._run(roles, overrides, count, state)
             if "raised" in answer:
+                failed = [Event(data) for data in answer["events"]]
+                if self._go_on(state, failed):
+                    continue
                 if not state.fresh:
-                    if self._mend_tests(state, [Event(data) for data in answer["events"]]):
+                    if self._mend_tests(state, failed):
                         continue
                     last = self.owner.get(answer["last"]) if answer["last"] is not None else None
                     return fails_on_share(self.facts, answer["raised"], last)
@@ -314,9 +362,15 @@ class Observer:
             every = [Event(data) for data in answer["events"]]
             changes = [event for event in every if event.point < 0 or event.point in self.touched]
             events = [self._named(event) for event in every if event not in changes]
-            if self._drop_useless(state, every):
+            if self._end_trial(state, every) or self._drop_useless(state, every):
                 continue
             state.fresh.clear()
+            state.rescue = None
+            whole = [event.point for event in events if event.point in state.awaited and event.whole]
+            taken = self._take_shares(state, whole)
+            state.awaited.clear()
+            if taken:
+                continue
             result = [event for event in events if event.point in self.results]
             if self.mutated and not result:
                 result = [Event({"point": 0, "leaves": [], "tree": {"kind": "none"}})]
@@ -382,7 +436,6 @@ class Observer:
             state.fresh = [first]
         else:
             state.take_back(first[0])
-            state.fresh = []
 
     def _drop_useless(self, state: _State, events: Sequence[Event]) -> bool:
         """Take back fresh collectives whose value is still not whole."""
@@ -391,10 +444,15 @@ class Observer:
         for event in events:
             first.setdefault(event.point, event)
         dropped = False
+        # What is gathered so that the function runs at all may be wrong for another reason still.
+        rescued = state.rescue.added if state.rescue is not None else []
         for sync, point in state.fresh:
+            if sync in rescued:
+                continue
             paths = None if sync.paths == ("",) else sync.paths
+            wanted = f"sharded {sync.axis}" if sync.op == OWN_SHARE else "replicated"
             helped = all(
-                leaf["kind"] == "replicated"
+                leaf["kind"] == wanted
                 for leaf in (first[point].leaves if point in first else ())
                 if paths is None or leaf["path"] in paths
             )
@@ -752,6 +810,7 @@ class Observer:
         for culprit in culprits:
             feeding = self._partial_below(culprit, first)
             if self._wrap_all(state, feeding, first, numbers=True):
+                self._await_share(state, culprit, first)
                 return True
         if any(self._look_inside(state, culprit) for culprit in culprits):
             return True
@@ -761,7 +820,10 @@ class Observer:
         if self._wrap_all(state, added, first, numbers=True):
             return True
         if self._gather(state, culprits, first):
-            self._gather_beside(state, statement, events)
+            for culprit in culprits:
+                self._await_share(state, culprit, first)
+            if not self.own_shares:
+                self._gather_beside(state, statement, events)
             return True
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.facts, statement, worst)
@@ -786,11 +848,128 @@ class Observer:
             below = [events[each.point] for each in self._descendants(culprit.point) if each.point in events]
             if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
                 continue  # Every device would draw the same numbers.
-            for operand in self._sharded_below(culprit, events):
+            operands = self._sharded_below(culprit, events)
+            tried = state.tried.setdefault(culprit.point, 0)
+            if self.own_shares and tried < len(operands) > 1:
+                if state.trial is not None:
+                    continue
+                operands = operands[tried : tried + 1]
+                state.tried[culprit.point] += 1
+            for operand in operands:
                 event = events[operand.point]
                 axis = int(event.leaves[0]["kind"].partition(" ")[2])
+                taken = next((s for s in state.syncs if s.op == OWN_SHARE and s.span == operand.span), None)
+                if taken is not None:
+                    state.take_back(taken)
+                    added = True
+                    continue
                 sync = self._sync("all_gather", operand.text, "wrap", operand.span, event)
-                added |= state.add(dataclasses.replace(sync, axis=axis), operand.point)
+                sync = dataclasses.replace(sync, axis=axis)
+                added |= state.add(sync, operand.point)
+                if len(operands) < len(self._sharded_below(culprit, events)):
+                    state.trial = sync, culprit.point
+        return added
+
+    def _end_trial(self, state: _State, events: Sequence[Event] | None) -> bool:
+        """Take back the one operand that was gathered if that does not leave the result a share."""
+        if state.trial is None:
+            return False
+        (sync, point), state.trial = state.trial, None
+        first = next((event for event in events or () if event.point == point), None)
+        kinds = {leaf["kind"] for leaf in first.leaves} if first is not None else set()
+        if kinds == {f"sharded {sync.axis}"} or sync not in state.syncs:
+            return False
+        # What was added for its sake goes with it.
+        for other, _ in list(state.fresh):
+            state.forget(other)
+        state.resized.clear()
+        return True
+
+    def _go_on(self, state: _State, events: Sequence[Event]) -> bool:
+        """Change something where the function fails beside gathered values; False when that is no help."""
+        if self._mend_sizes(state, events) or self._take_shares(state, list(state.awaited)):
+            return True
+        if self.own_shares and state.fresh and events and self._gather_too(state, events):
+            return True
+        return self._end_trial(state, None)
+
+    def _gather_too(self, state: _State, events: Sequence[Event]) -> bool:
+        """Gather operands of the expression that failed: one of them, another one, then all."""
+        statement = self.owner[events[-1].point]
+        first = self._first(statement, events)
+        failing = next(
+            (
+                expression
+                for expression in self.by_point.values()
+                if expression.statement == statement.index
+                and expression.point not in first
+                and (below := self.children.get(expression.point))
+                and all(child.point in first or not self.children.get(child.point) for child in below)
+            ),
+            None,
+        )
+        if failing is None:
+            return False
+        if state.rescue is None or state.rescue.point != failing.point:
+            operands = self._shares_below(failing, first)
+            sets = [[each] for each in operands] + ([operands] if len(operands) > 1 else [])
+            state.rescue = _Rescue(failing.point, sets)
+        for sync in state.rescue.added:
+            if sync in state.syncs:
+                state.forget(sync)
+        state.rescue.added.clear()
+        if not state.rescue.sets:
+            return False
+        for operand in state.rescue.sets.pop(0):
+            event = first[operand.point]
+            sync = self._sync("all_gather", operand.text, "wrap", operand.span, event)
+            sync = dataclasses.replace(sync, axis=event.leaves[0]["split"])
+            if state.add(sync, operand.point):
+                state.rescue.added.append(sync)
+        return True
+
+    def _shares_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """As `_sharded_below`, by the shapes that values have where the function fails."""
+        out = []
+        for child in self.children.get(expression.point, []):
+            event = events.get(child.point)
+            share = event is not None and [leaf.get("split") is not None for leaf in event.leaves] == [True]
+            inner = self._shares_below(child, events)
+            if share and not (inner and LAYOUT.search(child.text)):
+                out.append(child)
+            else:
+                out += inner
+        return out
+
+    def _await_share(self, state: _State, culprit: Expression, events: Mapping[int, Event]) -> None:
+        """Note that an expression that is being made whole has the shape of a share without that."""
+        leaves = events[culprit.point].leaves
+        if not self.own_shares or len(leaves) != 1 or leaves[0].get("split") is None:
+            return
+        state.awaited[culprit.point] = culprit, leaves[0]["split"]
+        # Numbers drawn for the whole batch are drawn from one key.
+        around = place(culprit.span)
+        state.syncs = [s for s in state.syncs if s.op != FOLD or not inside(place(s.span), around)]
+
+    def _mend_sizes(self, state: _State, events: Sequence[Event]) -> bool:
+        """Where a statement fails beside gathered values, make the sizes in it those of the whole batch."""
+        statement = self.owner[events[-1].point] if events else None
+        gathered = any(sync.op == "all_gather" for sync, _ in state.fresh)
+        if statement is None or not gathered or statement.index in state.resized:
+            return False
+        state.resized.add(statement.index)
+        first = self._first(statement, events)
+        sizes = [self.by_point[point] for point in first if point in self.by_point]
+        innermost = [e for e in sizes if not any(c.point in first for c in self._descendants(e.point))]
+        return self._wrap_all(state, innermost, first, numbers=True)
+
+    def _take_shares(self, state: _State, points: Sequence[int]) -> bool:
+        """Go on with this device's part of awaited expressions; whether there was one."""
+        added = False
+        for point in points:
+            culprit, axis = state.awaited.pop(point)
+            sync = Sync(OWN_SHARE, culprit.text, "wrap", culprit.span, axis=axis)
+            added |= state.add(sync, point)
         return added
 
     def _gather_beside(self, state: _State, statement: Statement, events: Sequence[Event]) -> None:
@@ -809,8 +988,11 @@ class Observer:
                 tainted |= {name for name, _ in other.names}
             elif other.kind == "assign":
                 first = self._first(other, events)
-                if any(event.varying for event in first.values()):
-                    self._gather(state, self._culprits(first), first)
+                culprits = self._culprits(first)
+                feeding = [each for culprit in culprits for each in self._partial_below(culprit, first)]
+                if culprits and not self._wrap_all(state, feeding, first, numbers=True):
+                    self._gather(state, culprits, first)
+                if culprits:
                     tainted |= {name for name, _ in other.names}
 
     def _sharded_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:

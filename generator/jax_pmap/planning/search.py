@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,13 @@ from typing import Any, TypeAlias
 
 from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.weave import FOLD
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
 from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import with_axis
 from jax_pmap.planning.coupling import shortened
-from jax_pmap.planning.folds import FOLD, find_folds
+from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.layers import named
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.mutation import check_mutation
@@ -46,6 +48,8 @@ Confirmed: TypeAlias = (
 LARGEST = 8
 #: The part of one device's work that each of several may do at most where arguments are gathered.
 MOST_OF_IT = 0.9
+#: The same where devices go on with their part of what was gathered.
+MOST_IN_SHARES = 0.75
 #: The same where arguments are gathered and no result is split: what is shared is then hardly seen.
 HALF = 0.5
 
@@ -124,7 +128,14 @@ def find_plan(
             first = first or (None if finder.trace_error else too_small)
             continue
         observed += 1
-        outcome = _observe_variants(session, target, body, roles, loaded, request, say, saved, mutated)
+        observe = functools.partial(
+            _observe_variants, session, target, body, roles, loaded, request, say, saved, mutated
+        )
+        outcome = observe(own_shares=False)
+        if observed == 1 and request.backend is not Backend.JIT and couples(outcome, target.facts):
+            other = observe(own_shares=True)
+            if not isinstance(other, Refusal) and (other[0].share or 0.0) <= MOST_IN_SHARES:
+                outcome = other
         if isinstance(outcome, Refusal):
             first = first or outcome
             if request.backend is not Backend.JIT or outcome.code not in COMPILER_CAN:
@@ -156,6 +167,13 @@ def find_plan(
         first = with_enclosed(session, target, named(session, target, first, finder.statics))
         raise RefusalError(first)
     raise no_batch(session, target, loaded, finder.trace_error)
+
+
+def couples(outcome: Refusal | Confirmed, facts: FunctionFacts) -> bool:
+    """Whether examples depend on each other in a way that is not, or not usefully, worked out in parallel."""
+    if isinstance(outcome, Refusal):
+        return outcome.code == "JP043"
+    return in_vain(outcome[0], facts)
 
 
 def gathers_argument(observation: Observation, facts: FunctionFacts) -> bool:
@@ -289,8 +307,13 @@ def _observe_variants(
     say: Callable[[str], None],
     saved: Plan | None,
     mutated: tuple[str, ...],
+    *,
+    own_shares: bool,
 ) -> Refusal | Confirmed:
-    """Observe with the given static values, then with each other value the body asks about."""
+    """Observe with the given static values, then with each other value the body asks about.
+
+    With `own_shares`, devices go on with their part of what is gathered.
+    """
     by_name = {argument["name"]: argument for argument in loaded.described}
     restricted = {
         name: constant_source(argument, target.facts)
@@ -325,7 +348,15 @@ def _observe_variants(
                         target.facts.span,
                     )
     observer = Observer(
-        session, body, target.facts, target.axis_name, itemsize(loaded), say, Neighbourhood(target), mutated
+        session,
+        body,
+        target.facts,
+        target.axis_name,
+        itemsize(loaded),
+        say,
+        Neighbourhood(target),
+        mutated,
+        own_shares,
     )
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.

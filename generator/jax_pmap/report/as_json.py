@@ -38,7 +38,7 @@ from jax_pmap.model import (
 
 REPORT_SCHEMA_VERSION = 1
 
-SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in")
+SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share")
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 
 
@@ -300,9 +300,9 @@ def _check(decoded: Any, path: str) -> None:
     if isinstance(decoded, Sync):
         _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
         _check_choice(decoded.where, ("after", "wrap"), f"{path}.where")
-        if decoded.op == "fold_in" and decoded.where != "wrap":
-            _refuse(f"`{path}.where` is `after`; a key is folded where it stands: `wrap`.")
-        if (decoded.op == "all_gather") != (decoded.axis is not None):
+        if decoded.op in ("fold_in", "own_share") and decoded.where != "wrap":
+            _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
+        if (decoded.op in ("all_gather", "own_share")) != (decoded.axis is not None):
             _refuse(f"`{path}` has op `{decoded.op}` and axis `{json.dumps(decoded.axis)}`.")
     elif isinstance(decoded, AxesNode):
         _check_choice(decoded.kind, AXES_KINDS, f"{path}.kind")

@@ -374,14 +374,16 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
     ]
     rows: list[list[Cell]] = []
     for sync in plan.syncs:
-        if sync.op == "fold_in" and not written:
-            continue  # In the global view every draw is the one of a single device.
+        if sync.op in ("fold_in", "own_share") and not written:
+            continue  # In the global view every value and every draw is the one of a single device.
         paths = [path for path in sync.paths if path]
         value = ", ".join(sync.value + path for path in paths[:3]) if paths else sync.value
         if len(paths) > 3:
             value += f", … {len(paths) - 3} more"
         if sync.op == "fold_in":
             value += ": key folded with the device's index"
+        elif sync.op == "own_share":
+            value += ": the device's part"
         op = sync.op if written else _KINDS[sync.op]
         size = human_bytes(sync.bytes) if sync.bytes else ""
         rows.append([(op, "green"), (_clean(value), ""), (_place(sync.span), ""), (size, "")])

@@ -215,7 +215,7 @@ def observe_code(request: Answer) -> Answer:
             return {
                 "raised": describe_exception(error, hide="_jax_pmap"),
                 "last": points[-1] if points else None,
-                "events": observe.compare_numbers(whole, recorder.events, count),
+                "events": observe.compare_forms(whole, recorder.events, count),
             }
         share = None
         if request["measure"]:

@@ -219,20 +219,28 @@ def settle(leaves: Sequence[dict[str, Any]]) -> None:
             leaf["kind"] = next((kind for kind in sure if kind in allowed), leaf["kind"])
 
 
-def compare_numbers(whole: Recorded, events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Kinds of the Python numbers in `events`, those of a run on shards that did not come to its end."""
+def compare_forms(whole: Recorded, events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """What can be said of `events`, those of a run on shards that did not come to its end.
+
+    That is kinds of Python numbers, and of arrays along which axis they have the shape of a share.
+    """
     at: dict[int, list[dict[str, Any]]] = {}
     for event in whole[0]:
         at.setdefault(event["point"], []).append(event)
     out = []
     for event in events:
         seen = at.get(event["point"], [])
-        same_form = seen and len(seen[0]["leaves"]) == len(event["leaves"])
-        if same_form and all("value" in leaf for leaf in (*seen[0]["leaves"], *event["leaves"])):
-            leaves = [
-                leaf_kind(left, right, [], [], count, 0.0, list)
-                for left, right in zip(seen[0]["leaves"], event["leaves"], strict=True)
-            ]
+        if not seen or len(seen[0]["leaves"]) != len(event["leaves"]):
+            continue
+        leaves = []
+        for left, right in zip(seen[0]["leaves"], event["leaves"], strict=True):
+            if "value" in left and "value" in right:
+                leaves.append(leaf_kind(left, right, [], [], count, 0.0, list))
+            elif "index" in left and "index" in right:
+                split = split_axis(left["shape"], right["shape"], count)
+                form = {key: left[key] for key in ("shape", "dtype")}
+                leaves.append({**right, **form, "kind": "unknown", "split": split})
+        if len(leaves) == len(event["leaves"]):
             out.append({"point": event["point"], "occurrence": 0, "leaves": leaves})
     return out
 
@@ -240,6 +248,14 @@ def compare_numbers(whole: Recorded, events: list[dict[str, Any]], count: int) -
 def constant(values: list[np.ndarray]) -> bool:
     """Whether a value is the same on several sets of data."""
     return len(values) > 1 and all(np.array_equal(value, values[0], equal_nan=True) for value in values)
+
+
+def split_axis(whole: Sequence[int], part: Sequence[int], count: int) -> int | None:
+    """The axis along which `part` has the shape of one of `count` shares of `whole`, or None."""
+    if len(whole) != len(part):
+        return None
+    axes = [axis for axis, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
+    return axes[0] if len(axes) == 1 and part[axes[0]] * count == whole[axes[0]] else None
 
 
 def leaf_kind(
@@ -289,6 +305,8 @@ def leaf_kind(
                 # reduction it is, the data cannot tell.
                 answer["kind"] = kinds.VARYING
                 answer["options"] = sorted(kinds.common(found) & set(kinds.PARTIAL))
+        if answer["kind"] == kinds.VARYING:
+            answer["split"] = split_axis(left["shape"], right["shape"], count)
         if right["category"] == "key" and answer["kind"] != kinds.REPLICATED:
             answer["kind"] = answer["kind"] if answer["kind"].startswith("sharded") else kinds.VARYING
     elif "value" in left and "value" in right:

@@ -1,0 +1,67 @@
+# flags: gen f --inputs this::inputs
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def f(x):
+    y = x * 2
+    z = y @ y.T
+    return z + 1
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(24, 5)).astype("float32"),)
+# output
+"""Data-parallel `f`: same call and same results as gram.py::f, on N devices."""
+
+import functools
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(0,), out_axes=0)
+def p_f(x):
+    """`f` on one device's share; `x` leaves are (devices, per_device, ...)."""
+    y = x * 2
+    z = y @ jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True).T
+    return z + 1
+
+
+def shard(x):
+    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    devices = jax.local_devices()
+    count = len(devices)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        name = f"x{jax.tree_util.keystr(path)}"
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"f: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices; "
+                f"pass a multiple of {count}"
+            )
+
+    x = jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), x
+    )
+    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
+    return jax.device_put(x, sharding)
+
+
+def unshard(tree):
+    """(devices, per_device, ...) -> (devices * per_device, ...)."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), tree
+    )
+
+
+def f(x):
+    return unshard(p_f(shard(x)))
