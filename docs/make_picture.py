@@ -24,14 +24,15 @@ def draw() -> str:
 
     import jax_pmap
     from jax_pmap.report import text
+    from jax_pmap.report.console import make_console, print_line
 
     request = jax_pmap.Request(target=TARGET, directory=REPOSITORY)
     result = jax_pmap.generate(request)
     if isinstance(result, jax_pmap.Refusal):
         sys.exit(f"{result.code}: {result.reason}")
     stream = io.StringIO()
-    console = text.make_console(stream, plain=False, width=WIDTH)
-    text.print_line(f"$ jax-pmap gen {TARGET} --axis-name batch > train_pmap.py", console)
+    console = make_console(stream, plain=False, width=WIDTH)
+    print_line(f"$ jax-pmap gen {TARGET} --axis-name batch > train_pmap.py", console)
     text.print_generated(result, console)
     picture = Console(
         file=io.StringIO(), width=WIDTH, record=True, force_terminal=True, color_system="standard"

@@ -31,8 +31,10 @@ from jax_pmap.model import (
     Sync,
 )
 from jax_pmap.report import as_json, text
-from jax_pmap.report.layout import Column, Console, print_table
+from jax_pmap.report.console import Console, make_console
+from jax_pmap.report.layout import Column, print_table
 from jax_pmap.report.patch import patch
+from jax_pmap.report.refusals import print_refusal
 
 KIND = ParameterKind.POSITIONAL_OR_KEYWORD
 
@@ -116,7 +118,7 @@ REFUSAL = Refusal(
 
 def rendered(show, record, *, width=80, plain=True, encoding="utf-8"):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
-    show(record, text.make_console(stream, plain=plain, width=width))
+    show(record, make_console(stream, plain=plain, width=width))
     stream.flush()
     return stream.buffer.getvalue().decode(encoding)
 
@@ -433,7 +435,7 @@ def test_refusal_points_at_the_source(tmp_path, monkeypatch):
     (tmp_path / "ops.py").write_text("def f(x):\n    y = jnp.cumsum(x, axis=0)\n    return y\n")
     monkeypatch.chdir(tmp_path)
     refusal = dataclasses.replace(REFUSAL, span=Span("ops.py", 2, 8, 2, 29))
-    assert rendered(text.print_refusal, refusal, width=60) == (
+    assert rendered(print_refusal, refusal, width=60) == (
         "error[JP043]: `jnp.cumsum` runs along the batch axis of `x`,\n"
         "so each entry of `y` depends on examples elsewhere.\n"
         " --> ops.py:2:9\n"
@@ -453,7 +455,7 @@ def test_source_is_found_from_below_the_project_root(tmp_path, monkeypatch):
     (tmp_path / "ops.py").write_text("spam\n")
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
-    assert "1 | spam" in rendered(text.print_refusal, dataclasses.replace(REFUSAL, span=Span("ops.py", 1)))
+    assert "1 | spam" in rendered(print_refusal, dataclasses.replace(REFUSAL, span=Span("ops.py", 1)))
 
 
 @pytest.mark.parametrize(
@@ -470,7 +472,7 @@ def test_carets_stand_under_the_span(tmp_path, line, span, marked):
     path = tmp_path / "s.py"
     path.write_text(line + "\n", encoding="utf-8")
     refusal = dataclasses.replace(REFUSAL, span=Span(str(path), 1, span[0], 1, span[1]))
-    rows = rendered(text.print_refusal, refusal).splitlines()
+    rows = rendered(print_refusal, refusal).splitlines()
     source, carets = next((a, b) for a, b in itertools.pairwise(rows) if a.startswith("1 |"))
     assert cell_len(source) <= 80
     start = carets.index("^")
@@ -483,7 +485,7 @@ def test_carets_stand_under_the_span(tmp_path, line, span, marked):
 def test_a_span_outside_the_file_shows_no_source(tmp_path, line):
     path = tmp_path / "s.py"
     path.write_text("x = 1\n")
-    output = rendered(text.print_refusal, dataclasses.replace(REFUSAL, span=Span(str(path), line)))
+    output = rendered(print_refusal, dataclasses.replace(REFUSAL, span=Span(str(path), line)))
     assert " | " not in output
 
 
@@ -492,9 +494,7 @@ def test_a_source_that_cannot_be_read_is_left_out(tmp_path, content):
     path = tmp_path / "s.py"
     if content is not None:
         path.write_bytes(content)
-    assert f"--> {path}:1:1" in rendered(
-        text.print_refusal, dataclasses.replace(REFUSAL, span=Span(str(path), 1))
-    )
+    assert f"--> {path}:1:1" in rendered(print_refusal, dataclasses.replace(REFUSAL, span=Span(str(path), 1)))
 
 
 def test_tracebacks_come_last_whole_and_harmless():
@@ -507,7 +507,7 @@ def test_tracebacks_come_last_whole_and_harmless():
             "candidates:\n  a.py::f",
         ),
     )
-    output = rendered(text.print_refusal, refusal)
+    output = rendered(print_refusal, refusal)
     assert output.index("a.py::f") < output.index("Traceback")
     assert path in output
     assert "Error: [bold]\n" in output
@@ -516,7 +516,7 @@ def test_tracebacks_come_last_whole_and_harmless():
 
 def test_a_long_traceback_keeps_its_end():
     detail = "\n".join(["Traceback (most recent call last):", *(f"  line {i}" for i in range(500)), "E: x"])
-    output = rendered(text.print_refusal, dataclasses.replace(REFUSAL, details=(detail,)))
+    output = rendered(print_refusal, dataclasses.replace(REFUSAL, details=(detail,)))
     assert "E: x" in output
     assert "… 463 lines left out" in output
     assert "line 100\n" not in output
@@ -524,9 +524,7 @@ def test_a_long_traceback_keeps_its_end():
 
 def test_commands_in_a_hint_are_not_wrapped():
     command = "  jax-pmap gen train.py::f " + "--arg 'x=f32[64,784]' " * 5
-    output = rendered(
-        text.print_refusal, dataclasses.replace(REFUSAL, hint=f"Add a line:\n{command}"), width=60
-    )
+    output = rendered(print_refusal, dataclasses.replace(REFUSAL, hint=f"Add a line:\n{command}"), width=60)
     assert command.rstrip() in output
 
 
@@ -535,7 +533,7 @@ def test_width_when_it_is_no_terminal(columns, width, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns:
         monkeypatch.setenv("COLUMNS", columns)
-    assert text.make_console(io.StringIO(), plain=True).width == width
+    assert make_console(io.StringIO(), plain=True).width == width
 
 
 # --- patch --------------------------------------------------------------------------------

@@ -475,23 +475,25 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
     """What people read, on stderr; beside JSON only where nobody sees that."""
     from jax_pmap.model import Generated, Refusal, Unchanged, Verified
     from jax_pmap.report import text
+    from jax_pmap.report.console import make_console, print_line
+    from jax_pmap.report.refusals import print_refusal
 
     refused = isinstance(result, Refusal)
     if options["quiet"] and not refused:
         return
     if options["output_format"] == "json" and (sys.stdout.isatty() or not sys.stderr.isatty()):
         return
-    console = text.make_console(sys.stderr, plain=not styled(sys.stderr, options))
+    console = make_console(sys.stderr, plain=not styled(sys.stderr, options))
     if isinstance(result, Refusal):
-        text.print_refusal(result, console)
+        print_refusal(result, console)
     elif isinstance(result, Generated):
         text.print_generated(result, console)
         if written:
-            text.print_line(f"wrote {written}", console)
+            print_line(f"wrote {written}", console)
         elif patch == "":
-            text.print_line(f"{options['output']} is up to date", console)
+            print_line(f"{options['output']} is up to date", console)
     elif isinstance(result, Unchanged):
-        text.print_line(f"{result.target} is already parallel: nothing to do", console)
+        print_line(f"{result.target} is already parallel: nothing to do", console)
     elif isinstance(result, Verified):
         text.print_verified(result, console)
     else:

@@ -75,7 +75,7 @@ def progress(options: dict[str, Any]) -> Iterator[Say]:
     elif options["quiet"] or options.get("no_proof") or not styled(sys.stderr, options):
         yield lambda note: None
     else:
-        from jax_pmap.report import text
+        from jax_pmap.report.console import live_line, make_console
 
-        with text.live_line(text.make_console(sys.stderr, plain=False)) as say:
+        with live_line(make_console(sys.stderr, plain=False)) as say:
             yield say

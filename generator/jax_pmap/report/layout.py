@@ -1,4 +1,4 @@
-"""Lines with styles, tables without rules, and the stream they go to.
+"""Tables without rules.
 
 Of rich only the widths of characters are used here: the rest of it takes longer to import than a whole
 report takes to print.
@@ -8,39 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 
-#: Text, possibly of several lines, and its style.
-Cell: TypeAlias = tuple[str, str]
+from jax_pmap.report.console import Cell, Console
 
-_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
-_ASCII = str.maketrans({"→": "->", "·": "-", "…": "...", "×": "x"})
 #: Blanks between columns.
 _GAP = 2
 #: Cells that a column of prose keeps before other columns are cut.
 _PROSE = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Console:
-    """A stream with a width, and whether it takes escape codes."""
-
-    stream: IO[str]
-    width: int
-    styled: bool
-
-    def print(self, *parts: Cell) -> None:
-        """Print `parts` as one line, however long, without blanks at its end."""
-        rest = len("".join(text for text, _ in parts).rstrip())
-        line = ""
-        for whole, style in parts:
-            text, rest = whole[:rest], rest - len(whole[:rest])
-            codes = [str(_CODES[word]) for word in style.split()]
-            line += f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes and text and self.styled else text
-        unicode = (getattr(self.stream, "encoding", None) or "utf-8").lower().startswith("utf")
-        self.stream.write((line if unicode else line.translate(_ASCII)) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

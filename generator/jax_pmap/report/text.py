@@ -1,23 +1,16 @@
-"""The report for people: tables of a plan, the evidence, and refusals with their source line.
+"""The report for people: tables of a plan, and the evidence.
 
 Everything is laid out for the width of the console and carries no escape codes when it is plain.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shlex
-import textwrap
-import tokenize
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import IO
 
 from rich.cells import cell_len
 
-from jax_pmap import notebook
 from jax_pmap.model import (
     Argument,
     Backend,
@@ -25,103 +18,18 @@ from jax_pmap.model import (
     Generated,
     Leaf,
     Plan,
-    Refusal,
     Role,
-    Say,
-    Span,
     Verified,
 )
-from jax_pmap.report.layout import Cell, Column, Console, clip, natural_width, print_table
+from jax_pmap.report.console import Cell, Console, clean, print_prose
+from jax_pmap.report.layout import Column, clip, natural_width, print_table
+from jax_pmap.report.refusals import place
 
 #: Leaf rows of one argument; the rest is counted.
 MAX_LEAF_ROWS = 8
-#: Lines of one detail of a refusal, such as a traceback; its end says most, so its end is kept.
-MAX_DETAIL_LINES = 40
-
 _SHORT_DTYPES = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 #: What the compiler has to do where the code holds no collective of that name.
 _KINDS = {"psum": "sum", "pmean": "mean", "pmax": "max", "pmin": "min", "all_gather": "gather"}
-_CONTROL = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
-
-
-# --- console ------------------------------------------------------------------------------
-
-
-def make_console(stream: IO[str], *, plain: bool, width: int | None = None) -> Console:
-    """A console on `stream`: no escape codes when `plain`, 80 columns when it is not a terminal.
-
-    Args:
-        stream: Where to print, usually ``sys.stderr``.
-        plain: True for no colour, no bold, no cursor movement.
-        width: Columns; None takes the terminal's, or ``$COLUMNS``, or 80.
-    """
-    if width is None:
-        columns = os.environ.get("COLUMNS", "")
-        asked = int(columns) if columns.isascii() and columns.isdigit() else 0
-        width = asked if asked >= 20 else _terminal_width(stream)
-    return Console(stream, width, styled=not plain)
-
-
-def _terminal_width(stream: IO[str]) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):  # no terminal, or no file at all
-        return 80
-
-
-@contextlib.contextmanager
-def live_line(console: Console) -> Iterator[Say]:
-    """Yield a function that shows one note at a time on the last line of a terminal, gone at the end."""
-    from rich.console import Console as LiveConsole
-    from rich.text import Text
-
-    live = LiveConsole(file=console.stream, force_terminal=True, legacy_windows=False)
-    with live.status("starting", spinner="dots") as status:
-        yield lambda note: status.update(Text(_clean(note)))
-
-
-def print_line(text: str, console: Console) -> None:
-    """Print one line as it is: never wrapped, so that paths can be copied."""
-    console.print((_clean(text), ""))
-
-
-def _print_prose(console: Console, prose: str, *, indent: str = "", prefix: str = "", **styles: str) -> None:
-    """Print `prose` wrapped between words; lines that start with a blank (commands) stay whole.
-
-    Args:
-        console: Where to print.
-        prose: Text, possibly of several lines.
-        indent: Blanks before every line.
-        prefix: First word, styled apart.
-        styles: ``style`` of the prose and ``prefix_style``.
-    """
-    lines: list[str] = []
-    for paragraph in (prefix + _clean(prose)).split("\n"):
-        verbatim = paragraph[:1].isspace() or not paragraph
-        lines += (
-            [paragraph]
-            if verbatim
-            else textwrap.wrap(
-                paragraph,
-                max(console.width - len(indent), 20),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        )
-    for i, line in enumerate(lines):
-        head = len(prefix) if i == 0 else 0
-        console.print(
-            (indent + line[:head], styles.get("prefix_style", "")), (line[head:], styles.get("style", ""))
-        )
-
-
-def _clean(text: str) -> str:
-    """`text` without escape sequences and control characters, which could repaint the terminal."""
-    return _CONTROL.sub("", text.replace("\r\n", "\n"))
-
-
 # --- plans and generated code -------------------------------------------------------------
 
 
@@ -145,13 +53,13 @@ def print_generated(generated: Generated, console: Console) -> None:
 def print_verified(verified: Verified, console: Console) -> None:
     """Print how the parallel function was called, and the evidence."""
     for i, line in enumerate(
-        _joined([_clean(verified.parallel), f"against {_clean(verified.against)}"], console.width)
+        _joined([clean(verified.parallel), f"against {clean(verified.against)}"], console.width)
     ):
-        name = _clean(verified.parallel) if i == 0 else ""
+        name = clean(verified.parallel) if i == 0 else ""
         console.print((name, "bold"), (line.removeprefix(name), "dim"))
     forms = {"devices": "every array has a device axis", "batch": "what is split has a device axis"}
     if verified.layout:
-        rows: list[list[Cell]] = [[(_clean(name), ""), (forms[form], "")] for name, form in verified.layout]
+        rows: list[list[Cell]] = [[(clean(name), ""), (forms[form], "")] for name, form in verified.layout]
         console.print()
         print_table([Column("argument"), Column("called with", wraps=True)], rows, console)
     else:
@@ -160,7 +68,7 @@ def print_verified(verified: Verified, console: Console) -> None:
         console.print()
         console.print(("  assumed inputs (these options change them)", "dim"))
         for spec in verified.assumed_inputs:
-            _print_prose(console, f" --arg {shlex.quote(spec)}", indent=" ")
+            print_prose(console, f" --arg {shlex.quote(spec)}", indent=" ")
     console.print()
     _print_evidence(verified.evidence, console)
 
@@ -169,7 +77,7 @@ def _print_evidence(evidence: Evidence, console: Console) -> None:
     for line in _joined(evidence_parts(evidence), console.width):
         console.print((line, "green" if evidence.proved else "red"))
     for note in evidence.notes:
-        _print_prose(console, note, indent="  ", style="yellow")
+        print_prose(console, note, indent="  ", style="yellow")
 
 
 def _joined(parts: Sequence[str], width: int) -> list[str]:
@@ -213,7 +121,7 @@ def _usual_devices(plan: Plan) -> int:
 
 def _print_plan(plan: Plan, console: Console, devices: int, backend: Backend | None) -> None:
     """Print a plan; `backend` is the form of the code that was made from it, None where there is none."""
-    target = _clean(plan.target)
+    target = clean(plan.target)
     parts = [str(backend)] if backend else []
     for i, line in enumerate(
         _joined([target, *parts, f'axis "{plan.axis_name}"', _devices_text(plan)], console.width)
@@ -234,14 +142,14 @@ def _print_plan(plan: Plan, console: Console, devices: int, backend: Backend | N
         ("notes", plan.notes),
         (
             "not reached by the example inputs: the code raises there",
-            [f" {_place(guard.span)}  {guard.condition}" for guard in plan.guards],
+            [f" {place(guard.span)}  {guard.condition}" for guard in plan.guards],
         ),
     ):
         if lines:
             console.print()
             console.print((f"  {heading}", "dim"))
             for line in lines:
-                _print_prose(console, line, indent=" " if line.startswith(" ") else "  ")
+                print_prose(console, line, indent=" " if line.startswith(" ") else "  ")
 
 
 def _devices_text(plan: Plan) -> str:
@@ -267,7 +175,7 @@ def _print_arguments(plan: Plan, console: Console, devices: int) -> None:
     print_table(*(medium if spare >= 0 else narrow), console)
     if reasons:
         console.print()
-        cells = [[(name, ""), (_clean(why), "dim")] for name, why in reasons]
+        cells = [[(name, ""), (clean(why), "dim")] for name, why in reasons]
         print_table([Column("why"), Column("", wraps=True)], cells, console)
 
 
@@ -280,7 +188,7 @@ def _argument_rows(argument: Argument, devices: int, room: int) -> Iterator[_Row
     name = argument.name + (" (donated)" if argument.donated else "")
     if argument.static:
         values = ", ".join(argument.proved_values)
-        yield name, "static", clip(_clean(values), 24), "", argument.why
+        yield name, "static", clip(clean(values), 24), "", argument.why
         return
     axes = {leaf.axis for leaf in leaves if leaf.role is not Role.STATIC}
     role = argument.role
@@ -309,7 +217,7 @@ def _leaf_rows(name: str, leaves: Sequence[Leaf], devices: int, room: int) -> It
         leaf = leaves[i]
         path = leaf.path.removeprefix(name) or leaf.path
         role = f"batch axis {leaf.axis}" if leaf.role is Role.BATCH else str(leaf.role)
-        yield "  " + _middle(_clean(path), room), role, _shape(leaf), _share(leaf, devices), ""
+        yield "  " + _middle(clean(path), room), role, _shape(leaf), _share(leaf, devices), ""
     rest = [leaf for i, leaf in enumerate(leaves) if i not in shown]
     if rest:
         yield f"  … {len(rest)} more {'leaf' if len(rest) == 1 else 'leaves'}", _roles_of(rest), "", "", ""
@@ -352,7 +260,7 @@ def _argument_table(
         else:
             cells += [(shape, ""), (share, "")]
         if why:
-            cells.append((_clean(reason), "dim"))
+            cells.append((clean(reason), "dim"))
         table.append(cells)
     return columns, table
 
@@ -386,13 +294,8 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
             value += ": the device's part"
         op = sync.op if written else _KINDS[sync.op]
         size = human_bytes(sync.bytes) if sync.bytes else ""
-        rows.append([(op, "green"), (_clean(value), ""), (_place(sync.span), ""), (size, "")])
+        rows.append([(op, "green"), (clean(value), ""), (place(sync.span), ""), (size, "")])
     print_table(columns, rows, console)
-
-
-def _place(span: Span) -> str:
-    file, line = _file_and_line(span)
-    return f"{_clean(file)}:{line}"
 
 
 def human_bytes(size: int) -> str:
@@ -433,96 +336,3 @@ def _middle(text: str, width: int) -> str:
         return text
     head = width // 3  # the end of a path tells leaves apart
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
-
-
-# --- refusals -----------------------------------------------------------------------------
-
-
-def print_refusal(refusal: Refusal, console: Console) -> None:
-    """Print `refusal` the way compilers do: reason, place, source line with carets, hint, details."""
-    _print_prose(
-        console,
-        f": {refusal.reason}",
-        prefix=f"error[{refusal.code}]",
-        style="bold",
-        prefix_style="bold red",
-    )
-    if refusal.span is not None:
-        _print_source(refusal.span, console)
-    if refusal.hint:
-        console.print()
-        _print_prose(console, refusal.hint, prefix="hint: ", prefix_style="cyan")
-    # A traceback comes last: it is long, and its last line is the one to read.
-    for detail in sorted(refusal.details, key=lambda text: text.lstrip().startswith("Traceback")):
-        console.print()
-        for line in _tail(_clean(detail).expandtabs().rstrip().split("\n")):
-            console.print((f"  {line}".rstrip(), "dim"))
-    console.print()
-    console.print((f"For more: jax-pmap explain {refusal.code}", "dim"))
-
-
-def _tail(lines: list[str]) -> list[str]:
-    if len(lines) <= MAX_DETAIL_LINES:
-        return lines
-    left_out = len(lines) - MAX_DETAIL_LINES + 1
-    return [f"… {left_out} lines left out", *lines[left_out:]]
-
-
-def _print_source(span: Span, console: Console) -> None:
-    """``--> file:line:column`` and, where the file can be read, its line with carets under the span."""
-    file, number = _file_and_line(span)
-    margin = " " * len(str(number))
-    lines = _file_lines(span.file) or []
-    source = lines[span.line - 1] if 0 < span.line <= len(lines) else ""
-    # A span that knows no more than the line begins with the statement on it.
-    start = max(span.column, len(source) - len(source.lstrip())) if source.strip() else span.column
-    console.print((f"{margin}--> {_clean(file)}:{number}:{start + 1}", "cyan"))
-    if not 0 < span.line <= len(lines):
-        return
-    # Carets are placed by what is shown: tabs become blanks, wide characters take two cells.
-    before = _visible(source[:start])
-    end = span.end_column if span.end_line == span.line and span.end_column > start else len(source)
-    marked = _visible(source[start:end], cell_len(before))
-    after = _visible(source[end:])
-    room = max(console.width - len(margin) - 4, 20)
-    indent = len(before) - len(before.lstrip())
-    if cell_len(before) + cell_len(marked) + cell_len(after) > room and indent > 4:
-        before = before[indent - 4 :]
-    if cell_len(before) > room // 2 and cell_len(before) + cell_len(marked) > room:
-        before = "…" + before[-(room // 3) :]
-    marked = clip(marked, max(room - cell_len(before), 8))
-    line = clip(before + marked + after, room)
-    carets = " " * cell_len(before) + "^" * max(cell_len(marked.rstrip()), 1)
-    for head, text, style in ((margin, "", ""), (str(number), line, ""), (margin, carets, "red")):
-        console.print((f"{head} | ", "cyan"), (text, style))
-
-
-def _visible(text: str, column: int = 0) -> str:
-    """`text` with tabs expanded as at `column` and control characters left out."""
-    return _clean((" " * (column % 8) + text).expandtabs()[column % 8 :])
-
-
-def _file_lines(name: str) -> list[str] | None:
-    """Lines of a file that a span names, of a notebook those of its code."""
-    # Spans name files relative to the project, which may be entered from a folder below its root.
-    for folder in (Path.cwd(), *Path.cwd().parents):
-        try:
-            if notebook.is_notebook(name):
-                return notebook.python_text((folder / name).read_bytes()).split("\n")
-            with tokenize.open(folder / name) as file:
-                return file.read().split("\n")
-        except (FileNotFoundError, NotADirectoryError):
-            if (folder / "pyproject.toml").exists() or (folder / ".git").exists():
-                return None
-        except (OSError, SyntaxError, UnicodeDecodeError, ValueError):
-            return None
-    return None
-
-
-def _file_and_line(span: Span) -> tuple[str, int]:
-    """A file and a line as people find them: ``("train.py", 12)``, ``("nb.ipynb cell 3", 4)``."""
-    if notebook.is_notebook(span.file):
-        found = notebook.place("\n".join(_file_lines(span.file) or []), span.line)
-        if found is not None:
-            return f"{span.file} cell {found[0]}", found[1]
-    return span.file, span.line
