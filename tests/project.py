@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from jax_pmap.cli import main
 
+pytest_plugins = ["warm"]
+
 CODE = re.compile(r"error\[(JP\d{3})\]")
 
 
@@ -38,14 +40,17 @@ class Project:
     """A folder that is the current one, with a temporary folder of its own to watch."""
 
     folder: Path
-    spare: Path
+    #: None where a worker outlives the command that started it.
+    spare: Path | None
     options: list[str] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the project."""
-        path = self.folder / name
+        path, text = self.folder / name, textwrap.dedent(text).lstrip("\n")
+        if self.spare is None and path.suffix == ".py" and path.exists():
+            assert path.read_text(encoding="utf-8") == text, f"the worker has imported another {name}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return path
 
     def files(self) -> dict[str, bytes]:
@@ -60,8 +65,9 @@ class Project:
         result = CliRunner().invoke(main, [*words, *self.options], prog_name="jax-pmap")
         seconds = time.monotonic() - start
         assert "bug in jax-pmap" not in result.stderr, result.stderr
-        assert list(self.spare.iterdir()) == []
-        assert self.processes() == []
+        if self.spare is not None:
+            assert list(self.spare.iterdir()) == []
+            assert self.processes() == []
         after = self.files()
         changed = {name for name in before if after.get(name) != before[name]}
         return Result(
@@ -107,5 +113,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("VIRTUAL_ENV", "")
     monkeypatch.setattr(tempfile, "tempdir", str(spare))
     made = Project(folder, spare, ["--python", sys.executable])
+    made.write("pyproject.toml", '[project]\nname = "example"\n')
+    return made
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a module's `shared` project."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture
+def shared(shared_folder: Path, warm: None, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project that the tests of a module have in common, and its worker: name other files otherwise."""
+    monkeypatch.chdir(shared_folder)
+    monkeypatch.setenv("VIRTUAL_ENV", "")
+    made = Project(shared_folder, None, ["--python", sys.executable])
     made.write("pyproject.toml", '[project]\nname = "example"\n')
     return made

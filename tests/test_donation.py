@@ -5,8 +5,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from jax_pmap.emit.unit import emit
 
 FUNCTIONS = """
@@ -49,32 +47,36 @@ def make(seed=0):
     x = jax.random.normal(key, (24, 3))
     return x[0], x[1], {"x": x, "y": x[:, 1]}
 """
-#: Calls the emitted function on placed inputs and prints which arrays are gone.
+#: Calls emitted functions on placed inputs and prints which arrays are gone.
 PROGRAM = """
 import importlib, json, sys
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import fns
 mesh = Mesh(np.array(jax.devices()), ("batch",))
-gone = []
-for place in ("first", "all"):
-    w, momentum, batch = fns.make()
-    if place == "all":
-        w, momentum = jax.device_put((w, momentum), NamedSharding(mesh, P()))
-        batch = jax.device_put(batch, NamedSharding(mesh, P("batch")))
-    function = getattr(importlib.import_module("out"), sys.argv[1])
-    for _ in range(2):
-        result = function(w.copy(), momentum.copy(), batch)
-    function(w, momentum, batch)
-    gone.append([x.is_deleted() for x in (w, momentum, batch["x"], batch["y"])])
+gone = {}
+for each in sys.argv[1:]:
+    module, name = each.split(".")
+    function = getattr(importlib.import_module(module), name)
+    for place in ("first", "all"):
+        w, momentum, batch = fns.make()
+        if place == "all":
+            w, momentum = jax.device_put((w, momentum), NamedSharding(mesh, P()))
+            batch = jax.device_put(batch, NamedSharding(mesh, P("batch")))
+        for _ in range(2):
+            result = function(w.copy(), momentum.copy(), batch)
+        function(w, momentum, batch)
+        deleted = [x.is_deleted() for x in (w, momentum, batch["x"], batch["y"])]
+        gone.setdefault(module, []).append(deleted)
 print(json.dumps(gone))
 """
+INPUTS = ("--inputs", "fns.py::make")
 
 
-def gone(project, name):
-    """For inputs on the first and on all devices: whether w, momentum, x and y are deleted by a call."""
+def gone(project, *functions):
+    """By module, for inputs on the first and on all devices: whether w, momentum, x and y are deleted."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, name],
+        [sys.executable, "-c", PROGRAM, *functions],
         cwd=project.folder,
         env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
@@ -84,38 +86,38 @@ def gone(project, name):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("backend", ["pmap", "shard_map", "jit"])
-def test_what_the_original_donates_is_donated_and_nothing_else(project, backend):
-    project.write("fns.py", FUNCTIONS)
-    result = project.run(
-        "gen", "fns.py::step", "--inputs", "fns.py::make", "--backend", backend, "-o", "out.py"
-    )
-    assert result.exit_code == 0, result.stderr
-    assert "donate_argnums=(0, 1)" in (project.folder / "out.py").read_text()
-    for w, momentum, x, y in gone(project, "step"):
-        assert (w, momentum, x, y) == (True, True, False, False)
+def test_what_the_original_donates_is_donated_and_nothing_else(shared):
+    shared.write("fns.py", FUNCTIONS)
+    backends = ("pmap", "shard_map", "jit")
+    for backend in backends:
+        out = f"by_{backend}.py"
+        result = shared.run("gen", "fns.py::step", *INPUTS, "--backend", backend, "-o", out)
+        assert result.exit_code == 0, result.stderr
+        assert "donate_argnums=(0, 1)" in (shared.folder / out).read_text()
+    found = gone(shared, *(f"by_{backend}.step" for backend in backends))
+    assert found == {f"by_{backend}": [[True, True, False, False]] * 2 for backend in backends}
 
 
-def test_an_original_that_does_not_donate_keeps_all_arrays(project):
-    project.write("fns.py", FUNCTIONS)
-    result = project.run("gen", "fns.py::plain", "--inputs", "fns.py::make", "-o", "out.py")
-    assert "donate" not in (project.folder / "out.py").read_text()
+def test_donation_is_not_made_up_and_can_be_asked_for(shared):
+    shared.write("fns.py", FUNCTIONS)
+    result = shared.run("gen", "fns.py::plain", *INPUTS, "-o", "plain.py")
+    assert "donate" not in (shared.folder / "plain.py").read_text()
     assert "`fast` donates `momentum`, `plain` does not; --donate momentum would" in result.words
-    assert gone(project, "plain") == [[False] * 4, [False] * 4]
-
-
-def test_donation_that_is_asked_for_or_made_by_rebinding_the_name(project):
-    project.write("fns.py", FUNCTIONS)
-    words = ("--inputs", "fns.py::make", "-o", "out.py")
-    result = project.run("gen", "fns.py::plain", *words, "--donate", "w")
+    result = shared.run("gen", "fns.py::plain", *INPUTS, "-o", "asked.py", "--donate", "w")
     assert "`w` is donated: the arrays passed for it cannot be used again" in result.words
-    assert [row[0] for row in gone(project, "plain")] == [True, True]
-    project.run("gen", "fns.py::rebound", *words)
-    assert "donate_argnums=0" in (project.folder / "out.py").read_text()
-    project.refused("JP007", "gen", "fns.py::plain", "--donate", "params", says=("`params`",))
+    found = gone(shared, "plain.plain", "asked.plain")
+    assert found["plain"] == [[False] * 4] * 2
+    assert [row[0] for row in found["asked"]] == [True, True]
+    shared.refused("JP007", "gen", "fns.py::plain", "--donate", "params", says=("`params`",))
 
 
-def test_emitted_code_that_takes_other_arrays_is_caught(project, monkeypatch):
+def test_donation_made_by_rebinding_the_name(shared):
+    shared.write("fns.py", FUNCTIONS)
+    result = shared.run("gen", "fns.py::rebound", *INPUTS)
+    assert "donate_argnums=0" in result.stdout
+
+
+def test_emitted_code_that_takes_other_arrays_is_caught(shared, monkeypatch):
     """Code that donates more than the plan says does not get through."""
 
     def emit_more(target, plan, *rest):
@@ -123,7 +125,7 @@ def test_emitted_code_that_takes_other_arrays_is_caught(project, monkeypatch):
         return emit(target, dataclasses.replace(plan, arguments=arguments), *rest)
 
     monkeypatch.setattr("jax_pmap.emit.unit.emit", emit_more)
-    project.write("fns.py", FUNCTIONS.replace("(0,), donate_argnames", "(), donate_argnames"))
-    result = project.run("gen", "fns.py::step", "--inputs", "fns.py::make", "--backend", "jit")
+    shared.write("fewer.py", FUNCTIONS.replace("(0,), donate_argnames", "(), donate_argnames"))
+    result = shared.run("gen", "fewer.py::step", "--inputs", "fewer.py::make", "--backend", "jit")
     assert result.exit_code == 1
     assert "deletes the caller's `w`, which is not donated" in result.words

@@ -3,6 +3,7 @@
 import json
 import re
 import textwrap
+import zlib
 
 import pytest
 
@@ -12,6 +13,8 @@ from jax_pmap.model import RefusalError, Request
 from jax_pmap.pipeline import _read, _session, quiet
 from jax_pmap.planning.search import find_plan
 from jax_pmap.proof.prove import prove
+
+pytest_plugins = ["project"]
 
 ROWS = """
 
@@ -97,8 +100,8 @@ def test_a_fold_too_few_or_too_many_is_caught_by_the_proof(project):
         )
 
 
-def test_every_way_to_a_key_is_followed(project):
-    project.write(
+def test_every_way_to_a_key_is_followed(shared):
+    shared.write(
         "ways.py",
         source("""
         from typing import NamedTuple
@@ -141,7 +144,7 @@ def test_every_way_to_a_key_is_followed(project):
             return state, rngs, jax.random.split(key, 16), np.float32(1.5), rows(seed, 16, 5)
 """),
     )
-    result = project.run("gen", "ways.py::ways", "--inputs", "ways.py::inputs")
+    result = shared.run("gen", "ways.py::ways", "--inputs", "ways.py::inputs")
     assert result.exit_code == 0, result.stderr
     assert folds(result.stdout) == [
         "x_key",
@@ -156,8 +159,8 @@ def test_every_way_to_a_key_is_followed(project):
     assert "key folded with the device's index" in result.words
 
 
-def test_a_reduction_of_noise_alone_is_synchronised(project):
-    project.write(
+def test_a_reduction_of_noise_alone_is_synchronised(shared):
+    shared.write(
         "noise.py",
         source("""
     def noisy(x, key):
@@ -170,7 +173,7 @@ def test_a_reduction_of_noise_alone_is_synchronised(project):
         return rows(seed, 16, 3), jax.random.PRNGKey(seed)
 """),
     )
-    result = project.run("plan", "noise.py::noisy", "--inputs", "noise.py::inputs", "--output-format", "json")
+    result = shared.run("plan", "noise.py::noisy", "--inputs", "noise.py::inputs", "--output-format", "json")
     assert result.exit_code == 0, result.stderr
     syncs = [(sync["op"], sync["value"]) for sync in json.loads(result.stdout)["plan"]["syncs"]]
     assert ("pmean", "noise.mean(0)") in syncs
@@ -178,8 +181,8 @@ def test_a_reduction_of_noise_alone_is_synchronised(project):
     assert [op for op, _ in syncs].count("pmax") == 1
 
 
-def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(project):
-    project.write(
+def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(shared):
+    shared.write(
         "each.py",
         source("""
         def augment(keys, x):
@@ -198,26 +201,26 @@ def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(project):
             return jax.random.key(seed), np.ones((16, 3), "float32")
 """),
     )
-    result = project.run("gen", "each.py::augment", "--inputs", "each.py::inputs")
+    result = shared.run("gen", "each.py::augment", "--inputs", "each.py::inputs")
     assert result.exit_code == 0, result.stderr
     assert folds(result.stdout) == []
     assert "equal draws" not in result.stdout + result.words
-    result = project.run("gen", "each.py::noisy", "--inputs", "each.py::inputs_noisy", "--backend", "jit")
+    result = shared.run("gen", "each.py::noisy", "--inputs", "each.py::inputs_noisy", "--backend", "jit")
     assert result.exit_code == 0, result.stderr
     assert "fold_in" not in result.stdout + result.stderr
     assert "equal draws" not in result.stdout + result.words
 
 
-def test_a_plan_with_a_fold_is_taken_back(project):
-    project.write("steps.py", source(STEP))
+def test_a_plan_with_a_fold_is_taken_back(shared):
+    shared.write("steps.py", source(STEP))
     asked = ("steps.py::train_step", "--inputs", "steps.py::inputs")
-    planned = project.run("plan", *asked, "--output-format", "json")
+    planned = shared.run("plan", *asked, "--output-format", "json")
     assert planned.exit_code == 0, planned.stderr
     plan = json.loads(planned.stdout)
     (fold,) = [sync for sync in plan["plan"]["syncs"] if sync["op"] == "fold_in"]
     assert (fold["value"], fold["where"]) == ("drop", "wrap")
-    project.write("plan.json", planned.stdout)
-    taken = project.run("gen", *asked, "--plan", "plan.json", "--output-format", "json")
+    shared.write("plan.json", planned.stdout)
+    taken = shared.run("gen", *asked, "--plan", "plan.json", "--output-format", "json")
     assert taken.exit_code == 0, taken.stderr
     report = json.loads(taken.stdout)
     assert folds(report["code"]) == ["drop"]
@@ -237,14 +240,15 @@ def test_a_plan_with_a_fold_is_taken_back(project):
         ),
     ],
 )
-def test_what_mixes_examples_or_draws_is_refused(project, body, code, says):
-    project.write(
-        "mixed.py",
+def test_what_mixes_examples_or_draws_is_refused(shared, body, code, says):
+    file = f"mixed_{zlib.crc32(body.encode())}.py"
+    shared.write(
+        file,
         f"import jax\nimport jax.numpy as jnp\nimport numpy as np\n\n\ndef mixed(key, x):\n    {body}\n\n\n"
         "def inputs(seed):\n    x = np.random.default_rng(seed).normal(size=(16, 3)).astype('float32')\n"
         "    return jax.random.key(seed), x\n",
     )
-    project.refused(code, "gen", "mixed.py::mixed", "--inputs", "mixed.py::inputs", says=(says,), exit_code=1)
+    shared.refused(code, "gen", f"{file}::mixed", "--inputs", f"{file}::inputs", says=(says,), exit_code=1)
 
 
 LOOP = """
@@ -263,8 +267,8 @@ LOOP = """
 """
 
 
-def test_a_key_that_a_loop_carries_is_folded_where_every_round_passes(project):
-    project.write("walks.py", source(LOOP))
-    result = project.run("gen", "walks.py::walk", "--inputs", "walks.py::inputs")
+def test_a_key_that_a_loop_carries_is_folded_where_every_round_passes(shared):
+    shared.write("walks.py", source(LOOP))
+    result = shared.run("gen", "walks.py::walk", "--inputs", "walks.py::inputs")
     assert result.exit_code == 0, result.stderr
     assert folds(result.stdout) == ["noise"]

@@ -54,37 +54,37 @@ def run(project, *words):
     return project.run("gen", *words)
 
 
-@pytest.mark.parametrize("backend", ["pmap", "shard_map", "jit"])
-def test_added_rows_count_for_nothing(project, backend):
-    """A masked training step: proved on uneven batches, then run on all sizes down to one row."""
-    result = run(
-        project, "fns.py::masked", "--inputs", "fns.py::make", "--remainder", "pad", "--backend", backend
-    )
-    assert result.exit_code == 0, result.stderr
-    assert "# Uneven batch: rows are added, with batch['mask'] zero in them; proved" in result.stdout
-    (project.folder / "fns_pmap.py").write_text(result.stdout)
-    sizes = range(1, 25) if backend == "pmap" else (1, 7, 23)
+def test_added_rows_count_for_nothing(shared):
+    """A masked training step: proved on uneven batches, then run on sizes down to one row."""
+    sizes = {"pmap": [*range(1, 25)], "shard_map": [1, 7, 23], "jit": [1, 7, 23]}
+    for backend in sizes:
+        options = ("--inputs", "fns.py::make", "--remainder", "pad", "--backend", backend)
+        result = run(shared, "fns.py::masked", *options)
+        assert result.exit_code == 0, result.stderr
+        assert "# Uneven batch: rows are added, with batch['mask'] zero in them; proved" in result.stdout
+        (shared.folder / f"by_{backend}.py").write_text(result.stdout)
     program = f"""
-import jax, json, fns, fns_pmap
+import importlib, jax, json, fns
 w, batch = fns.make()
 errors = []
-for size in {list(sizes)}:
-    part = jax.tree.map(lambda leaf: leaf[:size] if size > 1 else leaf[3:4], batch)
-    got, want = fns_pmap.masked(w, part), fns.masked(w, part)
-    errors.append(max(float(abs(a - b).max()) for a, b in zip(got, want)))
+for backend, sizes in {sizes}.items():
+    for size in sizes:
+        part = jax.tree.map(lambda leaf: leaf[:size] if size > 1 else leaf[3:4], batch)
+        got = importlib.import_module("by_" + backend).masked(w, part)
+        errors.append(max(float(abs(a - b).max()) for a, b in zip(got, fns.masked(w, part))))
 print(json.dumps(errors))
 """
     environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=project.folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=shared.folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert max(json.loads(done.stdout)) < 1e-5
 
 
-def test_results_of_examples_are_cut_to_the_batch(project):
+def test_results_of_examples_are_cut_to_the_batch(shared):
     arguments = ("--arg", "w=f32[3]", "--arg", X, "--arg", "y=f32[24]")
-    result = run(project, "fns.py::each", *arguments, "--remainder", "pad", "--replicate", "w")
+    result = run(shared, "fns.py::each", *arguments, "--remainder", "pad", "--replicate", "w")
     assert result.exit_code == 0, result.stderr
     assert "rows are added, which are cut off again" in result.stdout
     assert "x, y, rows = fit(x, y)" in result.stdout
@@ -102,22 +102,22 @@ def test_results_of_examples_are_cut_to_the_batch(project):
         (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),
     ],
 )
-def test_padding_that_is_not_neutral_is_refused(project, words, says):
+def test_padding_that_is_not_neutral_is_refused(shared, words, says):
     name, *others = words
-    result = run(project, f"fns.py::{name}", *others, "--remainder", "pad")
+    result = run(shared, f"fns.py::{name}", *others, "--remainder", "pad")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "error[JP060]" in result.stderr
     assert says in result.words
     assert "--remainder drop" in result.words
 
 
-def test_the_last_rows_are_dropped_where_asked_and_said_so(project):
-    result = run(project, "fns.py::mean", "--arg", X, "--remainder", "drop")
+def test_the_last_rows_are_dropped_where_asked_and_said_so(shared):
+    result = run(shared, "fns.py::mean", "--arg", X, "--remainder", "drop")
     assert result.exit_code == 0, result.stderr
     assert "# Uneven batch: its last rows are DROPPED" in result.stdout
     assert "--remainder drop" in result.stdout.splitlines()[1]
     assert "only the first rows are used" in result.words
-    (project.folder / "fns_pmap.py").write_text(result.stdout)
+    (shared.folder / "fns_pmap.py").write_text(result.stdout)
     program = """
 import jax.numpy as jnp, fns, fns_pmap
 x = jnp.arange(69.0).reshape(23, 3)
@@ -131,11 +131,11 @@ else:
 """
     environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=project.folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=shared.folder, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_an_unknown_way_is_refused(project):
-    project.write("fns.py", FUNCTIONS)
-    project.refused("JP018", "gen", "fns.py::mean", "--remainder", "padd", says=("--remainder pad",))
+def test_an_unknown_way_is_refused(shared):
+    shared.write("fns.py", FUNCTIONS)
+    shared.refused("JP018", "gen", "fns.py::mean", "--remainder", "padd", says=("--remainder pad",))
