@@ -15,7 +15,8 @@ from jax_pmap.emit.places import Body, Expression
 from jax_pmap.emit.weave import FOLD, inside_of, weave
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.coupling import shortened
-from jax_pmap.planning.observe import JAX, OWN_SHARE_NAME, Observer, containers_above
+from jax_pmap.planning.events import containers_above
+from jax_pmap.planning.observe import JAX, OWN_SHARE_NAME, Observer
 from jax_pmap.planning.roles import Roles
 from jax_pmap.session import Answer
 

@@ -13,14 +13,16 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
-from jax_pmap.emit.weave import FOLD, OWN_SHARE, Probe, inside_of, name_node, probe_name, weave
+from jax_pmap.emit.weave import OWN_SHARE, Probe, inside_of, name_node, probe_name, weave
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
+from jax_pmap.planning.events import PARTIAL, Event, State, containers_above
+from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.roles import Roles
 from jax_pmap.reading.facts import FunctionFacts, GradientCall
 from jax_pmap.reading.text import function_text
@@ -29,7 +31,6 @@ from jax_pmap.session import Answer, Session
 if TYPE_CHECKING:
     from libcst import FunctionDef
 
-PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 #: The collective that makes a reduction of this name whole.
 REDUCTIONS = {
     "all": "pmin",
@@ -43,8 +44,6 @@ REDUCTIONS = {
 }
 #: A method call that puts its argument into a local container.
 KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
-#: An expression that ends in a transposition or in new axes.
-LAYOUT = re.compile(r"(\.m?T|\[(None|[\s:,.])*\])$")
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
 OWN_SHARE_SOURCE = f"""\
@@ -75,101 +74,6 @@ class Observation:
     share: float | None = None
 
 
-@dataclass(slots=True)
-class _Rescue:
-    """Ways to let an expression run that fails on shares beside gathered values."""
-
-    point: int
-    #: Sets of operands still to be gathered.
-    sets: list[list[Expression]]
-    #: Syncs of the set that is tried.
-    added: list[Sync] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _State:
-    """The collectives in place while the rounds go on."""
-
-    syncs: list[Sync] = field(default_factory=list)
-    #: Syncs that were tried and did not help.
-    blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
-    #: Statements whose subexpressions are tapped.
-    expanded: set[int] = field(default_factory=set)
-    #: Calls that are looked into: point of the call, scope of the function.
-    opened: dict[int, int] = field(default_factory=dict)
-    #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
-    hopeless: dict[int, Refusal] = field(default_factory=dict)
-    #: Expressions made whole that are one share without that, by point, and the axis of the share.
-    awaited: dict[int, tuple[Expression, int]] = field(default_factory=dict)
-    #: Of an expression whose operands are gathered one by one: how many were, and the gather under trial.
-    tried: dict[int, int] = field(default_factory=dict)
-    trial: tuple[Sync, int] | None = None
-    #: What is gathered where the function fails beside gathered values.
-    rescue: _Rescue | None = None
-    #: Statements whose sizes were made those of the whole batch because they failed beside gathered values.
-    resized: set[int] = field(default_factory=set)
-    #: Syncs added in the last round, with the point whose value they must have mended.
-    fresh: list[tuple[Sync, int]] = field(default_factory=list)
-
-    def add(self, sync: Sync, point: int) -> bool:
-        if identity(sync) in self.blocked or any(identity(sync) == identity(other) for other in self.syncs):
-            return False
-        self.syncs.append(sync)
-        self.fresh.append((sync, point))
-        return True
-
-    def forget(self, sync: Sync) -> None:
-        self.syncs.remove(sync)
-        self.fresh = [entry for entry in self.fresh if entry[0] is not sync]
-
-    def take_back(self, sync: Sync) -> None:
-        self.forget(sync)
-        self.blocked.add(identity(sync))
-
-
-def identity(sync: Sync) -> tuple[str, tuple[int, int, int, int], str]:
-    """What makes two syncs the same."""
-    return sync.where, place(sync.span), f"{sync.value}{''.join(sync.paths)}{sync.op}{sync.axis}"
-
-
-class Event:
-    """The kinds of one tapped value."""
-
-    def __init__(self, data: Answer) -> None:
-        self.point: int = data["point"]
-        self.unaligned = bool(data.get("unaligned"))
-        self.leaves: list[Answer] = data["leaves"]
-        self.tree: Any = data.get("tree")
-        self.arrays = [
-            leaf for leaf in self.leaves if not leaf.get("number") and leaf["category"] != "opaque"
-        ]
-
-    @property
-    def varying(self) -> bool:
-        """Whether some array in it is neither whole, nor a shard, nor partial."""
-        return any(leaf["kind"] == "varying" for leaf in self.arrays)
-
-    @property
-    def whole(self) -> bool:
-        """Whether everything in it is the same on every device."""
-        return not self.unaligned and all(leaf["kind"] == "replicated" for leaf in self.leaves)
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether some array in it is the same on every shard of this data, and need not be on other data."""
-        return any(leaf.get("options") and leaf["kind"] == "varying" for leaf in self.arrays)
-
-    def partial(self, numbers: bool = False) -> list[Answer]:
-        """Its partial array leaves; with `numbers`, Python numbers too."""
-        return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]
-
-    def whole_op(self, numbers: bool) -> str | None:
-        """The one collective that mends every leaf, or None where leaves differ."""
-        leaves = self.leaves if numbers else self.arrays
-        kinds = {leaf["kind"] for leaf in leaves}
-        return str(kinds.pop()) if len(kinds) == 1 and kinds <= PARTIAL else None
-
-
 class Observer:
     """Observes one function body through one worker."""
 
@@ -192,7 +96,7 @@ class Observer:
         """
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
         self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
-        self.own_shares = own_shares
+        self.gathering = Gathering(self, own_shares)
         self.bodies: list[Body] = []
         #: What each body is the body of, and the body each statement stands in.
         self.homes: dict[int, Beside] = {}
@@ -255,7 +159,7 @@ class Observer:
 
     # -- running -----------------------------------------------------------------------------
 
-    def _taps(self, state: _State) -> list[int]:
+    def _taps(self, state: State) -> list[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.gradients)
         taps |= set(self.touched)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
@@ -294,7 +198,7 @@ class Observer:
             "exports": exports,
         }
 
-    def _code(self, state: _State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
+    def _code(self, state: State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The tapped target, and the functions that are looked into, tapped and plain."""
         taps, axis = self._taps(state), repr(self.axis_name)
         probes = [Probe(call, scope) for call, scope in state.opened.items()]
@@ -318,7 +222,7 @@ class Observer:
         )
         return self.body.definition(woven), self.around(define)
 
-    def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: _State) -> Answer:
+    def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
         plain, plain_around = self._code(state, ())
         woven, woven_around = self._code(state, state.syncs) if state.syncs else (plain, plain_around)
         self.say(f"observing on {count} shards ({len(state.syncs)} collectives)")
@@ -345,12 +249,12 @@ class Observer:
 
         `overrides` are values (Python source) for static arguments, `count` the shards to use.
         """
-        state = _State(list(start))
+        state = State(list(start))
         for _ in range(ROUNDS):
             answer = self._run(roles, overrides, count, state)
             if "raised" in answer:
                 failed = [Event(data) for data in answer["events"]]
-                if self._go_on(state, failed):
+                if self.gathering.go_on(state, failed):
                     continue
                 if not state.fresh:
                     if self._mend_tests(state, failed):
@@ -362,13 +266,13 @@ class Observer:
             every = [Event(data) for data in answer["events"]]
             changes = [event for event in every if event.point < 0 or event.point in self.touched]
             events = [self._named(event) for event in every if event not in changes]
-            if self._end_trial(state, every) or self._drop_useless(state, every):
+            if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
                 continue
             state.fresh.clear()
-            state.rescue = None
-            whole = [event.point for event in events if event.point in state.awaited and event.whole]
-            taken = self._take_shares(state, whole)
-            state.awaited.clear()
+            state.attempts.rescue = None
+            whole = [event.point for event in events if event.point in state.attempts.awaited and event.whole]
+            taken = self.gathering.take_shares(state, whole)
+            state.attempts.awaited.clear()
             if taken:
                 continue
             result = [event for event in events if event.point in self.results]
@@ -427,7 +331,7 @@ class Observer:
                 leaf["kind"] = next((op for op in named if op in leaf.get("options", ())), leaf["kind"])
         return event
 
-    def _retreat(self, state: _State) -> None:
+    def _retreat(self, state: State) -> None:
         """The last collectives raised: try them one by one from now on, the first alone."""
         first, *rest = state.fresh
         for sync, _ in rest:
@@ -437,7 +341,7 @@ class Observer:
         else:
             state.take_back(first[0])
 
-    def _drop_useless(self, state: _State, events: Sequence[Event]) -> bool:
+    def _drop_useless(self, state: State, events: Sequence[Event]) -> bool:
         """Take back fresh collectives whose value is still not whole."""
         # The first time round a loop: later ones may vary for another reason.
         first: dict[int, Event] = {}
@@ -445,7 +349,7 @@ class Observer:
             first.setdefault(event.point, event)
         dropped = False
         # What is gathered so that the function runs at all may be wrong for another reason still.
-        rescued = state.rescue.added if state.rescue is not None else []
+        rescued = state.attempts.rescue.added if state.attempts.rescue is not None else []
         for sync, point in state.fresh:
             if sync in rescued:
                 continue
@@ -463,7 +367,7 @@ class Observer:
 
     # -- deciding ----------------------------------------------------------------------------
 
-    def _advance(self, state: _State, events: Sequence[Event]) -> bool:
+    def _advance(self, state: State, events: Sequence[Event]) -> bool:
         """Change something for the better: add collectives, or look closer. False when stuck."""
         tainted: set[str] = set()
         advanced = False
@@ -516,7 +420,7 @@ class Observer:
                 tainted |= {name for name, _ in statement.names}
         return advanced
 
-    def _mend_tests(self, state: _State, events: Sequence[Event]) -> bool:
+    def _mend_tests(self, state: State, events: Sequence[Event]) -> bool:
         """Numbers that decide which way Python goes must be those of the whole batch.
 
         A test of a shape may agree on the example's sizes and differ on others, so it is mended
@@ -529,9 +433,9 @@ class Observer:
                 first.setdefault(event.point, event)
         partial = {p for p, event in first.items() if event.whole_op(True) and event.partial(True)}
         innermost = [
-            tests[point] for point in partial if not any(c.point in partial for c in self._descendants(point))
+            tests[point] for point in partial if not any(c.point in partial for c in self.descendants(point))
         ]
-        return self._wrap_all(state, innermost, first, numbers=True)
+        return self.wrap_all(state, innermost, first, numbers=True)
 
     def _origins(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
         """Where a partial value is made: below it, past everything that might not be linear.
@@ -548,9 +452,9 @@ class Observer:
             return [expression]
         return [origin for child in partial for origin in self._origins(child, events)]
 
-    def _mend_assignment(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+    def _mend_assignment(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial names of an assignment whole, where they are made."""
-        first = self._first(statement, events)
+        first = self.first_of(statement, events)
         if not {name for name, _ in statement.names} & self.read_names:
             return False
         display = (
@@ -559,24 +463,24 @@ class Observer:
             else False
         )
         inner = self._gradients_in(statement)
-        if self._wrap_all(state, inner, first, numbers=False):
+        if self.wrap_all(state, inner, first, numbers=False):
             return True
         if statement.accumulates and statement.value is not None and self._repeats(statement, events):
             # Each time round a loop something is added to what is whole already.
             origins = [o for term in self._terms(statement) for o in self._origins(term, first)]
-            if self._wrap_all(state, origins, first, numbers=False):
+            if self.wrap_all(state, origins, first, numbers=False):
                 return True
         if display and statement.value is not None:
             elements = self._elements(self.by_point[statement.value])
             origins = [o for e in elements for o in self._origins(e, first)]
-            if self._wrap_all(state, origins, first, numbers=True):
+            if self.wrap_all(state, origins, first, numbers=True):
                 return True
         if statement.value is not None and not display:
             value = self.by_point[statement.value]
             origins = self._origins(value, first)
             # `model.count.value = …` changes an object the caller holds: its name must not be bound anew.
             in_place = any(name in self.mutated for name, _ in statement.names)
-            if (origins != [value] or in_place) and self._wrap_all(state, origins, first, numbers=False):
+            if (origins != [value] or in_place) and self.wrap_all(state, origins, first, numbers=False):
                 return True
         added = False
         for name, point in statement.names:
@@ -616,28 +520,28 @@ class Observer:
         def terms(expression: Expression) -> list[Expression]:
             if expression.text == name:
                 return []
-            below = self._descendants(expression.point)
+            below = self.descendants(expression.point)
             if not any(each.text == name for each in below):
                 return [expression]
             return [term for child in self.children[expression.point] for term in terms(child)]
 
         return terms(self.by_point[statement.value]) if statement.value in self.by_point else []
 
-    def _mend_kept(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+    def _mend_kept(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make whole what a statement like ``parts.append(jnp.mean(x))`` puts into a local container."""
         call = self.by_point[statement.value] if statement.value is not None else None
         if call is None or not KEEPS.match(call.text):
             return False
-        first = self._first(statement, events)
+        first = self.first_of(statement, events)
         kept = [child for child in self.children.get(call.point, []) if child.point in first]
         if any(first[child.point].varying for child in kept):
             return self._look_closer(state, statement, events)
         partial = [child for child in kept if first[child.point].partial()]
-        return self._wrap_all(
+        return self.wrap_all(
             state, [o for c in partial for o in self._origins(c, first)], first, numbers=False
         )
 
-    def _mend_change(self, state: _State, change: Event, events: Sequence[Event]) -> bool:
+    def _mend_change(self, state: State, change: Event, events: Sequence[Event]) -> bool:
         """Give a statement that changes an argument in place the whole of what it is called with.
 
         ``metrics.update(logits=logits)`` counts the examples it is given; gathered, they are all of them.
@@ -645,7 +549,7 @@ class Observer:
         statement = self.touched.get(change.point)
         if statement is None or statement.value is None or not self.by_point[statement.value].is_call:
             return False
-        first = self._first(statement, events)
+        first = self.first_of(statement, events)
         given = [e for child in self.children.get(statement.value, []) for e in self._parts(child)]
         added = False
         for part in given:
@@ -654,9 +558,9 @@ class Observer:
                 continue
             axes = {leaf["kind"] for leaf in event.arrays}
             if event.whole_op(True) and event.partial(True):
-                added |= self._wrap_all(state, self._origins(part, first), first, numbers=True)
+                added |= self.wrap_all(state, self._origins(part, first), first, numbers=True)
             elif len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
-                sync = self._sync("all_gather", part.text, "wrap", part.span, event)
+                sync = self.sync("all_gather", part.text, "wrap", part.span, event)
                 sync = dataclasses.replace(sync, axis=int(kind.partition(" ")[2]))
                 added |= state.add(sync, change.point)
         return added
@@ -680,7 +584,7 @@ class Observer:
             statement.span if statement is not None else self.facts.span,
         )
 
-    def _first(self, statement: Statement, events: Sequence[Event]) -> dict[int, Event]:
+    def first_of(self, statement: Statement, events: Sequence[Event]) -> dict[int, Event]:
         """What each point of a statement showed the first time it was passed."""
         first: dict[int, Event] = {}
         for event in events:
@@ -700,9 +604,10 @@ class Observer:
             out += self._elements(child) if child.is_display else [child]
         return out
 
-    def _wrap_all(
-        self, state: _State, expressions: Sequence[Expression], events: Mapping[int, Event], numbers: bool
+    def wrap_all(
+        self, state: State, expressions: Sequence[Expression], events: Mapping[int, Event], numbers: bool
     ) -> bool:
+        """Put collectives around the partial ones of `expressions`; whether there were new ones."""
         added = False
         for expression in expressions:
             event = events.get(expression.point)
@@ -711,7 +616,7 @@ class Observer:
             op = event.whole_op(numbers)
             if op is not None and event.partial(numbers):
                 added |= state.add(
-                    self._sync(op, expression.text, "wrap", expression.span, event), expression.point
+                    self.sync(op, expression.text, "wrap", expression.span, event), expression.point
                 )
         return added
 
@@ -719,14 +624,14 @@ class Observer:
         """One sync for the whole value, or one for each partial leaf with the containers around it."""
         op = event.whole_op(numbers)
         if op is not None:
-            return [self._sync(op, value, where, span, event)]
+            return [self.sync(op, value, where, span, event)]
         partial = event.partial(numbers or len(event.leaves) > 1)
         ops = {leaf["kind"] for leaf in partial}
         # An average, maximum or minimum of equal copies is that copy; integers would change type.
         rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
         floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
         together = (
-            [self._sync(next(iter(ops)), value, where, span, event)]
+            [self.sync(next(iter(ops)), value, where, span, event)]
             if len(ops) == 1 and "psum" not in ops and rest_whole and floats
             else []
         )
@@ -736,7 +641,7 @@ class Observer:
         if containers is not None:
             return [
                 dataclasses.replace(
-                    self._sync(leaf["kind"], value, where, span, event, [leaf]),
+                    self.sync(leaf["kind"], value, where, span, event, [leaf]),
                     paths=(leaf["path"],),
                     containers=containers,
                 )
@@ -744,7 +649,7 @@ class Observer:
             ]
         return together
 
-    def _sync(
+    def sync(
         self,
         op: str,
         value: str,
@@ -753,6 +658,7 @@ class Observer:
         event: Event,
         leaves: Sequence[Answer] | None = None,
     ) -> Sync:
+        """A collective for what `event` showed of `value`, or for some leaves of it."""
         return Sync(op, value, where, span, bytes=self._bytes(event.leaves if leaves is None else leaves))
 
     def _bytes(self, leaves: Sequence[Answer]) -> int:
@@ -760,25 +666,25 @@ class Observer:
         arrays = [leaf for leaf in leaves if not leaf.get("number")]
         return sum(math.prod(leaf["shape"]) * self.itemsize(leaf["dtype"]) for leaf in arrays)
 
-    def _mend_return(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+    def _mend_return(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial parts of the result whole where they are returned."""
         assert statement.value is not None
-        first = self._first(statement, events)
+        first = self.first_of(statement, events)
         value = self.by_point[statement.value]
         whole = first[statement.value]
         inner = self._gradients_in(statement)
-        if self._wrap_all(state, inner, first, numbers=False):
+        if self.wrap_all(state, inner, first, numbers=False):
             return True
         if not value.is_display and not whole.varying:
             op = whole.whole_op(numbers=True)
             if op is not None:
-                return self._wrap_all(state, self._origins(value, first), first, numbers=True) or (
+                return self.wrap_all(state, self._origins(value, first), first, numbers=True) or (
                     self._look_closer(state, statement, events)
                 )
             return self._mend_parts(state, statement, whole) or self._look_closer(state, statement, events)
         if value.is_display:
             origins = [o for e in self._elements(value) for o in self._origins(e, first)]
-            if self._wrap_all(state, origins, first, numbers=True):
+            if self.wrap_all(state, origins, first, numbers=True):
                 return True
             mixed = [
                 e for e in self._elements(value) if e.point in first and first[e.point].partial(numbers=True)
@@ -787,7 +693,7 @@ class Observer:
                 return True
         return self._look_closer(state, statement, events)
 
-    def _mend_parts(self, state: _State, statement: Statement, whole: Event) -> bool:
+    def _mend_parts(self, state: State, statement: Statement, whole: Event) -> bool:
         """Make whole the partial leaves of a result that has others too."""
         assert statement.value is not None
         value, added = self.by_point[statement.value], False
@@ -797,7 +703,7 @@ class Observer:
             added |= state.add(sync, statement.value)
         return added
 
-    def _look_closer(self, state: _State, statement: Statement, events: Sequence[Event]) -> bool:
+    def _look_closer(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Find, inside a statement, the partial values that a varying one is made of."""
         if statement.index in state.hopeless:
             return False
@@ -805,31 +711,31 @@ class Observer:
             state.expanded.add(statement.index)
             if len(self.by_point) > TAP_ALL:
                 return True
-        first = self._first(statement, events)
-        culprits = self._culprits(first)
+        first = self.first_of(statement, events)
+        culprits = self.culprits(first)
         for culprit in culprits:
-            feeding = self._partial_below(culprit, first)
-            if self._wrap_all(state, feeding, first, numbers=True):
-                self._await_share(state, culprit, first)
+            feeding = self.partial_below(culprit, first)
+            if self.wrap_all(state, feeding, first, numbers=True):
+                self.gathering.await_share(state, culprit, first)
                 return True
         if any(self._look_inside(state, culprit) for culprit in culprits):
             return True
         value = self.by_point.get(statement.value) if statement.value is not None else None
         # `x -= x.mean()`: the name varies because what is added to it is partial.
         added = [] if culprits or value is None or value.point not in first else self._origins(value, first)
-        if self._wrap_all(state, added, first, numbers=True):
+        if self.wrap_all(state, added, first, numbers=True):
             return True
-        if self._gather(state, culprits, first):
+        if self.gathering.gather(state, culprits, first):
             for culprit in culprits:
-                self._await_share(state, culprit, first)
-            if not self.own_shares:
-                self._gather_beside(state, statement, events)
+                self.gathering.await_share(state, culprit, first)
+            if not self.gathering.own_shares:
+                self.gathering.gather_beside(state, statement, events)
             return True
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.facts, statement, worst)
         return self._advance(state, events)
 
-    def _culprits(self, first: Mapping[int, Event]) -> list[Expression]:
+    def culprits(self, first: Mapping[int, Event]) -> list[Expression]:
         """The smallest varying expressions of a statement: what goes into them is not."""
         return [
             self.by_point[point]
@@ -837,182 +743,11 @@ class Observer:
             if point in self.by_point
             and any(leaf["kind"] == "varying" for leaf in event.leaves)
             and not any(
-                child.point in first and first[child.point].varying for child in self._descendants(point)
+                child.point in first and first[child.point].varying for child in self.descendants(point)
             )
         ]
 
-    def _gather(self, state: _State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
-        """Give expressions that couple the examples all of them, from every device."""
-        added = False
-        for culprit in culprits:
-            below = [events[each.point] for each in self._descendants(culprit.point) if each.point in events]
-            if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
-                continue  # Every device would draw the same numbers.
-            operands = self._sharded_below(culprit, events)
-            tried = state.tried.setdefault(culprit.point, 0)
-            if self.own_shares and tried < len(operands) > 1:
-                if state.trial is not None:
-                    continue
-                operands = operands[tried : tried + 1]
-                state.tried[culprit.point] += 1
-            for operand in operands:
-                event = events[operand.point]
-                axis = int(event.leaves[0]["kind"].partition(" ")[2])
-                taken = next((s for s in state.syncs if s.op == OWN_SHARE and s.span == operand.span), None)
-                if taken is not None:
-                    state.take_back(taken)
-                    added = True
-                    continue
-                sync = self._sync("all_gather", operand.text, "wrap", operand.span, event)
-                sync = dataclasses.replace(sync, axis=axis)
-                added |= state.add(sync, operand.point)
-                if len(operands) < len(self._sharded_below(culprit, events)):
-                    state.trial = sync, culprit.point
-        return added
-
-    def _end_trial(self, state: _State, events: Sequence[Event] | None) -> bool:
-        """Take back the one operand that was gathered if that does not leave the result a share."""
-        if state.trial is None:
-            return False
-        (sync, point), state.trial = state.trial, None
-        first = next((event for event in events or () if event.point == point), None)
-        kinds = {leaf["kind"] for leaf in first.leaves} if first is not None else set()
-        if kinds == {f"sharded {sync.axis}"} or sync not in state.syncs:
-            return False
-        # What was added for its sake goes with it.
-        for other, _ in list(state.fresh):
-            state.forget(other)
-        state.resized.clear()
-        return True
-
-    def _go_on(self, state: _State, events: Sequence[Event]) -> bool:
-        """Change something where the function fails beside gathered values; False when that is no help."""
-        if self._mend_sizes(state, events) or self._take_shares(state, list(state.awaited)):
-            return True
-        if self.own_shares and state.fresh and events and self._gather_too(state, events):
-            return True
-        return self._end_trial(state, None)
-
-    def _gather_too(self, state: _State, events: Sequence[Event]) -> bool:
-        """Gather operands of the expression that failed: one of them, another one, then all."""
-        statement = self.owner[events[-1].point]
-        first = self._first(statement, events)
-        failing = next(
-            (
-                expression
-                for expression in self.by_point.values()
-                if expression.statement == statement.index
-                and expression.point not in first
-                and (below := self.children.get(expression.point))
-                and all(child.point in first or not self.children.get(child.point) for child in below)
-            ),
-            None,
-        )
-        if failing is None:
-            return False
-        if state.rescue is None or state.rescue.point != failing.point:
-            operands = self._shares_below(failing, first)
-            sets = [[each] for each in operands] + ([operands] if len(operands) > 1 else [])
-            state.rescue = _Rescue(failing.point, sets)
-        for sync in state.rescue.added:
-            if sync in state.syncs:
-                state.forget(sync)
-        state.rescue.added.clear()
-        if not state.rescue.sets:
-            return False
-        for operand in state.rescue.sets.pop(0):
-            event = first[operand.point]
-            sync = self._sync("all_gather", operand.text, "wrap", operand.span, event)
-            sync = dataclasses.replace(sync, axis=event.leaves[0]["split"])
-            if state.add(sync, operand.point):
-                state.rescue.added.append(sync)
-        return True
-
-    def _shares_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
-        """As `_sharded_below`, by the shapes that values have where the function fails."""
-        out = []
-        for child in self.children.get(expression.point, []):
-            event = events.get(child.point)
-            share = event is not None and [leaf.get("split") is not None for leaf in event.leaves] == [True]
-            inner = self._shares_below(child, events)
-            if share and not (inner and LAYOUT.search(child.text)):
-                out.append(child)
-            else:
-                out += inner
-        return out
-
-    def _await_share(self, state: _State, culprit: Expression, events: Mapping[int, Event]) -> None:
-        """Note that an expression that is being made whole has the shape of a share without that."""
-        leaves = events[culprit.point].leaves
-        if not self.own_shares or len(leaves) != 1 or leaves[0].get("split") is None:
-            return
-        state.awaited[culprit.point] = culprit, leaves[0]["split"]
-        # Numbers drawn for the whole batch are drawn from one key.
-        around = place(culprit.span)
-        state.syncs = [s for s in state.syncs if s.op != FOLD or not inside(place(s.span), around)]
-
-    def _mend_sizes(self, state: _State, events: Sequence[Event]) -> bool:
-        """Where a statement fails beside gathered values, make the sizes in it those of the whole batch."""
-        statement = self.owner[events[-1].point] if events else None
-        gathered = any(sync.op == "all_gather" for sync, _ in state.fresh)
-        if statement is None or not gathered or statement.index in state.resized:
-            return False
-        state.resized.add(statement.index)
-        first = self._first(statement, events)
-        sizes = [self.by_point[point] for point in first if point in self.by_point]
-        innermost = [e for e in sizes if not any(c.point in first for c in self._descendants(e.point))]
-        return self._wrap_all(state, innermost, first, numbers=True)
-
-    def _take_shares(self, state: _State, points: Sequence[int]) -> bool:
-        """Go on with this device's part of awaited expressions; whether there was one."""
-        added = False
-        for point in points:
-            culprit, axis = state.awaited.pop(point)
-            sync = Sync(OWN_SHARE, culprit.text, "wrap", culprit.span, axis=axis)
-            added |= state.add(sync, point)
-        return added
-
-    def _gather_beside(self, state: _State, statement: Statement, events: Sequence[Event]) -> None:
-        """Gather for the later statements of a scope that couple the examples on their own too.
-
-        Such as distances and whether labels agree: one of the whole batch beside one of a share would
-        not fit together.
-        """
-        tainted = {name for name, _ in statement.names}
-        order = dict.fromkeys(self.owner[event.point].index for event in events)
-        later = list(order)[list(order).index(statement.index) + 1 :]
-        for other in (self.statements[index] for index in later):
-            if other.scope != statement.scope:
-                continue
-            if other.reads & tainted:
-                tainted |= {name for name, _ in other.names}
-            elif other.kind == "assign":
-                first = self._first(other, events)
-                culprits = self._culprits(first)
-                feeding = [each for culprit in culprits for each in self._partial_below(culprit, first)]
-                if culprits and not self._wrap_all(state, feeding, first, numbers=True):
-                    self._gather(state, culprits, first)
-                if culprits:
-                    tainted |= {name for name, _ in other.names}
-
-    def _sharded_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
-        """The largest subexpressions below `expression` that are shares along one axis.
-
-        Of ``x.T`` and ``x[:, None]`` that is ``x``, which may be wanted in another layout beside it.
-        """
-        out = []
-        for child in self.children.get(expression.point, []):
-            event = events.get(child.point)
-            kinds = {leaf["kind"] for leaf in event.leaves} if event is not None else set()
-            inner = self._sharded_below(child, events)
-            sharded = len(kinds) == 1 and kinds.pop().startswith("sharded")
-            if sharded and not (inner and LAYOUT.search(child.text)):
-                out.append(child)
-            else:
-                out += inner
-        return out
-
-    def _look_inside(self, state: _State, call: Expression) -> bool:
+    def _look_inside(self, state: State, call: Expression) -> bool:
         """Open the function that a call runs, directly or through a gradient."""
         if call.point in state.opened or not call.is_call:
             return False
@@ -1053,14 +788,15 @@ class Observer:
         all_partial = bool(leaves) and all(leaf["kind"] in PARTIAL for leaf in leaves)
         return result_not_whole(self.owner[final.point], leaves, all_partial)
 
-    def _descendants(self, point: int) -> list[Expression]:
+    def descendants(self, point: int) -> list[Expression]:
+        """Every expression inside the one at `point`."""
         out = []
         for child in self.children.get(point, []):
             out.append(child)
-            out += self._descendants(child.point)
+            out += self.descendants(child.point)
         return out
 
-    def _partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+    def partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
         """The largest partial subexpressions below `expression`."""
         out = []
         for child in self.children.get(expression.point, []):
@@ -1068,33 +804,5 @@ class Observer:
             if event is not None and event.whole_op(numbers=True) and not event.unaligned:
                 out.append(child)
             else:
-                out += self._partial_below(child, events)
+                out += self.partial_below(child, events)
         return out
-
-
-def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:
-    """Kinds of the containers above the leaves at `paths`, or None if one cannot be made again."""
-    found: dict[str, str] = {}
-
-    def walk(node: Any, prefix: str) -> bool:
-        if not any(path.startswith(prefix) and path != prefix for path in paths):
-            return True
-        if isinstance(node, int) or node is None:
-            return True
-        kind = node["kind"]
-        if kind == "dict":
-            found[prefix] = "dict"
-            keys = [f"[{key}]" for key in node["keys"]]
-        elif kind in ("tuple", "list"):
-            found[prefix] = f"{kind} {len(node['children'])}"
-            keys = [f"[{i}]" for i in range(len(node["children"]))]
-        elif kind == "namedtuple":
-            found[prefix] = "namedtuple"
-            keys = [f".{key}" for key in node["keys"]]
-        else:
-            return False
-        return all(walk(child, prefix + key) for key, child in zip(keys, node["children"], strict=True))
-
-    if tree is None or not walk(tree, ""):
-        return None
-    return tuple(found.items())

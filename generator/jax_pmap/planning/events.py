@@ -1,0 +1,146 @@
+"""What one run on the whole batch and on shards showed of a value, and the collectives tried so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax_pmap.emit.places import Expression, place
+from jax_pmap.model import Refusal, Sync
+from jax_pmap.session import Answer
+
+PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
+
+
+class Event:
+    """The kinds of one tapped value."""
+
+    def __init__(self, data: Answer) -> None:
+        self.point: int = data["point"]
+        self.unaligned = bool(data.get("unaligned"))
+        self.leaves: list[Answer] = data["leaves"]
+        self.tree: Any = data.get("tree")
+        self.arrays = [
+            leaf for leaf in self.leaves if not leaf.get("number") and leaf["category"] != "opaque"
+        ]
+
+    @property
+    def varying(self) -> bool:
+        """Whether some array in it is neither whole, nor a shard, nor partial."""
+        return any(leaf["kind"] == "varying" for leaf in self.arrays)
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything in it is the same on every device."""
+        return not self.unaligned and all(leaf["kind"] == "replicated" for leaf in self.leaves)
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether some array in it is the same on every shard of this data, and need not be on other data."""
+        return any(leaf.get("options") and leaf["kind"] == "varying" for leaf in self.arrays)
+
+    def partial(self, numbers: bool = False) -> list[Answer]:
+        """Its partial array leaves; with `numbers`, Python numbers too."""
+        return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]
+
+    def whole_op(self, numbers: bool) -> str | None:
+        """The one collective that mends every leaf, or None where leaves differ."""
+        leaves = self.leaves if numbers else self.arrays
+        kinds = {leaf["kind"] for leaf in leaves}
+        return str(kinds.pop()) if len(kinds) == 1 and kinds <= PARTIAL else None
+
+
+def containers_above(paths: Sequence[str], tree: Any) -> tuple[tuple[str, str], ...] | None:
+    """Kinds of the containers above the leaves at `paths`, or None if one cannot be made again."""
+    found: dict[str, str] = {}
+
+    def walk(node: Any, prefix: str) -> bool:
+        if not any(path.startswith(prefix) and path != prefix for path in paths):
+            return True
+        if isinstance(node, int) or node is None:
+            return True
+        kind = node["kind"]
+        if kind == "dict":
+            found[prefix] = "dict"
+            keys = [f"[{key}]" for key in node["keys"]]
+        elif kind in ("tuple", "list"):
+            found[prefix] = f"{kind} {len(node['children'])}"
+            keys = [f"[{i}]" for i in range(len(node["children"]))]
+        elif kind == "namedtuple":
+            found[prefix] = "namedtuple"
+            keys = [f".{key}" for key in node["keys"]]
+        else:
+            return False
+        return all(walk(child, prefix + key) for key, child in zip(keys, node["children"], strict=True))
+
+    if tree is None or not walk(tree, ""):
+        return None
+    return tuple(found.items())
+
+
+@dataclass(slots=True)
+class Rescue:
+    """Ways to let an expression run that fails on shares beside gathered values."""
+
+    point: int
+    #: Sets of operands still to be gathered.
+    sets: list[list[Expression]]
+    #: Syncs of the set that is tried.
+    added: list[Sync] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Attempts:
+    """How far the gathering of values has got."""
+
+    #: Expressions made whole that are one share without that, by point, and the axis of the share.
+    awaited: dict[int, tuple[Expression, int]] = field(default_factory=dict)
+    #: Of an expression whose operands are gathered one by one: how many were, and the gather under trial.
+    tried: dict[int, int] = field(default_factory=dict)
+    trial: tuple[Sync, int] | None = None
+    #: What is gathered where the function fails beside gathered values.
+    rescue: Rescue | None = None
+    #: Statements whose sizes were made those of the whole batch because they failed beside gathered values.
+    resized: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class State:
+    """The collectives in place while the rounds go on."""
+
+    syncs: list[Sync] = field(default_factory=list)
+    #: Syncs that were tried and did not help.
+    blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
+    #: Statements whose subexpressions are tapped.
+    expanded: set[int] = field(default_factory=set)
+    #: Calls that are looked into: point of the call, scope of the function.
+    opened: dict[int, int] = field(default_factory=dict)
+    #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
+    hopeless: dict[int, Refusal] = field(default_factory=dict)
+    attempts: Attempts = field(default_factory=Attempts)
+    #: Syncs added in the last round, with the point whose value they must have mended.
+    fresh: list[tuple[Sync, int]] = field(default_factory=list)
+
+    def add(self, sync: Sync, point: int) -> bool:
+        """Put a collective in place, unless it is there or was of no help; whether that was done."""
+        if identity(sync) in self.blocked or any(identity(sync) == identity(other) for other in self.syncs):
+            return False
+        self.syncs.append(sync)
+        self.fresh.append((sync, point))
+        return True
+
+    def forget(self, sync: Sync) -> None:
+        """Take a collective away that may be tried again."""
+        self.syncs.remove(sync)
+        self.fresh = [entry for entry in self.fresh if entry[0] is not sync]
+
+    def take_back(self, sync: Sync) -> None:
+        """Take a collective away for good."""
+        self.forget(sync)
+        self.blocked.add(identity(sync))
+
+
+def identity(sync: Sync) -> tuple[str, tuple[int, int, int, int], str]:
+    """What makes two syncs the same."""
+    return sync.where, place(sync.span), f"{sync.value}{''.join(sync.paths)}{sync.op}{sync.axis}"

@@ -1,0 +1,214 @@
+"""Give expressions that couple the examples all of them, and let devices go on with their own rows.
+
+An operand that is a share is gathered from every device. What is made whole so has the size of the whole
+batch; where devices are to go on with their own shares, it is cut to this device's again (`OWN_SHARE`), and
+of several operands one alone is gathered if the result is then a share itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from jax_pmap.emit.places import Expression, Statement, inside, place
+from jax_pmap.emit.weave import FOLD, OWN_SHARE
+from jax_pmap.model import Sync
+from jax_pmap.planning.events import Event, Rescue, State
+
+if TYPE_CHECKING:
+    from jax_pmap.planning.observe import Observer
+
+#: An expression that ends in a transposition or in new axes.
+LAYOUT = re.compile(r"(\.m?T|\[(None|[\s:,.])*\])$")
+
+
+class Gathering:
+    """What an observer does about expressions that couple the examples."""
+
+    def __init__(self, observer: Observer, own_shares: bool) -> None:
+        self.observer = observer
+        #: Whether devices go on with their part of what was made whole, and not with all of it.
+        self.own_shares = own_shares
+
+    def gather(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
+        """Give expressions that couple the examples all of them, from every device."""
+        added = False
+        for culprit in culprits:
+            below = [
+                events[each.point]
+                for each in self.observer.descendants(culprit.point)
+                if each.point in events
+            ]
+            if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
+                continue  # Every device would draw the same numbers.
+            operands = self._sharded_below(culprit, events)
+            tried = state.attempts.tried.setdefault(culprit.point, 0)
+            if self.own_shares and tried < len(operands) > 1:
+                if state.attempts.trial is not None:
+                    continue
+                operands = operands[tried : tried + 1]
+                state.attempts.tried[culprit.point] += 1
+            for operand in operands:
+                event = events[operand.point]
+                axis = int(event.leaves[0]["kind"].partition(" ")[2])
+                taken = next((s for s in state.syncs if s.op == OWN_SHARE and s.span == operand.span), None)
+                if taken is not None:
+                    state.take_back(taken)
+                    added = True
+                    continue
+                sync = self.observer.sync("all_gather", operand.text, "wrap", operand.span, event)
+                sync = dataclasses.replace(sync, axis=axis)
+                added |= state.add(sync, operand.point)
+                if len(operands) < len(self._sharded_below(culprit, events)):
+                    state.attempts.trial = sync, culprit.point
+        return added
+
+    def end_trial(self, state: State, events: Sequence[Event] | None) -> bool:
+        """Take back the one operand that was gathered if that does not leave the result a share."""
+        if state.attempts.trial is None:
+            return False
+        (sync, point), state.attempts.trial = state.attempts.trial, None
+        first = next((event for event in events or () if event.point == point), None)
+        kinds = {leaf["kind"] for leaf in first.leaves} if first is not None else set()
+        if kinds == {f"sharded {sync.axis}"} or sync not in state.syncs:
+            return False
+        # What was added for its sake goes with it.
+        for other, _ in list(state.fresh):
+            state.forget(other)
+        state.attempts.resized.clear()
+        return True
+
+    def go_on(self, state: State, events: Sequence[Event]) -> bool:
+        """Change something where the function fails beside gathered values; False when that is no help."""
+        if self._mend_sizes(state, events) or self.take_shares(state, list(state.attempts.awaited)):
+            return True
+        if self.own_shares and state.fresh and events and self._gather_too(state, events):
+            return True
+        return self.end_trial(state, None)
+
+    def _gather_too(self, state: State, events: Sequence[Event]) -> bool:
+        """Gather operands of the expression that failed: one of them, another one, then all."""
+        statement = self.observer.owner[events[-1].point]
+        first = self.observer.first_of(statement, events)
+        failing = next(
+            (
+                expression
+                for expression in self.observer.by_point.values()
+                if expression.statement == statement.index
+                and expression.point not in first
+                and (below := self.observer.children.get(expression.point))
+                and all(
+                    child.point in first or not self.observer.children.get(child.point) for child in below
+                )
+            ),
+            None,
+        )
+        if failing is None:
+            return False
+        if state.attempts.rescue is None or state.attempts.rescue.point != failing.point:
+            operands = self._shares_below(failing, first)
+            sets = [[each] for each in operands] + ([operands] if len(operands) > 1 else [])
+            state.attempts.rescue = Rescue(failing.point, sets)
+        for sync in state.attempts.rescue.added:
+            if sync in state.syncs:
+                state.forget(sync)
+        state.attempts.rescue.added.clear()
+        if not state.attempts.rescue.sets:
+            return False
+        for operand in state.attempts.rescue.sets.pop(0):
+            event = first[operand.point]
+            sync = self.observer.sync("all_gather", operand.text, "wrap", operand.span, event)
+            sync = dataclasses.replace(sync, axis=event.leaves[0]["split"])
+            if state.add(sync, operand.point):
+                state.attempts.rescue.added.append(sync)
+        return True
+
+    def _shares_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """As `_sharded_below`, by the shapes that values have where the function fails."""
+        out = []
+        for child in self.observer.children.get(expression.point, []):
+            event = events.get(child.point)
+            share = event is not None and [leaf.get("split") is not None for leaf in event.leaves] == [True]
+            inner = self._shares_below(child, events)
+            if share and not (inner and LAYOUT.search(child.text)):
+                out.append(child)
+            else:
+                out += inner
+        return out
+
+    def await_share(self, state: State, culprit: Expression, events: Mapping[int, Event]) -> None:
+        """Note that an expression that is being made whole has the shape of a share without that."""
+        leaves = events[culprit.point].leaves
+        if not self.own_shares or len(leaves) != 1 or leaves[0].get("split") is None:
+            return
+        state.attempts.awaited[culprit.point] = culprit, leaves[0]["split"]
+        # Numbers drawn for the whole batch are drawn from one key.
+        around = place(culprit.span)
+        state.syncs = [s for s in state.syncs if s.op != FOLD or not inside(place(s.span), around)]
+
+    def _mend_sizes(self, state: State, events: Sequence[Event]) -> bool:
+        """Where a statement fails beside gathered values, make the sizes in it those of the whole batch."""
+        statement = self.observer.owner[events[-1].point] if events else None
+        gathered = any(sync.op == "all_gather" for sync, _ in state.fresh)
+        if statement is None or not gathered or statement.index in state.attempts.resized:
+            return False
+        state.attempts.resized.add(statement.index)
+        first = self.observer.first_of(statement, events)
+        sizes = [self.observer.by_point[point] for point in first if point in self.observer.by_point]
+        innermost = [
+            e for e in sizes if not any(c.point in first for c in self.observer.descendants(e.point))
+        ]
+        return self.observer.wrap_all(state, innermost, first, numbers=True)
+
+    def take_shares(self, state: State, points: Sequence[int]) -> bool:
+        """Go on with this device's part of awaited expressions; whether there was one."""
+        added = False
+        for point in points:
+            culprit, axis = state.attempts.awaited.pop(point)
+            sync = Sync(OWN_SHARE, culprit.text, "wrap", culprit.span, axis=axis)
+            added |= state.add(sync, point)
+        return added
+
+    def gather_beside(self, state: State, statement: Statement, events: Sequence[Event]) -> None:
+        """Gather for the later statements of a scope that couple the examples on their own too.
+
+        Such as distances and whether labels agree: one of the whole batch beside one of a share would
+        not fit together.
+        """
+        tainted = {name for name, _ in statement.names}
+        order = dict.fromkeys(self.observer.owner[event.point].index for event in events)
+        later = list(order)[list(order).index(statement.index) + 1 :]
+        for other in (self.observer.statements[index] for index in later):
+            if other.scope != statement.scope:
+                continue
+            if other.reads & tainted:
+                tainted |= {name for name, _ in other.names}
+            elif other.kind == "assign":
+                first = self.observer.first_of(other, events)
+                culprits = self.observer.culprits(first)
+                feeding = [
+                    each for culprit in culprits for each in self.observer.partial_below(culprit, first)
+                ]
+                if culprits and not self.observer.wrap_all(state, feeding, first, numbers=True):
+                    self.gather(state, culprits, first)
+                if culprits:
+                    tainted |= {name for name, _ in other.names}
+
+    def _sharded_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """The largest subexpressions below `expression` that are shares along one axis.
+
+        Of ``x.T`` and ``x[:, None]`` that is ``x``, which may be wanted in another layout beside it.
+        """
+        out = []
+        for child in self.observer.children.get(expression.point, []):
+            event = events.get(child.point)
+            kinds = {leaf["kind"] for leaf in event.leaves} if event is not None else set()
+            inner = self._sharded_below(child, events)
+            sharded = len(kinds) == 1 and kinds.pop().startswith("sharded")
+            if sharded and not (inner and LAYOUT.search(child.text)):
+                out.append(child)
+            else:
+                out += inner
+        return out
