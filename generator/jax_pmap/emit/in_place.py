@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import jax_pmap
 from jax_pmap.emit.adapted import Adapted, adapted_beside
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
@@ -22,7 +21,7 @@ from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
-from jax_pmap.emit.unit import check_backend, docstring_of
+from jax_pmap.emit.unit import check_backend, docstring_of, header_of, returns_of
 from jax_pmap.emit.weave import name_node, renamed, weave
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
@@ -106,7 +105,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     unit = EmitUnit(
         name=facts.name,
         parameters=facts.parameters,
-        returns=parsed.segment(parsed.definition.returns) if parsed.definition.returns else None,
+        returns=returns_of(target),
         docstring=docstring_of(target),
         body=body.body_source(renamed(woven, copies) if copies else woven),
         taken_names=frozenset(file.names.identifiers),
@@ -114,14 +113,9 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         remainder=remainder_of(plan, request.remainder, backend, facts.span),
         chosen_names=names,
     )
-    header = Header(
-        jax_pmap.__version__,
-        request.command or f"jax-pmap gen {shlex.quote(request.target)} --in-place",
-        f"{source.shown_path}::{source.qualname}",
-        body.text.digest,
-        evidence,
-        remainder=unit.remainder.said() if unit.remainder else "",
-        **({"unproved": "the proof is still to come"} if evidence is None and request.proof else {}),
+    command = request.command or f"jax-pmap gen {shlex.quote(request.target)} --in-place"
+    header = header_of(
+        unit, request, command, f"{source.shown_path}::{source.qualname}", body.text.digest, evidence
     )
     pieces = render_pieces(unit, plan, backend, header, file.at, WIDTH - len(file.base.expandtabs(4)))
     return file.edition(pieces, unit, header, adapted, made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import shlex
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import jax_pmap
 from jax_pmap.emit.adapted import Adapted, adapted_beside
@@ -53,63 +53,13 @@ def emit(
     _check_script(target, plan)
     syncs = () if backend is Backend.JIT else plan.syncs
     adapted, renames = adapted_beside(target, syncs)
-    text = function_text(target.parsed)
     own_names = {other.name for other in adapted}
-    defined = carried.names if carried else frozenset()
     definitions = tuple(
         each for each in (carried.definitions if carried else ()) if defined_name(each) not in own_names
     )
-    every = [facts, *(other.facts for other in adapted)]
-    name = emitted_name(target)
-    not_imported = defined | own_names | {name, facts.name}
-    bound = bound_by(target)
-    wanted = names_in_module(source, target, adapted) | set(bound.names if bound else ())
-    names = tuple(sorted(wanted - not_imported))
-    elsewhere_names = {
-        other.source.module: tuple(sorted(names_in_module(other.source, target, adapted) - own_names))
-        for other in adapted
-        if other.source.path != source.path
-    }
-    imports = [
-        row.statement
-        for each in every
-        for row in each.imported
-        if not row.typing_only and row.name not in own_names
-    ]
-    if carried:
-        imports += carried.imports
-    if bound:
-        imports += bound.imports
-    if facts.future_annotations:
-        imports.append("from __future__ import annotations")
-    unit = EmitUnit(
-        name=name,
-        parameters=facts.parameters,
-        returns=target.parsed.segment(target.parsed.definition.returns)
-        if target.parsed.definition.returns
-        else None,
-        docstring=docstring_of(target),
-        body="",
-        imports=tuple(sorted(set(imports))),
-        user_imports=tuple(row for row in ((source.module, names), *elsewhere_names.items()) if row[1]),
-        definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
-        taken_names=facts.taken_names,
-        # Collectives are the only thing of ours inside a body.
-        shadowed=frozenset({"jax"}) & _bound([text.text, *(other.body.text.text for other in adapted)]),
-        helpers=request.helpers,
-        bound=bound.call if bound else None,
-        remainder=remainder_of(plan, request.remainder, backend, facts.span),
-        copied_from=_module_names(source) if carried else frozenset(),
-    )
-    if names and not all(part.isidentifier() for part in source.module.split(".")):
-        raise refused(
-            "JP008",
-            f"`{source.shown_path}` cannot be imported under a name, and the emitted file needs "
-            f"{', '.join(f'`{name}`' for name in names)} from it",
-            "Rename the file so that `import NAME` works (letters, digits and underscores)",
-            facts.span,
-        )
-    body = Body(text)
+    unit = _unit(target, plan, request, adapted, definitions, carried)
+    names = unit.names
+    body = Body(function_text(target.parsed))
     result = "result"
     while result in facts.taken_names:
         result += "_"
@@ -120,25 +70,99 @@ def emit(
             body,
             here,
             plan.guards,
-            axis=unit.names.axis,
+            axis=names.axis,
             result=result,
-            jax=unit.names.jax,
+            jax=names.jax,
             renames=renames,
-            own_share=unit.names.own_share,
+            own_share=names.own_share,
         )
-        copies = [other.definition(unit.names) for other in adapted]
+        copies = [other.definition(names) for other in adapted]
     except LookupError as error:
         raise refused(
             "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span
         ) from None
     unit = dataclasses.replace(unit, body=body.body_source(woven), definitions=(*definitions, *copies))
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
-    header = Header(jax_pmap.__version__, command, emitted_source(target), text.digest, evidence)
+    header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
+    return render(unit, plan, backend, header)
+
+
+def _unit(
+    target: Target,
+    plan: Plan,
+    request: Request,
+    adapted: Sequence[Adapted],
+    definitions: tuple[str, ...],
+    carried: Slice | None,
+) -> EmitUnit:
+    """The function with all that it needs around it, before its body is woven.
+
+    Raises:
+        RefusalError: JP008 where the module has no name to import it by.
+    """
+    facts, source = target.facts, target.source
+    own_names = {other.name for other in adapted}
+    name = emitted_name(target)
+    not_imported = {*(carried.names if carried else ()), *own_names, name, facts.name}
+    bound = bound_by(target)
+    wanted = names_in_module(source, target, adapted) | set(bound.names if bound else ())
+    names = tuple(sorted(wanted - not_imported))
+    elsewhere = {
+        other.source.module: tuple(sorted(names_in_module(other.source, target, adapted) - own_names))
+        for other in adapted
+        if other.source.path != source.path
+    }
+    imports = {
+        row.statement
+        for each in (facts, *(other.facts for other in adapted))
+        for row in each.imported
+        if not row.typing_only and row.name not in own_names
+    }
+    if carried:
+        imports |= set(carried.imports)
+    if bound:
+        imports |= set(bound.imports)
+    if facts.future_annotations:
+        imports.add("from __future__ import annotations")
+    texts = [target.parsed, *(other.beside.parsed for other in adapted)]
+    unit = EmitUnit(
+        name=name,
+        parameters=facts.parameters,
+        returns=returns_of(target),
+        docstring=docstring_of(target),
+        body="",
+        imports=tuple(sorted(imports)),
+        user_imports=tuple(row for row in ((source.module, names), *elsewhere.items()) if row[1]),
+        definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
+        taken_names=facts.taken_names,
+        # Collectives are the only thing of ours inside a body.
+        shadowed=frozenset({"jax"}) & _bound(function_text(each).text for each in texts),
+        helpers=request.helpers,
+        bound=bound.call if bound else None,
+        remainder=remainder_of(plan, request.remainder, request.backend, facts.span),
+        copied_from=_module_names(source) if carried else frozenset(),
+    )
+    if names and not all(part.isidentifier() for part in source.module.split(".")):
+        raise refused(
+            "JP008",
+            f"`{source.shown_path}` cannot be imported under a name, and the emitted file needs "
+            f"{', '.join(f'`{name}`' for name in names)} from it",
+            "Rename the file so that `import NAME` works (letters, digits and underscores)",
+            facts.span,
+        )
+    return unit
+
+
+def header_of(
+    unit: EmitUnit, request: Request, command: str, source: str, digest: str, evidence: Evidence | None
+) -> Header:
+    """What is recorded of how code was made: by `command`, from the text of `source` with this digest."""
+    header = Header(jax_pmap.__version__, command, source, digest, evidence)
     if unit.remainder is not None:
         header = dataclasses.replace(header, remainder=unit.remainder.said())
     if evidence is None and request.proof:
         header = dataclasses.replace(header, unproved="the proof is still to come")
-    return render(unit, plan, backend, header)
+    return header
 
 
 def check_backend(target: Target, backend: Backend) -> None:
@@ -191,9 +215,21 @@ def docstring_of(target: Target) -> str | None:
     return target.parsed.segment(first.value)
 
 
+def returns_of(target: Target) -> str | None:
+    """Source of the target's return annotation, or None."""
+    annotation = target.parsed.definition.returns
+    return target.parsed.segment(annotation) if annotation else None
+
+
 def _module_names(source: Source) -> frozenset[str]:
     """Names the target's module has in the worker: its own, or another where that means another module."""
     return frozenset({source.module, f"{source.module}_"})
+
+
+def _own_classes(plan: Plan, modules: Collection[str]) -> list[str]:
+    """Classes of these modules that the axes trees of a plan name."""
+    trees = [plan.output_axes, *(argument.axes for argument in plan.arguments)]
+    return [name for tree in trees for module, name in type_imports(collapse(tree)) if module in modules]
 
 
 def _check_script(target: Target, plan: Plan) -> None:
@@ -202,8 +238,7 @@ def _check_script(target: Target, plan: Plan) -> None:
     Raises:
         RefusalError: JP008.
     """
-    trees = [plan.output_axes, *(argument.axes for argument in plan.arguments)]
-    own = [name for tree in trees for module, name in type_imports(collapse(tree)) if module == "__main__"]
+    own = _own_classes(plan, {"__main__"})
     if own:
         raise refused(
             "JP008",
@@ -221,13 +256,7 @@ def _check_copies(target: Target, plan: Plan, carried: Slice) -> None:
         RefusalError: JP008, for classes of the caller's values and for what reads the command line.
     """
     source = target.source
-    trees = [plan.output_axes, *(argument.axes for argument in plan.arguments)]
-    own = [
-        name
-        for tree in trees
-        for module, name in type_imports(collapse(tree))
-        if module in _module_names(source)
-    ]
+    own = _own_classes(plan, _module_names(source))
     if own:
         raise refused(
             "JP008",
