@@ -29,7 +29,6 @@ _HARMLESS = (
     "functools.partial",
     "dataclasses.replace",
 )
-_HARMLESS_METHODS = ("replace", "apply_gradients", "update", "items")
 
 
 @dataclass(slots=True)

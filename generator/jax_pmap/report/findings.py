@@ -12,12 +12,11 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.run import CheckReport
 
 CHECK_SCHEMA_VERSION = 1
-FORMATS = ("text", "json", "github", "sarif")
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
 def render(report: CheckReport, form: str, *, color: bool = False) -> str:
-    """The report in one of `FORMATS`.
+    """The report in one form.
 
     Args:
         report: what was found.
