@@ -54,13 +54,23 @@ if True:
 def inputs(seed):
 \treturn jnp.ones((4,)), jax.random.normal(jax.random.key(seed), (24, 4))'''
 
-#: A script that trains when it is imported, with a method, a nested function and a loss beside it.
+#: A script that trains when it is imported, with a method, methods it calls, a nested function and a loss
+#: beside it.
 SCRIPT = '''\
 import jax
 import jax.numpy as jnp
 
 
-class Trainer:
+class Base:
+  def _fit(self, w, batch):
+    return self.rate * self._share((batch['x'] @ w - batch['y'])**2, batch['y'])
+
+  @staticmethod
+  def _share(values, weights):
+    return jnp.sum(values * weights) / jnp.sum(weights)
+
+
+class Trainer(Base):
   def __init__(self, rate):
     self.rate = rate
     self.__scale = 2.0
@@ -68,7 +78,7 @@ class Trainer:
   def step(self, w, batch):
     """One step."""
     def loss(w):
-      return jnp.mean((batch['x'] @ w - batch['y'])**2) * self.__scale
+      return jnp.mean((batch['x'] @ w - batch['y'])**2) * self.__scale + self._fit(w, batch)
     value, grads = jax.value_and_grad(loss)(w)
     return w - self.rate * grads, value
 
@@ -161,7 +171,12 @@ def test_the_edited_script_gives_the_same_numbers(project, target, backend):
     name = target.rpartition(".")[2]
     assert len(re.findall(rf"^ +def p_{name}\(", text, re.MULTILINE)) == 1
     assert len(re.findall(rf"^ +def {name}\(", text, re.MULTILINE)) == 1
-    assert [n.name for n in ast.parse(text).body if isinstance(n, ast.ClassDef)] == ["Trainer"]
+    assert [n.name for n in ast.parse(text).body if isinstance(n, ast.ClassDef)] == ["Base", "Trainer"]
+    # What the method calls on its object has a copy beside it, and stays as it is for others.
+    assert text.count("  @staticmethod\n  def p__share(values, weights):") == (name == "step")
+    assert text.count("self.p__fit(") == (name == "step")
+    assert text.count("return self.rate * self._share(") == 1
+    assert "all_gather" not in text
     assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
 
 

@@ -2,6 +2,11 @@
 
 import pytest
 
+from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.locate import locate
+from jax_pmap.model import Request
+from jax_pmap.reading.target import read_target
+
 LOSSES = '''
 import jax.numpy as jnp
 
@@ -87,3 +92,47 @@ def test_a_name_that_means_something_else_there_is_not_carried(project):
     assert "def weighted(" not in result.stdout  # Carried, it would read the EPSILON of train.py.
     assert "weighted(" in result.stdout
     assert "jax.lax.all_gather(" in result.stdout
+
+
+METHODS = """
+class Base:
+    def _above(self, x): return x
+
+class Agent(Base):
+    def step(self, x): return self._loss(x), self._set(x), self._above(x)
+    def _loss(self, x): return x
+    def _private(self, x): return self.__scale * x
+    def _super(self, x): return super().step(x)
+    @property
+    def _property(self): return 1
+    @classmethod
+    def _class(cls, x): return x
+    @staticmethod
+    def _static(x): return x
+    def _set(self, x): return x
+    def change(self, f): self._set = f
+"""
+
+
+def test_methods_of_the_object_are_found_where_they_are_surely_those(project):
+    def methods(text, **others):
+        project.write("a.py", text)
+        for name, other in others.items():
+            project.write(f"{name}.py", other)
+        request = Request("a.py::Agent.step", project.folder, run="python a.py")
+        around = Neighbourhood(read_target(locate(request.target, request.directory), request))
+        names = ["_loss", "_private", "_super", "_property", "_class", "_static", "_set", "_above", "missing"]
+        found = {name: around.find(f"self.{name}", around.origin) for name in names}
+        return {name: beside.name for name, beside in found.items() if beside is not None}
+
+    every = {"_loss": "Agent._loss", "_static": "Agent._static", "_above": "Base._above"}
+    assert methods(METHODS) == every
+    # Called on an object of this class, it is another one.
+    del every["_loss"]
+    assert methods(METHODS + "class Other(Agent):\n    def _loss(self, x): return -x\n") == every
+    del every["_above"]
+    derived = "import a\nclass More(a.Base): pass\nclass Most(More):\n    def _above(self, x): return -x\n"
+    assert (
+        methods(METHODS, b="import a\nclass D(a.Agent):\n    def _loss(self, x): return 0\n", c=derived)
+        == every
+    )

@@ -85,7 +85,7 @@ def adapted_beside(target: Target, syncs: Sequence[Sync]) -> tuple[list[Adapted]
             found = neighbourhood.find(called, caller)
             if found is not None and carried(found):
                 calls = True
-                if called != found.name:
+                if called != found.name or found.method_of:
                     renames[called] = found.name
         return renames, calls
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from dataclasses import dataclass
 
+from jax_pmap import sources
 from jax_pmap.model import RefusalError, Source
-from jax_pmap.reading.definition import statements
+from jax_pmap.reading.definition import find, statements
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.target import Target
@@ -27,12 +29,18 @@ class Beside:
     parsed: ParsedSource
     facts: FunctionFacts
     #: What copies of it are called: its own name, or another where the target's file has that already.
+    #: Of a method, its dotted name.
     name: str
 
     @property
     def source(self) -> Source:
         """The file it stands in."""
         return self.parsed.source
+
+    @property
+    def method_of(self) -> str:
+        """The class that it is a method of, or ``""``."""
+        return self.name.rpartition(".")[0] if self.source.qualname == self.name else ""
 
     def is_same(self, other: Beside) -> bool:
         """Whether both are one function."""
@@ -60,6 +68,9 @@ class Neighbourhood:
     def _find(self, called: str, caller: Beside) -> Beside | None:
         if not all(part.isidentifier() for part in called.split(".")):
             return None
+        method = method_called(called, caller.parsed, caller.facts.receiver)
+        if method:
+            return self._method(dataclasses.replace(caller.source, qualname=method))
         source = self._in_file(called, caller) or self._in_module(called, caller)
         if source is None:
             return None
@@ -79,6 +90,39 @@ class Neighbourhood:
         if source.path != self.target.source.path and not self._brings(source, facts, name):
             return None
         return Beside(parsed, facts, name)
+
+    def _method(self, source: Source) -> Beside | None:
+        """A method of the target's file, unless it may be another one for another object."""
+        from jax_pmap.reading.parse import parse
+        from jax_pmap.reading.read import read
+
+        parsed = parse(source)
+        facts = read(source, parsed)
+        if source.path != self.target.source.path or facts.is_async or facts.is_generator:
+            return None
+        if any(not each.set_aside or each.name == "classmethod" for each in facts.decorators):
+            return None
+        # Outside its class, neither `super()` nor private names mean the same.
+        if facts.closure_names or facts.unknown_names or facts.global_names or is_private(parsed.definition):
+            return None
+        owner, _, name = source.qualname.rpartition(".")
+        if overridden(owner, name, self.target.parsed.tree) or self._overridden_elsewhere(owner, name):
+            return None
+        return Beside(parsed, facts, source.qualname)
+
+    def _overridden_elsewhere(self, owner: str, name: str) -> bool:
+        """Whether another file of the project derives from a class and defines its method anew."""
+        derived = re.compile(rb"\bclass\s+\w+\s*\([^)]*\b" + re.escape(owner.encode()) + rb"\b")
+        defined = re.compile(rb"\bdef\s+" + re.escape(name.encode()) + rb"\b")
+        own = self.target.source
+        try:
+            for path in sources.python_files(own.root):
+                data = sources.read_bytes(path) if path != own.path else None
+                if data is not None and derived.search(data) and defined.search(data):
+                    return True
+        except sources.TooManyFilesError:
+            return True
+        return False
 
     def _brings(self, source: Source, facts: FunctionFacts, name: str) -> bool:
         """Take note of the names a function of another module brings along; False where one is taken."""
@@ -161,6 +205,57 @@ class Neighbourhood:
         if facts.name not in self.target.facts.taken_names:
             return facts.name
         return f"{source.module.rpartition('.')[2]}_{facts.name}"
+
+
+def method_called(called: str, parsed: ParsedSource, receiver: str) -> str:
+    """Dotted name of the method that ``self.name`` is in a method of the file, or ``""``.
+
+    It stands in the class around the method or, by the bases that the file defines, above it.
+    """
+    head, _, name = called.partition(".")
+    if not receiver or head != receiver or not name.isidentifier():
+        return ""
+    if any(
+        isinstance(node, ast.Attribute) and ast.unparse(node) == called and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(parsed.tree)
+    ):
+        return ""  # An object may have another one.
+    pending, seen = [".".join(each.name for each in parsed.enclosing)], set()
+    while pending:
+        owner = pending.pop(0)
+        chain = find(parsed.tree, owner)
+        if owner in seen or not chain or not isinstance(chain[-1], ast.ClassDef):
+            continue
+        seen.add(owner)
+        if any(not isinstance(each, ast.ClassDef) for each in chain):
+            return ""
+        found = find(parsed.tree, f"{owner}.{name}")
+        if found:
+            return f"{owner}.{name}" if isinstance(found[-1], ast.FunctionDef) else ""
+        pending += [ast.unparse(base) for base in chain[-1].bases]
+    return ""
+
+
+def overridden(owner: str, name: str, tree: ast.Module) -> bool:
+    """Whether a class that a file derives from `owner` defines the method anew."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    derived, before = {owner.rpartition(".")[2]}, 0
+    while len(derived) > before:
+        before = len(derived)
+        derived |= {
+            c.name for c in classes if any(ast.unparse(b).rpartition(".")[2] in derived for b in c.bases)
+        }
+    others = [c for c in classes if c.name in derived and c.name != owner.rpartition(".")[2]]
+    return any(getattr(each, "name", "") == name for c in others for each, _ in statements(c.body))
+
+
+def is_private(definition: ast.AST) -> bool:
+    """Whether a method uses names that only mean something in its class: ``__x``, ``super()``."""
+    for node in ast.walk(definition):
+        name = getattr(node, "id", getattr(node, "attr", getattr(node, "arg", None))) or ""
+        if name in ("super", "__class__") or (name.startswith("__") and not name.endswith("__")):
+            return True
+    return False
 
 
 def names_called(definition: ast.AST) -> list[str]:

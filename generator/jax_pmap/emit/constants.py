@@ -35,7 +35,8 @@ def check_constants(target: Target, plan: Plan) -> None:
     """
     facts = target.facts
     compiled = any(each.name in COMPILERS | MAPPERS for each in facts.decorators)
-    if compiled or compiled_calls(target):
+    binding = target.source.binding
+    if compiled or compiled_calls(target) or (binding is not None and binding.calls):
         return
     changed = next(_changes(target, plan), None)
     if changed is not None:

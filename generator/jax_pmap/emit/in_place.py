@@ -81,7 +81,8 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     adapted, renames = adapted_beside(target, syncs)
     file = _File(target)
     names = file.names.ours()
-    copies = {other.name: file.names.own(f"p_{other.name}") for other in adapted}
+    copies = {other.name: file.names.own(f"p_{other.facts.name}") for other in adapted}
+    renames = _for_copies(renames, copies)
     body = Body(function_text(parsed))
     result = file.names.own("result") if "result" in facts.taken_names else "result"
     elsewhere = {sync for other in adapted for sync in other.syncs}
@@ -123,15 +124,29 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
 
 def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.FunctionDef:
     """An adapted function under its new name, calling other adapted ones by theirs."""
+    renames = _for_copies(other.renames, copies)
     woven = weave(
         other.body,
         other.syncs,
         axis=names.axis,
         jax=names.jax,
-        renames=other.renames,
+        renames=renames,
         own_share=names.own_share,
     )
-    return renamed(woven.with_changes(name=name_node(other.name)), copies)
+    return renamed(woven, copies).with_changes(name=name_node(copies[other.name]))
+
+
+def _for_copies(renames: Mapping[str, str], copies: Mapping[str, str]) -> dict[str, str]:
+    """`renames` with methods called on the same object: ``self.loss`` becomes ``self.p_loss``."""
+    return {
+        called: f"{called.rpartition('.')[0]}.{copies[name]}" if "." in name else name
+        for called, name in renames.items()
+    }
+
+
+def _enclosed(other: Adapted) -> bool:
+    """Whether an adapted function stands in another function."""
+    return bool(other.beside.parsed.enclosing) and not other.beside.method_of
 
 
 class _File:
@@ -186,12 +201,13 @@ class _File:
         changes.append(Change(first, self.node.end_lineno or first + 1, tuple(lines)))
         base = "    " if self.owner else ""
         function = "\n".join(self.function(pieces, unit, base, False))
+        methods = [self._copied(other, text, base) for other, text in own if other.beside.method_of]
         if self.owner:
-            function = f"class {self.owner}:\n{function}"
-        copies = [self._copied(other, text, "") for other, text in own]
+            function = "\n\n".join([f"class {self.owner}:", *methods, function])
+        copies = [self._copied(other, text, "") for other, text in own if not other.beside.method_of]
         future = ["from __future__ import annotations"] if self.target.facts.future_annotations else []
         definitions = [*future, *imports, "\n".join(helpers), *copies, function]
-        enclosed = tuple(other.body.text.text for other, _ in own if other.beside.parsed.enclosing)
+        enclosed = tuple(other.body.text.text for other, _ in own if _enclosed(other))
         return Edition(self._applied(changes), "\n\n".join(definitions) + "\n", self.owner, enclosed)
 
     def function(self, pieces: Pieces, unit: EmitUnit, base: str, verbatim: bool) -> list[str]:
@@ -286,9 +302,10 @@ class _File:
         name += "" if self.is_own(other) else f"` of `{other.source.shown_path}"
         note = f"# `{name}` on one device's share, for `{self.target.facts.name}`."
         lines = shifted(text, base)
+        static = [f"{base}@staticmethod"] if other.beside.method_of and not other.facts.receiver else []
         if self.is_own(other) and base == indent_of(first):
             lines = as_written(other.beside.parsed, lines, self.unit)
-        return "\n".join([base + note, *lines])
+        return "\n".join([base + note, *static, *lines])
 
     def _blank_after(self, line: int) -> int:
         count = 0

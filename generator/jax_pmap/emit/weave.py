@@ -45,9 +45,9 @@ def weave(
     `axis` is the source of the axis name; `taps` are points to record; `probes` are inner
     functions to run for their taps before they are called; with `reach`, entered branches are
     recorded too; with `everywhere`, inner functions are tapped like the outermost; `result` names
-    the result where it must be taken apart, `jax` is what jax is imported as; `renames` are new names
-    for functions that are called as ``module.name``; `own_share` is the name of the helper that takes
-    a device's part of a whole value.
+    the result where it must be taken apart, `jax` is what jax is imported as; `renames` are sources
+    in place of functions that are called as ``module.name`` or ``self.name``; `own_share` is the name of
+    the helper that takes a device's part of a whole value.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
     editor.everywhere, editor.renames, editor.own_share = everywhere, renames, own_share
@@ -71,6 +71,13 @@ class Probe:
     call: int
     #: Scope of the function it calls.
     scope: int
+    #: Source of the object it is called on, where that is the function's first argument.
+    receiver: str = ""
+
+
+def method_name(scope: int) -> str:
+    """What the copy of a method is called, outside its class."""
+    return f"__jax_pmap_method_{scope}__"
 
 
 def probe_name(scope: int) -> str:
@@ -133,10 +140,11 @@ class Editor(cst.CSTTransformer):
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """Expressions are wrapped and tapped, lines get their followers, suites their guards."""
-        new: Replacement = updated
         if isinstance(original, cst.Attribute) and self.renames:
             name = self.renames.get(self.body.code(original))
-            return updated if name is None else cst.Name(name)
+            if name is not None:
+                return cst.parse_expression(name)
+        new: Replacement = updated
         if isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite):
             new = self.line(original, updated)
         elif isinstance(original, cst.FunctionDef) and original is not self.body.function:
@@ -204,7 +212,7 @@ class Editor(cst.CSTTransformer):
         editor = Editor(
             self.body, self.syncs, (), self.axis, self.taps, self.probes, False, self.result, self.jax, scope
         )
-        editor.own_share = self.own_share
+        editor.renames, editor.own_share = self.renames, self.own_share
         return editor
 
     def nested(self, original: cst.FunctionDef, updated: cst.CSTNode) -> Replacement:
@@ -236,7 +244,8 @@ class Editor(cst.CSTTransformer):
             # A lambda is written where it is used, so its tapped copy can be called in place.
             body = lambdas[0].body.visit(self.inner(probe.scope))
             callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        return cst.Call(callee, node.args)
+        first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []
+        return cst.Call(callee, [*first, *node.args])
 
     def probed(
         self, original: cst.BaseExpression, expression: Expression, updated: cst.BaseExpression

@@ -76,7 +76,17 @@ def _survey(
 
     def tapped(body: Body) -> FunctionDef:
         own = inside_of(body, syncs)
-        return weave(body, own, axis=axis, taps=points, jax=JAX, everywhere=True, own_share=OWN_SHARE_NAME)
+        made = weave(
+            body,
+            own,
+            axis=axis,
+            taps=points,
+            jax=JAX,
+            everywhere=True,
+            renames=observer.renames(body),
+            own_share=OWN_SHARE_NAME,
+        )
+        return observer.named(body, made)
 
     observer.say("following the random keys")
     return observer.session.ask(

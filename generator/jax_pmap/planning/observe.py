@@ -10,6 +10,7 @@ that feed it are made whole. A collective that raises or does not help is taken 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
-from jax_pmap.emit.weave import OWN_SHARE, Probe, inside_of, name_node, probe_name, weave
+from jax_pmap.emit.weave import OWN_SHARE, Probe, inside_of, method_name, name_node, probe_name, weave
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State, containers_above
@@ -102,6 +103,8 @@ class Observer:
         self.homes: dict[int, Beside] = {}
         self.body_of: dict[int, Body] = {}
         #: (scope of the caller's body, name it calls by, scope of the function called).
+        #: By the point of a call that is looked into: the object whose method it calls.
+        self.receivers: dict[int, str] = {}
         self.links: dict[tuple[int, str, int], None] = {}
         self.scopes: dict[int, Scope] = {}
         self.statements: dict[int, Statement] = {}
@@ -178,7 +181,11 @@ class Observer:
 
     def around(self, define: Callable[[Body], Sequence[FunctionDef]]) -> Answer:
         """What the worker has to define around the target: see `worker.around`."""
-        first = [f"import jax as {JAX}", OWN_SHARE_SOURCE.format(axis=repr(self.axis_name))]
+        first = [
+            "import functools as __jax_pmap_functools__",
+            f"import jax as {JAX}",
+            OWN_SHARE_SOURCE.format(axis=repr(self.axis_name)),
+        ]
         here, elsewhere = list(first), dict[str, list[str]]()
         own = self.neighbourhood.origin.source.path
         for body in self.bodies[1:]:
@@ -198,29 +205,37 @@ class Observer:
             "exports": exports,
         }
 
+    def renames(self, body: Body) -> dict[str, str]:
+        """What stands in a body for the methods it calls that are looked into."""
+        return {
+            called: f"__jax_pmap_functools__.partial({method_name(scope)}, {called.rpartition('.')[0]})"
+            if self.homes[scope].facts.receiver
+            else method_name(scope)
+            for caller, called, scope in self.links
+            if caller == body.scope.index and self.homes[scope].method_of
+        }
+
+    def named(self, body: Body, function: FunctionDef) -> FunctionDef:
+        """A version of a function under the name that the others call it by."""
+        if not self.homes[body.scope.index].method_of:
+            return function
+        return function.with_changes(name=name_node(method_name(body.scope.index)))
+
     def _code(self, state: State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The tapped target, and the functions that are looked into, tapped and plain."""
-        taps, axis = self._taps(state), repr(self.axis_name)
-        probes = [Probe(call, scope) for call, scope in state.opened.items()]
+        taps = self._taps(state)
+        probes = [Probe(call, scope, self.receivers.get(call, "")) for call, scope in state.opened.items()]
+        woven = functools.partial(weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME)
 
         def define(body: Body) -> list[FunctionDef]:
-            own = inside_of(body, syncs)
-            tapped = weave(body, own, axis=axis, taps=taps, probes=probes, jax=JAX, own_share=OWN_SHARE_NAME)
+            own, renames = inside_of(body, syncs), self.renames(body)
+            tapped = woven(body, own, taps=taps, probes=probes, renames=renames)
             probe = tapped.with_changes(name=name_node(probe_name(body.scope.index)))
-            return [weave(body, own, axis=axis, jax=JAX, own_share=OWN_SHARE_NAME), probe]
+            return [self.named(body, woven(body, own, renames=renames)), probe]
 
-        own = inside_of(self.body, syncs)
-        woven = weave(
-            self.body,
-            own,
-            axis=axis,
-            taps=taps,
-            probes=probes,
-            reach=True,
-            jax=JAX,
-            own_share=OWN_SHARE_NAME,
-        )
-        return self.body.definition(woven), self.around(define)
+        own, renames = inside_of(self.body, syncs), self.renames(self.body)
+        target = woven(self.body, own, taps=taps, probes=probes, reach=True, renames=renames)
+        return self.body.definition(target), self.around(define)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
         plain, plain_around = self._code(state, ())
@@ -757,6 +772,9 @@ class Observer:
         if scope is None or scope in state.opened.values():
             return False
         state.opened[call.point] = scope
+        home = self.homes.get(scope)
+        if home is not None and home.method_of and home.facts.receiver:
+            self.receivers[call.point] = callee.rpartition(".")[0]
         return True
 
     def _scope_of(self, callee: str, call: Expression) -> int | None:
