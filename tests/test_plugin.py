@@ -152,7 +152,7 @@ def test_command_lines_are_ones_the_tool_takes(command_file: tuple[str, str]) ->
     text, cli = command_file
     _, body = split(text)
     lines = command_lines(body, cli)
-    assert {words[0] for words in lines} == {"plan", "gen", "explain", "check"}
+    assert {words[0] for words in lines} == {"plan", "gen", "verify", "explain", "check"}
     assert len(lines) >= 5
     for words in lines:
         assert words[0] in main.commands, words
@@ -165,12 +165,13 @@ def test_options_named_in_the_text_exist(command_file: tuple[str, str]) -> None:
     _, body = split(command_file[0])
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", body))
     assert len(named) >= 8
-    assert named <= options(main.commands["gen"])
+    assert named <= options(main.commands["gen"]) | {"--against", "--layout"}
+    assert {"--against", "--layout"} <= options(main.commands["verify"])
 
 
 def test_plan_takes_what_gen_is_given(command_file: tuple[str, str]) -> None:
     """The command file hands the same options to both."""
-    only_gen = {"--diff", "--in-place", "--no-proof", "-o"}
+    only_gen = {"--diff", "--in-place", "--no-proof", "-o", "--against", "--layout"}
     _, body = split(command_file[0])
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", body)) - only_gen
     assert named <= options(main.commands["plan"])

@@ -174,7 +174,7 @@ def _sarif_result(finding: Finding, codes: list[str]) -> dict[str, Any]:
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
         "level": "error",
-        "message": {"text": f"{finding.message}. {finding.hint}".strip()},
+        "message": {"text": f"{finding.message.rstrip('.')}. {finding.hint}".strip()},
         "locations": [{"physicalLocation": {"artifactLocation": uri, "region": region}}],
         "partialFingerprints": {"jaxPmapFinding/v1": finding.fingerprint},
     }
