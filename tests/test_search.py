@@ -1,11 +1,13 @@
 """What the search for a plan settles without observing: static values, structure, sizes left out."""
 
+import json
 import textwrap
 
 import pytest
 from project import Project
 
 from jax_pmap.planning.search import is_literal
+from jax_pmap.session import Session
 
 USUAL = """
     import dataclasses
@@ -82,3 +84,32 @@ def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:
     code = "def f(p, batch):\n    return jnp.mean(batch['x'] @ p['w']) + p.get('b', 0.0)\n"
     write(project, code)
     assert project.run("gen", "f.py::f", "--inputs", "f.py::dicts").exit_code == 0
+
+
+def test_a_chain_that_many_results_hang_on_is_compiled_unfused(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fused, each result would be compiled with all of the chain before it."""
+    restarts = []
+    really = Session.restart
+
+    def restart(session: Session) -> None:
+        restarts.append(session.unfused)
+        really(session)
+
+    monkeypatch.setattr(Session, "restart", restart)
+    code = """
+        def sums(x):
+            chain = [x]
+            for n in range(150):
+                chain.append(chain[-1] * (1 + n / 1000))
+            return jnp.stack([jnp.sum(each) for each in chain])
+
+        def f(x):
+            return sums(x)
+    """
+    write(project, code)
+    planned = project.run("plan", "f.py::f", "--inputs", "f.py::inputs", "--output-format", "json")
+    assert planned.exit_code == 0, planned.stderr
+    assert restarts == [True]
+    assert [sync["op"] for sync in json.loads(planned.stdout)["plan"]["syncs"]] == ["psum"]

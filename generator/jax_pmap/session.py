@@ -99,8 +99,8 @@ class Session:
         self.environment = dict(environment or {})
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions: Answer = {}
-        #: Whether what will be compiled is a long program; to be said before the first question.
-        self.large = False
+        #: Whether operations are compiled one by one; to be said before the first question.
+        self.unfused = False
         self._start()
 
     def _start(self) -> None:
@@ -336,7 +336,7 @@ class Session:
         if not self._greeted:
             self.versions = self._checked(self._receive("starting the worker"), "starting the worker")
             self._greeted = True
-            self._send("devices", {"devices": self.devices, "memory": self.memory, "large": self.large})
+            self._send("devices", {"devices": self.devices, "memory": self.memory, "unfused": self.unfused})
             self.versions |= self._checked(self._receive("starting the worker"), "starting the worker")
         self._send(method, request)
         return self._checked(self._receive(doing), doing)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.weave import FOLD
-from jax_pmap.inputs.load import Loaded
+from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
 from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import with_axis
@@ -83,6 +83,13 @@ def find_plan(
     body = Body(function_text(target.parsed))
     finder = RoleFinder(session, target.source, facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
+    if whole["unfused"] != session.unfused:
+        # How XLA compiles is settled when its process starts.
+        session.unfused = whole["unfused"]
+        session.restart()
+        loaded = load(session, target, request, say)
+        finder = RoleFinder(session, target.source, facts, request, loaded.described)
+        whole = reference_runs(session, target, finder)
     target, axis_notes = with_axis(target, whole["axes"], request, session.directory)
     loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *axis_notes))
     if whole["opaque"]:

@@ -128,14 +128,14 @@ def lift_memory_limit() -> None:
         return
 
 
-def compiling_flags(jaxlib_version: str, large: bool) -> str:
+def compiling_flags(jaxlib_version: str, unfused: bool) -> str:
     """Flags of XLA for programs that are compiled often and run once.
 
-    Generating code the older way takes half the time for small programs; fusing the operations of a
-    large one takes time that grows with the square of its length. XLA ends the process at a flag it
-    does not know: the one for the older way is known from jaxlib 0.6 to 0.10.
+    Generating code the older way takes half the time; not fusing operations is for the few programs where
+    that takes long, see `fusing`. XLA ends the process at a flag it does not know: the one for the older
+    way is known from jaxlib 0.6 to 0.10.
     """
-    if large:
+    if unfused:
         return "--xla_disable_hlo_passes=fusion"
     older = (0, 6) <= tuple(int(part) for part in jaxlib_version.split(".")[:2]) < (0, 11)
     return "--xla_cpu_use_fusion_emitters=false" if older else ""
@@ -152,11 +152,11 @@ def hello(request: Answer) -> Answer:
 
 
 def make_devices(request: Answer) -> Answer:
-    """Make the simulated devices, then set the memory limit. `large`: what will be compiled is."""
+    """Make the simulated devices, then set the memory limit. `unfused`: see `compiling_flags`."""
     import jax
     import jaxlib.version
 
-    flags = compiling_flags(jaxlib.version.__version__, request["large"])
+    flags = compiling_flags(jaxlib.version.__version__, request["unfused"])
     os.environ["XLA_FLAGS"] = " ".join([flags, os.environ.get("XLA_FLAGS", "")])
     devices = jax.devices()
     if len(devices) < request["devices"] or devices[0].platform != "cpu":

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import arguments, layers, prove
 from .arguments import Packed
+from .fusing import better_unfused
 from .server import Answer, Problem, describe_exception, summary, text_of
 from .target import TARGET, leaf_axes
 
@@ -63,7 +64,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
 
     ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
     module holds its activation function: path in the result, name of the argument. ``"opaque"``
-    are the leaves that are no arrays and in no such part.
+    are the leaves that are no arrays and in no such part. ``"unfused"`` says how to compile; see `fusing`.
     """
     extra: Answer = {}
     table: list[Answer] = []
@@ -101,7 +102,9 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
         constant |= {i for i, row in enumerate(table) if row["category"] == "opaque"}
         return [leaf for index, leaf in enumerate(flat) if index not in constant]
 
-    shapes = iter(jax.eval_shape(run, packed.leaves))
+    jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(packed.leaves)
+    shapes = iter(shapes_of)
+    extra["unfused"] = better_unfused(jaxpr.jaxpr)
     for row in table:
         shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
         row["shape"] = [] if shape is None else list(shape.shape)
