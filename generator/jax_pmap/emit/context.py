@@ -112,17 +112,15 @@ class Context:
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
         context |= self._pmap_values() if self.pmap else self._mesh_values()
-        trees = [collapse(plan.output_axes), *self.axes.values()]
-        context["imports"] = import_block(
-            unit.imports,
-            unit.user_imports,
-            sorted(
-                {pair for tree in trees for pair in type_imports(tree) if pair[0] not in unit.copied_from}
-            ),
-            n,
-            self._needed(),
-        )
+        types = [pair for pair in self.types if pair[0] not in unit.copied_from]
+        context["imports"] = import_block(unit.imports, unit.user_imports, types, n, self._needed())
         return context
+
+    @property
+    def types(self) -> list[tuple[str, str]]:
+        """(module, name) of the container types that the axes trees name."""
+        trees = [collapse(self.plan.output_axes), *self.axes.values()]
+        return sorted({pair for tree in trees for pair in type_imports(tree)})
 
     def _bound(self) -> str | None:
         """The line that binds arguments of the drop-in, as the user's file does."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from jax_pmap.emit.axes import collapse, type_imports, used_axes
+from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.context import Context
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
@@ -81,7 +81,6 @@ def render_pieces(
     helpers = tidy(environment().get_template("in_place_helpers.py.jinja").render(context))
     function = tidy(environment().get_template("in_place_function.py.jinja").render(context), width)
     body = made.partition.body(unit.body)
-    trees = [collapse(plan.output_axes), *made.axes.values()]
     used = {
         node.id
         for text in (helpers, function, body)
@@ -92,7 +91,7 @@ def render_pieces(
         helpers,
         function,
         body,
-        tuple(sorted({pair for tree in trees for pair in type_imports(tree)})),
+        tuple(made.types),
         frozenset(alias for alias in ALIASES if getattr(unit.names, alias) in used),
     )
 
