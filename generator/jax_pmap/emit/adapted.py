@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from jax_pmap.emit.beside import Beside, Neighbourhood, names_called
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.weave import inside_of, name_node, weave
-from jax_pmap.model import Source, Sync
+from jax_pmap.model import Guard, Plan, Source, Sync
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
+
+if TYPE_CHECKING:
+    import libcst as cst
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +46,45 @@ class Adapted:
 
     def definition(self, names: Names) -> str:
         """Source of the copy, in a file that has these names."""
-        woven = weave(
-            self.body,
-            self.syncs,
-            axis=names.axis,
-            jax=names.jax,
-            renames=self.renames,
-            own_share=names.own_share,
-        )
+        woven = woven_with(names, self.body, self.syncs, self.renames)
         return self.body.definition(woven.with_changes(name=name_node(self.name)))
+
+
+def woven_with(
+    names: Names,
+    body: Body,
+    syncs: Sequence[Sync],
+    renames: Mapping[str, str],
+    guards: Sequence[Guard] = (),
+    result: str = "result",
+) -> cst.FunctionDef:
+    """A function with collectives in it, for a file that has these names; see `weave`."""
+    return weave(
+        body,
+        syncs,
+        guards,
+        axis=names.axis,
+        result=result,
+        jax=names.jax,
+        renames=renames,
+        own_share=names.own_share,
+    )
+
+
+def woven_target(
+    target: Target,
+    plan: Plan,
+    syncs: Sequence[Sync],
+    adapted: Sequence[Adapted],
+    names: Names,
+    renames: Mapping[str, str],
+    result: str,
+) -> tuple[Body, cst.FunctionDef]:
+    """The target's body, and the target with those of the syncs in it that no adapted function has."""
+    body = Body(function_text(target.parsed))
+    elsewhere = {sync for other in adapted for sync in other.syncs}
+    here = [sync for sync in syncs if sync not in elsewhere]
+    return body, woven_with(names, body, here, renames, plan.guards, result)
 
 
 def adapted_beside(target: Target, syncs: Sequence[Sync]) -> tuple[list[Adapted], Mapping[str, str]]:

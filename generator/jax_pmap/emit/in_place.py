@@ -11,24 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, adapted_beside
+from jax_pmap.emit.adapted import Adapted, adapted_beside, woven_target, woven_with
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
 from jax_pmap.emit.imports import merged
 from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, shifted, split
 from jax_pmap.emit.names import Names
-from jax_pmap.emit.places import Body
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
-from jax_pmap.emit.unit import check_backend, docstring_of, header_of, returns_of
-from jax_pmap.emit.weave import name_node, renamed, weave
+from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, returns_of
+from jax_pmap.emit.weave import name_node, renamed
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.target import Target
-from jax_pmap.reading.text import function_text
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -68,7 +66,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         RefusalError: JP046 where the backend cannot express the plan, JP017 where the plan does not fit the
             source, JP018 for a notebook.
     """
-    facts, source, parsed, backend = target.facts, target.source, target.parsed, request.backend
+    facts, source, backend = target.facts, target.source, request.backend
     if is_notebook(source.path):
         raise refused(
             "JP018",
@@ -83,26 +81,10 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     names = file.names.ours()
     copies = {other.name: file.names.own(f"p_{other.facts.name}") for other in adapted}
     renames = _for_copies(renames, copies)
-    body = Body(function_text(parsed))
     result = file.names.own("result") if "result" in facts.taken_names else "result"
-    elsewhere = {sync for other in adapted for sync in other.syncs}
-    try:
-        here = [sync for sync in syncs if sync not in elsewhere]
-        woven = weave(
-            body,
-            here,
-            plan.guards,
-            axis=names.axis,
-            result=result,
-            jax=names.jax,
-            renames=renames,
-            own_share=names.own_share,
-        )
+    with fitting(target):
+        body, woven = woven_target(target, plan, syncs, adapted, names, renames, result)
         made = [other.body.definition(_copy_of(other, names, copies)) for other in adapted]
-    except LookupError as error:
-        raise refused(
-            "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span
-        ) from None
     unit = EmitUnit(
         name=facts.name,
         parameters=facts.parameters,
@@ -125,14 +107,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
 def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.FunctionDef:
     """An adapted function under its new name, calling other adapted ones by theirs."""
     renames = _for_copies(other.renames, copies)
-    woven = weave(
-        other.body,
-        other.syncs,
-        axis=names.axis,
-        jax=names.jax,
-        renames=renames,
-        own_share=names.own_share,
-    )
+    woven = woven_with(names, other.body, other.syncs, renames)
     return renamed(woven, copies).with_changes(name=name_node(copies[other.name]))
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import jax_pmap
-from jax_pmap.emit.adapted import Adapted, adapted_beside
+from jax_pmap.emit.adapted import Adapted, adapted_beside, woven_target
 from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
-from jax_pmap.emit.places import Body
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import render
-from jax_pmap.emit.weave import weave
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.reading.slice import Slice
 from jax_pmap.reading.target import Target, running_values
@@ -59,28 +58,12 @@ def emit(
     )
     unit = _unit(target, plan, request, adapted, definitions, carried)
     names = unit.names
-    body = Body(function_text(target.parsed))
     result = "result"
     while result in facts.taken_names:
         result += "_"
-    try:
-        elsewhere = {sync for other in adapted for sync in other.syncs}
-        here = [sync for sync in syncs if sync not in elsewhere]
-        woven = weave(
-            body,
-            here,
-            plan.guards,
-            axis=names.axis,
-            result=result,
-            jax=names.jax,
-            renames=renames,
-            own_share=names.own_share,
-        )
+    with fitting(target):
+        body, woven = woven_target(target, plan, syncs, adapted, names, renames, result)
         copies = [other.definition(names) for other in adapted]
-    except LookupError as error:
-        raise refused(
-            "JP017", f"the plan does not fit the source: {error}", "Make the plan again", facts.span
-        ) from None
     unit = dataclasses.replace(unit, body=body.body_source(woven), definitions=(*definitions, *copies))
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
@@ -151,6 +134,17 @@ def _unit(
             facts.span,
         )
     return unit
+
+
+@contextlib.contextmanager
+def fitting(target: Target) -> Iterator[None]:
+    """Refuse a plan whose places are not in the target's source: JP017."""
+    try:
+        yield
+    except LookupError as error:
+        raise refused(
+            "JP017", f"the plan does not fit the source: {error}", "Make the plan again", target.facts.span
+        ) from None
 
 
 def header_of(
