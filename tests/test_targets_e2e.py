@@ -155,13 +155,13 @@ class Config(NamedTuple):
 cfg = Config()
 
 
-def _update(cfg, w, batch, steps):
+def _update(cfg, w, batch, steps, *, activation):
     for _ in range(steps):
-        w = w - cfg.rate * jax.grad(lambda w: jnp.mean((batch @ w) ** 2))(w)
+        w = w - cfg.rate * jax.grad(lambda w: jnp.mean(activation(batch @ w) ** 2))(w)
     return w
 
 
-update = jax.jit(partial(_update, cfg), static_argnums=2, donate_argnames="w")
+update = jax.jit(partial(_update, cfg, activation=jnp.tanh), static_argnums=2, donate_argnames="w")
 
 
 def make_train_step(scale, rate):
@@ -187,13 +187,13 @@ def test_a_name_that_partial_and_jit_give(project):
     project.write("train.py", ASSIGNED)
     result = project.run("gen", "train.py::update", "--inputs", "train.py::inputs", "-o", "fast.py")
     assert result.exit_code == 0, result.stderr
-    assert "the function is `train.py::_update`, called with `cfg`" in result.words
+    assert "the function is `train.py::_update`, called with `cfg`, `activation=jnp.tanh`" in result.words
     assert "static under jit" in result.words
     assert "w (donated)" in result.words
     text = (project.folder / "fast.py").read_text()
     assert "# Source: train.py::update " in text
     assert "\nfrom train import cfg\n" in text
-    assert text.endswith("\n\n\nupdate = functools.partial(_update, cfg)\n")
+    assert text.endswith("\n\n\nupdate = functools.partial(_update, cfg, activation=jnp.tanh)\n")
 
 
 def test_a_step_that_a_factory_makes_at_the_top_of_its_file(project):

@@ -306,14 +306,14 @@ def _check_edit(session: Session, target: Target, plan: Plan, request: Request) 
         RefusalError: JP050 for what changes after the first call, JP046 for a pmap inside a jit where
             that jax cannot run it.
     """
-    from jax_pmap.emit.constants import check_constants, compiled_calls
+    from jax_pmap.emit.constants import check_constants, compiled_at
 
     check_constants(target, plan)
-    calls = compiled_calls(target) if request.backend is Backend.PMAP else []
-    if calls and tuple(map(int, session.versions["jax"].split(".")[:2])) < (0, 8):
+    lines = compiled_at(target) if request.backend is Backend.PMAP else []
+    if lines and tuple(map(int, session.versions["jax"].split(".")[:2])) < (0, 8):
         raise refused(
             "JP046",
-            f"line {calls[0].lineno} compiles `{target.facts.name}` with jit, and jax "
+            f"line {lines[0]} compiles `{target.facts.name}` with jit, and jax "
             f"{session.versions['jax']} does not run the drop-in of a pmap inside jit",
             f"Use --backend shard_map, or call `{target.facts.name}` there without jit",
             target.facts.span,

@@ -15,14 +15,16 @@ from jax_pmap.reading.target import Target
 MAKING = ("__init__", "__post_init__", "__new__", "setup")
 
 
-def compiled_calls(target: Target) -> list[ast.Call]:
-    """The calls that compile the target where it is used: ``jax.jit(step)``."""
+def compiled_at(target: Target) -> list[int]:
+    """The lines where the target is compiled for use: ``jax.jit(step)``, ``jax.jit(make_step())``."""
     decorators = [each for top in target.parsed.definition.decorator_list for each in ast.walk(top)]
-    return [
-        calls[-1]
+    lines = [
+        calls[-1].lineno
         for _, calls, _ in transformations(target.parsed, make_resolver(target.parsed))
         if calls and calls[-1] not in decorators
     ]
+    binding = target.source.binding
+    return [*lines, binding.span.line] if binding is not None and binding.calls else lines
 
 
 def check_constants(target: Target, plan: Plan) -> None:
@@ -35,8 +37,7 @@ def check_constants(target: Target, plan: Plan) -> None:
     """
     facts = target.facts
     compiled = any(each.name in COMPILERS | MAPPERS for each in facts.decorators)
-    binding = target.source.binding
-    if compiled or compiled_calls(target) or (binding is not None and binding.calls):
+    if compiled or compiled_at(target):
         return
     changed = next(_changes(target, plan), None)
     if changed is not None:

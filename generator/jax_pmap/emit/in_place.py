@@ -173,7 +173,11 @@ class _File:
         first = min([self.node.lineno, *(each.lineno for each in self.node.decorator_list)]) - 1
         mark = header.mark(self.at + unit.names.mapped, self.target.source.qualname)
         lines = [*prefixed(split(mark), self.base), *self.function(pieces, unit, self.base, True)]
-        changes.append(Change(first, self.node.end_lineno or first + 1, tuple(lines)))
+        end = self.node.end_lineno or first + 1
+        if self.target.source.written is not None and end < len(self.raw):
+            # A lambda has its neighbours closer than a definition.
+            lines += [""] * ((1 if self.base else 2) - self._blank_after(end))
+        changes.append(Change(first, end, tuple(lines)))
         base = "    " if self.owner else ""
         function = "\n".join(self.function(pieces, unit, base, False))
         methods = [self._copied(other, text, base) for other, text in own if other.beside.method_of]

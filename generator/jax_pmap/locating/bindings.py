@@ -99,6 +99,14 @@ class Bindings:
             inside = any(each is found.written for each in ast.walk(statement))
             if not inside or not isinstance(target, ast.Name) or found.positional or found.keywords:
                 return None
+            # A definition needs lines of its own.
+            lines = [
+                line.rstrip("\r\n") for line in _LINE.findall(scope.file.source.text.removeprefix("\ufeff"))
+            ]
+            ahead = lines[statement.lineno - 1].encode()[: statement.col_offset].strip()
+            behind = lines[(statement.end_lineno or 0) - 1].encode()[statement.end_col_offset :].strip()
+            if ahead or (behind and not behind.startswith(b"#")):
+                return None
         return found
 
     def _expression(self, scope: _Scope, value: ast.expr, hops: int, item: int | None = None) -> Found | None:
@@ -406,9 +414,8 @@ def as_def(source: SourceText, statement: ast.stmt, written: ast.Lambda, name: s
     body = whole[colon + 1 : last].strip()
     before, after = whole[start : colon + 1].count("\n"), whole[last:end].count("\n")
     bracketed = body.startswith("(") and first > whole.index("(", colon)
-    if bracketed:
-        body = f"({source.newline * before}{body[1:]}"
-    elif before or "\n" in body:
-        body = f"({source.newline * before}{body})"
-    made = f"def {name}({ast.unparse(written.args)}): return {body}{source.newline * after}"
+    if before or after or "\n" in body:
+        inner = body[1:-1] if bracketed else body
+        body = f"({source.newline * before}{inner}{source.newline * after})"
+    made = f"def {name}({ast.unparse(written.args)}): return {body}"
     return f"{mark}{whole[:start]}{made}{whole[end:]}"

@@ -331,6 +331,7 @@ def _observe_variants(
         if given is None and name not in (
             *request.static,
             *target.facts.static_parameters,
+            *target.facts.bound_parameters,
             target.facts.receiver,
         ):
             return Refusal(

@@ -110,6 +110,8 @@ class FunctionFacts:
     key_parameters: tuple[str, ...]
     #: (parameter, other name) of what a jit of the target under another name gives up.
     donated_elsewhere: tuple[tuple[str, str], ...] = ()
+    #: Parameters that the assignment which names the target binds by `partial`.
+    bound_parameters: tuple[str, ...] = ()
     #: Free names that functions around the target bind: it is a closure over them.
     closure_names: tuple[str, ...] = ()
     #: The parameter that a method is called on (``self``, ``cls``); empty for anything else.
