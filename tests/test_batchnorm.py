@@ -5,13 +5,14 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from jax_pmap import pipeline
 from jax_pmap.model import Backend, Generated, Refusal, Request
-from jax_pmap.worker import kinds, observe
+from jax_pmap.worker import kinds, observe, prove
 
 pytest.importorskip("flax")
 pytest.importorskip("haiku")
@@ -147,6 +148,18 @@ def test_running_averages_need_no_axis(ask: Ask) -> None:
     assert isinstance(answer, Generated)
     assert len(answer.plan.syncs) == 1
     assert answer.plan.notes == ()
+
+
+def test_rounding_is_measured_where_numbers_are_drawn() -> None:
+    """A gradient that cancels may move by what rounding leaves of it; bfloat16 gives no leave to the rest."""
+    zero, value = 1e-17 * np.array([1.0, -2.0]), np.array([1.0, 3.0])
+    trial = SimpleNamespace(results=[[zero, value]])
+    near = SimpleNamespace(results=[[zero + 1e-17, value * (1 + 2**-8)]])
+    assumed = [[1e-30, 8 * 3.0]]
+    widened = prove.widened(assumed, trial, [near])
+    assert 1e-16 < widened[0][0] < 1e-15 and widened[0][1] == assumed[0][1]
+    narrow = prove.tightened(widened, trial, [near], prove.Rounding(2**-8))
+    assert narrow[0][0] < 1e-15 and narrow[0][1] < 0.2
 
 
 def test_what_cancels_is_compared_by_the_size_of_its_rounding() -> None:

@@ -53,6 +53,7 @@ def prove(
     checks: list[Check] = []
     notes: dict[str, None] = {}
     lost: list[set[str]] = []
+    compared = 0
     folded = ran_uneven = False
     for variant in observed.variants:
         say(f"proving on {', '.join(map(str, counts))} devices")
@@ -87,6 +88,7 @@ def prove(
                 raise RefusalError(failure(check, target.facts.span))
             ran_uneven |= bool(check.get("uneven"))
             lost.append(set(check["noise"]))
+            compared += check["compared"]
             checks.append(check_of(check))
     if remainder != "error" and not ran_uneven:
         raise refused(
@@ -96,7 +98,16 @@ def prove(
             "Leave --remainder out, or give example inputs with a larger batch",
             target.facts.span,
         )
-    if alone := sorted(set.intersection(*lost)):
+    alone = sorted(set.intersection(*lost))
+    if alone and not compared:
+        raise refused(
+            "JP045",
+            f"every output of `{target.facts.name}` is rounding alone, on one device too: there is nothing "
+            "to compare",
+            "Give inputs of another size, or compute in wider floats",
+            target.facts.span,
+        )
+    if alone:
         notes[rounding_alone(alone)] = None
     if remainder == "drop":
         notes["of an uneven batch only the first rows are used, as many as the devices share evenly"] = None
@@ -159,8 +170,8 @@ def rounding_alone(paths: Sequence[str]) -> str:
     some = ", ".join(f"`{path}`" for path in paths[:SHOWN])
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
     return (
-        f"nothing to compare in output {some}{more}: rounding alone, on one device too, as the gradient of a "
-        "bias in front of a normalisation is"
+        f"nothing to compare in output {some}{more}: rounding alone, on one device too, as where a gradient "
+        "cancels to zero"
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from . import draws, prove
-from .arguments import Packed, category, cut, to_float64
+from .arguments import Packed, category, cut, jitter, to_float64
 from .server import Answer, describe_exception
+from .specs import SEED
 
 if TYPE_CHECKING:
     from .proving import Question
@@ -50,6 +51,8 @@ def own_draws(
             if not run:
                 return folded
             want = question.reference(values)
+            nearby = jitter(values, question.statics, question.eps[kind], SEED)
+            moved = want if nearby is None else question.reference(nearby)
             got = question.invoke(emitted, values)
             jax.block_until_ready(draws.arrays_of(got))
         except MemoryError:
@@ -59,13 +62,14 @@ def own_draws(
             return {"failure": {"what": "draws", "step": 0, "why": why}}
         except BaseException as error:
             return {"failure": {"what": "exception", "step": 0, "error": describe_exception(error)}}
-        found = differs(got, want, followed.results, replicas, count, question.eps[kind])
+        found = differs(got, want, moved, followed.results, replicas, count, question.eps[kind])
     return found or folded
 
 
 def differs(
     got: Any,
     want: Any,
+    moved: Any,
     flows: Sequence[draws.Flow],
     replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
     count: int,
@@ -73,7 +77,7 @@ def differs(
 ) -> Answer | None:
     """The first difference between two results where there may be none.
 
-    `flows` says of each array of `got` what went into it.
+    `flows` says of each array of `got` what went into it; `moved` is `want` for inputs changed by a rounding.
     """
     form = prove.same_form(got, want)
     if form:
@@ -83,16 +87,19 @@ def differs(
     if apart:
         return {"failure": {"what": apart["what"], "path": apart["path"], "why": apart["why"], "step": 0}}
     arrays = [
-        (path, leaf, target)
-        for (path, leaf), target in zip(table, jax.tree.leaves(want), strict=True)
+        (path, leaf, target, near)
+        for (path, leaf), target, near in zip(
+            table, jax.tree.leaves(want), jax.tree.leaves(moved), strict=True
+        )
         if category(leaf) in ("array", "key")
     ]
-    for (path, leaf, target), flow in zip(arrays, flows, strict=True):
+    for (path, leaf, target, near), flow in zip(arrays, flows, strict=True):
         if flow.noisy or flow.folded:
             continue
         left, right = prove.host(leaf), prove.host(target)
         off, scale = prove.distance(left, right)
-        bound = prove.SLACK * prove.ASSUMED * scale * eps if right.dtype.kind in "fcV" else 0.0
+        by_rounding = max(prove.ASSUMED * scale * eps, prove.distance(prove.host(near), right)[0])
+        bound = prove.SLACK * by_rounding if right.dtype.kind in "fcV" else 0.0
         if not off <= bound:
             return {
                 "failure": {

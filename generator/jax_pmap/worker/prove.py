@@ -233,19 +233,39 @@ def tightened(
     `jittered` are runs on the same inputs, each number changed by up to one rounding. How far
     they lead is how far the roundings inside, which are as many and as large, can lead.
     """
+    return [
+        [
+            min(bound, JITTERED * moved + ULPS * own.at(step, index) * scale)
+            for index, (bound, (moved, scale)) in enumerate(zip(row, moves, strict=True))
+        ]
+        for step, (row, moves) in enumerate(zip(allowed, moved_by(trial, jittered), strict=True))
+    ]
+
+
+def widened(allowed: Sequence[Sequence[float]], trial: Trial, jittered: Sequence[Trial]) -> list[list[float]]:
+    """`allowed` where it rests on `ASSUMED`, with what `jittered` runs show of outputs that round worse.
+
+    Such as one that is zero but for rounding, the gradient of a bias in front of a normalisation.
+    """
+    return [
+        [max(bound, SLACK * moved) for bound, (moved, _) in zip(row, moves, strict=True)]
+        for row, moves in zip(allowed, moved_by(trial, jittered), strict=True)
+    ]
+
+
+def moved_by(trial: Trial, jittered: Sequence[Trial]) -> list[list[tuple[float, float]]]:
+    """How far a jitter moves each output of each step at most, and the size of that output."""
     out = []
-    for step, bounds_of_step in enumerate(allowed):
+    for step, results in enumerate(trial.results):
         row = []
-        for index, bound in enumerate(bounds_of_step):
-            want = host(jax.tree.leaves(trial.results[step])[index])
-            moved = 0.0
-            _, scale = distance(want, want)
-            for other in jittered:
-                if step >= len(other.results):
-                    continue
-                error, _ = distance(host(jax.tree.leaves(other.results[step])[index]), want)
-                moved = max(moved, error)
-            row.append(min(bound, JITTERED * moved + ULPS * own.at(step, index) * scale))
+        for index, leaf in enumerate(jax.tree.leaves(results)):
+            if category(leaf) == "opaque":
+                row.append((0.0, 0.0))
+                continue
+            want = host(leaf)
+            others = [other.results[step] for other in jittered if step < len(other.results)]
+            moved = [distance(host(jax.tree.leaves(other)[index]), want)[0] for other in others]
+            row.append((max(moved, default=0.0), distance(want, want)[1]))
         out.append(row)
     return out
 
@@ -271,7 +291,7 @@ def run_parallel(
     Returns ``{"error", "tolerance"}`` of the leaf that came closest to its bound, both
     relative to its largest element, or in ``"failure"`` the first difference found (of a value, with
     the two arrays under ``"values"``). Under ``"noise"`` are the paths of leaves that are rounding alone
-    in every step: their bound is as large as they are.
+    in every step: their bound is as large as they are; ``"compared"`` counts the others.
     """
     worst, closest = (0.0, 0.0), -1.0
     compared: set[str] = set()
@@ -324,7 +344,7 @@ def run_parallel(
             return {"failure": {**differ, "step": step}}
         values = feed(values, got if on_devices else to_host(got), chain)
     lost = [path for path in noise if path not in compared]
-    return {"error": worst[0], "tolerance": worst[1], "noise": lost}
+    return {"error": worst[0], "tolerance": worst[1], "noise": lost, "compared": len(compared)}
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

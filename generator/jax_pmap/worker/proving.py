@@ -134,11 +134,17 @@ class Trials:
             measure = trial
         eps, own = question.eps[kind], question.rounding[kind]
         allowed = prove.bounds(trial, measure, given, own)
-        if eps <= prove.NARROW or question.draws:
+        if eps <= prove.NARROW and not question.draws:
             return trial, allowed
-        others = [arguments.jitter(values, question.statics, eps, SEED + i) for i in range(JITTERS)]
+        exact = arguments.to_float64(values) if kind == "float64" else values
+        others = [arguments.jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
+        # The draws are those of the same keys.
         jittered = [self._run(kind, index, other) for other in others if other is not None]
-        return trial, prove.tightened(allowed, trial, jittered, own) if jittered else allowed
+        if not jittered:
+            return trial, allowed
+        if question.draws:
+            allowed = prove.widened(allowed, trial, jittered)
+        return trial, prove.tightened(allowed, trial, jittered, own) if eps > prove.NARROW else allowed
 
     def values(self, index: int) -> Values:
         """Inputs `index`: as given, or past those in generic position."""
