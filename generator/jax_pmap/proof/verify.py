@@ -94,6 +94,15 @@ def verify(
             other stages raise.
     """
     target = read_target(locate(request.target, request.directory), request)
+    if held := target.facts.bound_parameters:
+        name = f"{target.source.shown_path}::{target.source.qualname}"
+        raise refused(
+            "JP021",
+            f"`{request.target}` holds {', '.join(f'`{each}`' for each in held)}, and functions are compared "
+            "with all of their arguments given",
+            f"Compare what takes them all: --against {name}, with a parallel function that does",
+            target.facts.span,
+        )
     source = locate_object(parallel, request.directory)
     wanted = request.devices.number
     counts = COUNTS if wanted is None else (wanted,)
