@@ -50,14 +50,26 @@ def with_rules(text: str) -> str:
     from jax_pmap import diagnostics
 
     codes = [code for code in diagnostics.codes() if "JP100" < code < "JP150"]
-    rows = [f"| {code} | {diagnostics.find(code).title} |" for code in codes]
-    table = "\n".join(["| code | |", "|---|---|", *rows])
+    rows = [f"| {link(code)} | {diagnostics.find(code).title} |" for code in codes]
+    table = "\n".join(["| code | mistake |", "|---|---|", *rows])
     return re.sub(
         r"<!-- rules -->\n.*?<!-- end of rules -->",
         lambda _: f"<!-- rules -->\n{table}\n<!-- end of rules -->",
         text,
         flags=re.DOTALL,
     )
+
+
+def anchor(heading: str) -> str:
+    """The fragment by which mkdocs and GitHub know a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+def link(code: str) -> str:
+    """A code with the way to it in the reference."""
+    from jax_pmap import diagnostics
+
+    return f"[{code}](diagnostics.md#{anchor(f'{code}: {diagnostics.find(code).title}')})"
 
 
 def reference() -> str:

@@ -5,6 +5,7 @@ block that starts with `# name.py` is also written to that file, for the command
 a copy of examples/. Blocks marked `text` are output.
 """
 
+import importlib
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -137,6 +139,13 @@ def test_what_the_page_shows_runs(page: Path, tmp_path: Path) -> None:
             run_python(block, tmp_path)
 
 
+@pytest.fixture
+def refresh(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """docs/refresh.py."""
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs"))
+    return importlib.import_module("refresh")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_are_there(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
@@ -144,23 +153,34 @@ def test_links_and_pictures_are_there(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-def test_every_rule_is_in_the_table() -> None:
-    from jax_pmap import diagnostics
-
+def test_every_rule_is_in_the_table(refresh: ModuleType) -> None:
     text = (REPOSITORY / "docs" / "check.md").read_text(encoding="utf-8")
-    for code in diagnostics.codes():
-        if "JP100" < code < "JP150":
-            assert f"| {code} | {diagnostics.find(code).title} |" in text, "run docs/refresh.py"
+    assert "<!-- rules -->" in text
+    assert text == refresh.with_rules(text), "run docs/refresh.py"
 
 
-def test_the_reference_is_the_diagnostics() -> None:
-    sys.path.insert(0, str(REPOSITORY / "docs"))
-    try:
-        from refresh import reference
-    finally:
-        sys.path.pop(0)
+def test_the_reference_is_the_diagnostics(refresh: ModuleType) -> None:
     page = REPOSITORY / "docs" / "diagnostics.md"
-    assert page.read_text(encoding="utf-8") == reference(), "run docs/refresh.py"
+    assert page.read_text(encoding="utf-8") == refresh.reference(), "run docs/refresh.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_pages_lead_to_a_heading(page: Path, refresh: ModuleType) -> None:
+    for target, fragment in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        text = (page.parent / target if target else page).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+        assert fragment in {refresh.anchor(heading) for heading in headings}, f"{target}#{fragment}"
+
+
+def test_parts_of_examples_are_parts_of_them() -> None:
+    page = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
+    marked = r"<!-- part of: (\S+) -->\n<!-- jax-pmap: skip -->\n```python\n(.*?)```"
+    parts = re.findall(marked, page, re.DOTALL)
+    assert len(parts) >= 8
+    for name, text in parts:
+        assert text in (REPOSITORY / name).read_text(encoding="utf-8"), name
 
 
 def test_every_page_is_in_the_site() -> None:

@@ -13,8 +13,9 @@ from jax_pmap.model import RefusalError, Span
 _RAISE = frozenset({"JP101", "JP102", "JP103", "JP108", "JP109", "JP115", "JP116"})
 #: A text without one of these words has nothing that a rule is about, and is not even parsed.
 ABOUT = re.compile(
-    rb"pmap|p(?:sum|mean|max|min)\b|all_gather|psum_scatter|axis_index|device_put_(?:repl|shard)|PmapSharding"
-    rb"|PositionalSharding|use_mesh|experimental|jax\.interpreters|global_device_array"
+    rb"pmap|shard_map|p(?:sum|mean|max|min)\b|all_gather|psum_scatter|axis_index|device_put_(?:repl|shard)"
+    rb"|PmapSharding|device_count|JAX_NUM_CPU_DEVICES|PositionalSharding"
+    rb"|use_mesh|experimental|jax\.interpreters|global_device_array"
 )
 
 

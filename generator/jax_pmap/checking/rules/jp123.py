@@ -1,0 +1,144 @@
+"""JP123: simulated devices asked for when jax has its devices already."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+import os
+
+import jax
+
+print(jax.devices())
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+double = jax.pmap(lambda x: 2 * x)
+""",
+    """\
+import os
+
+import jax.numpy as jnp
+
+table = jnp.zeros((4, 4))
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+""",
+)
+VALID = (
+    """\
+import os
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax
+
+print(jax.devices())
+double = jax.pmap(lambda x: 2 * x)
+""",
+    """\
+import os
+
+import jax
+import jax.numpy as jnp
+
+
+def later():
+    return jnp.zeros(3)
+
+
+dtype = jnp.dtype("float32")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+print(jax.device_count())
+os.environ["XLA_FLAGS"] = "--xla_dump_to=/tmp/dump"
+double = jax.pmap(lambda x: 2 * x)
+""",
+    """\
+import os
+import subprocess
+
+import jax
+
+print(jax.devices())
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+subprocess.run(["python", "for_the_child.py"], check=True)
+""",
+)
+#: Functions that make jax look for its devices.
+_START = frozenset(
+    f"jax.{name}"
+    for name in (
+        *("devices", "local_devices", "device_count", "local_device_count", "default_backend", "device_put"),
+        *("process_index", "process_count", "random.PRNGKey", "random.normal", "random.uniform"),
+        *(
+            f"numpy.{made}"
+            for made in ("zeros", "ones", "arange", "array", "asarray", "full", "eye", "linspace")
+        ),
+    )
+)
+_CHILDREN = re.compile(r"subprocess|multiprocessing|os\.(?:exec|spawn|system|popen|fork)|ProcessPool|\bray\b")
+_VARIABLES = ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """At the top of the module, a use of devices followed by an assignment that would change their number."""
+    started: ast.Call | None = None
+    if _CHILDREN.search(module.text):
+        return  # processes that are started later get the variable
+    for statement in module.tree.body:
+        if started is not None and isinstance(statement, ast.Assign) and _asks(module, statement):
+            yield module.finding(
+                "JP123",
+                statement,
+                f"the number of devices is settled: `{module.source(started)}` in line {started.lineno} has "
+                "started jax, so this changes nothing",
+                "Move it to the top of the program, before jax is used",
+            )
+            return
+        if isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign) and started is None:
+            started = _start(module, statement)
+
+
+def _start(module: Module, statement: ast.stmt) -> ast.Call | None:
+    """A call that makes jax look for its devices, right when the statement runs."""
+    for call in module.calls(statement):
+        inside = module.enclosing_function(call) is not None
+        if not inside and module.qualname(call.func) in _START:
+            return call
+    return None
+
+
+def _asks(module: Module, statement: ast.Assign) -> bool:
+    """``os.environ["XLA_FLAGS"] = "…device_count=8"``."""
+    target = statement.targets[0]
+    if not isinstance(target, ast.Subscript) or module.qualname(target.value) != "os.environ":
+        return False
+    name = module.constant(target.slice)
+    if name not in _VARIABLES:
+        return False
+    return name != "XLA_FLAGS" or "xla_force_host_platform_device_count" in ast.unparse(statement.value)
+
+
+RULE = Rule(
+    diagnostic(
+        "JP123",
+        "device count set too late",
+        meaning=(
+            "A script asks for simulated devices (`XLA_FLAGS` or `JAX_NUM_CPU_DEVICES`) after a statement "
+            "that made jax look for its devices."
+        ),
+        why=(
+            "jax reads both once, when it first needs a device. What is set later is not seen, and the "
+            "program runs on one device without a word."
+        ),
+        cure="Set the variable first, best before jax is imported, or outside the program.",
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic
