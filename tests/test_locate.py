@@ -525,6 +525,7 @@ def test_assignments_are_followed_to_one_function(write):
     assert len(old) == len(new)
     assert next(a for a, b in zip(old, new, strict=True) if a != b) == "scores = jax.jit("
     assert "def scores(w, x): return (" in source.text
+    assert "`def _lam(self, x): return ...`" in refused("b.py::Agent.lam", project, "JP004").hint
     assert refused("c.py::here", write(c="there = 1; here = lambda x: x\n"), "JP004")
     assert refused("b.py::unclear", project, "JP004").span.line == 16
 

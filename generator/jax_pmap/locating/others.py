@@ -58,6 +58,10 @@ class Others:
         hint = f"Write a function that calls it, `def run(...): return {name}(...)`, and name that."
         if wrapped:
             hint = f"Name the function it stands for: `{wrapped}`."
+        written = next((node for node in ast.walk(value) if isinstance(node, ast.Lambda)), None)
+        if written is not None and head:
+            arguments = ", ".join(filter(None, ["self", ast.unparse(written.args)]))
+            hint = f"Write the lambda as a method, `def _{name}({arguments}): return ...`, and name that."
         if len(several) > 1:
             hint = f"It is one of several functions; name the one you mean: {any_of(several)}."
         refuse("JP004", f"`{qualname}` is a variable, assigned `{text}`.", hint, span)
