@@ -8,10 +8,10 @@ import textwrap
 import pytest
 
 
-def proved(project, file, code, name, *options, inputs="inputs"):
+def proved(project, code, name, *options, inputs="inputs"):
     """The file that is written for a function that has to be proved."""
-    project.write(file, textwrap.dedent(code))
-    result = project.run("gen", f"{file}::{name}", "--inputs", f"{file}::{inputs}", *options)
+    project.write("steps.py", textwrap.dedent(code))
+    result = project.run("gen", f"steps.py::{name}", "--inputs", f"steps.py::{inputs}", *options)
     assert result.exit_code == 0, result.stderr
     assert "# Proved: 2, 3, 4, 8 devices" in result.stdout
     return result.stdout
@@ -61,9 +61,9 @@ EQUINOX = """
 """
 
 
-def test_equinox_module_is_partitioned_as_equinox_does(shared):
+def test_equinox_module_is_partitioned_as_equinox_does(project):
     pytest.importorskip("equinox")
-    code = proved(shared, "eqx_steps.py", EQUINOX, "step", "--backend", "shard_map")
+    code = proved(project, EQUINOX, "step", "--backend", "shard_map")
     assert "state, state_static = eqx.partition(state, eqx.is_array)" in code
     assert "return eqx.combine(state, state_static), result_1" in code
     # Inside, the constants come from the function around: shard_map takes arrays alone.
@@ -105,26 +105,26 @@ SETTINGS = """
 """
 
 
-def test_a_string_beside_arrays_is_compared_in_the_emitted_file(shared):
-    code = proved(shared, "any_steps.py", SETTINGS, "apply")
+def test_a_string_beside_arrays_is_compared_in_the_emitted_file(project):
+    code = proved(project, SETTINGS, "apply")
     assert """if settings["mode"] != "mean":""" in code
     assert "settings, settings_static = partition(settings)" in code
 
 
-def test_a_function_in_a_dict_is_refused_unless_accepted(shared):
-    shared.write("any_steps.py", textwrap.dedent(SETTINGS))
-    words = ("gen", "any_steps.py::call", "--inputs", "any_steps.py::with_function")
+def test_a_function_in_a_dict_is_refused_unless_accepted(project):
+    project.write("steps.py", textwrap.dedent(SETTINGS))
+    words = ("gen", "steps.py::call", "--inputs", "steps.py::with_function")
     says = ("`settings['function']` is a PjitFunction", "--static settings")
-    shared.refused("JP053", *words, says=says, exit_code=1)
-    result = shared.run(*words, "--static", "settings")
+    project.refused("JP053", *words, says=says, exit_code=1)
+    result = project.run(*words, "--static", "settings")
     assert result.exit_code == 0, result.stderr
     assert "`settings['function']`, `settings['mode']` are no array and static" in result.words
 
 
-def test_an_array_of_strings_is_refused(shared):
-    shared.write("any_steps.py", textwrap.dedent(SETTINGS))
-    words = ("gen", "any_steps.py::keep", "--inputs", "any_steps.py::with_names")
-    shared.refused("JP059", *words, says=("`batch['names']` is a ndarray",), exit_code=1)
+def test_an_array_of_strings_is_refused(project):
+    project.write("steps.py", textwrap.dedent(SETTINGS))
+    words = ("gen", "steps.py::keep", "--inputs", "steps.py::with_names")
+    project.refused("JP059", *words, says=("`batch['names']` is a ndarray",), exit_code=1)
 
 
 # --- objects that are changed in place ----------------------------------------------------
@@ -202,19 +202,19 @@ NNX = """
 """
 
 
-def test_nnx_objects_are_changed_as_the_original_does(shared):
+def test_nnx_objects_are_changed_as_the_original_does(project):
     pytest.importorskip("flax")
-    code = proved(shared, "nnx_steps.py", NNX, "step")
+    code = proved(project, NNX, "step")
     assert "return (loss, out), (model, optimizer)" in code
     assert "nnx.update((model, optimizer), nnx.state(changed))" in code
     assert "return loss, unshard(out)" in code
-    shared.write("step_pmap.py", code)
-    shared.write(
+    project.write("step_pmap.py", code)
+    project.write(
         "compare.py",
         """
         import jax
         from flax import nnx
-        import nnx_steps as steps, step_pmap
+        import steps, step_pmap
 
         one, many = steps.inputs(), steps.inputs()
         for _ in range(3):
@@ -230,13 +230,13 @@ def test_nnx_objects_are_changed_as_the_original_does(shared):
     subprocess.run([sys.executable, "compare.py"], check=True, env=environment)
 
 
-def test_nnx_objects_that_cannot_be_handed_back_are_refused(shared):
+def test_nnx_objects_that_cannot_be_handed_back_are_refused(project):
     pytest.importorskip("flax")
-    shared.write("nnx_steps.py", textwrap.dedent(NNX))
-    words = ("gen", "nnx_steps.py::step", "--inputs", "nnx_steps.py::tied")
-    shared.refused("JP057", *words, says=("`model.decode.bias` are one Param",), exit_code=1)
-    words = ("gen", "nnx_steps.py::rank", "--inputs", "nnx_steps.py::counter")
-    shared.refused("JP043", *words, says=("jnp.median(x[:, 0])",), exit_code=1)
-    code = shared.run("gen", "nnx_steps.py::count", "--inputs", "nnx_steps.py::counter").stdout
+    project.write("steps.py", textwrap.dedent(NNX))
+    words = ("gen", "steps.py::step", "--inputs", "steps.py::tied")
+    project.refused("JP057", *words, says=("`model.decode.bias` are one Param",), exit_code=1)
+    words = ("gen", "steps.py::rank", "--inputs", "steps.py::counter")
+    project.refused("JP043", *words, says=("jnp.median(x[:, 0])",), exit_code=1)
+    code = project.run("gen", "steps.py::count", "--inputs", "steps.py::counter").stdout
     assert "model.seen.value = jax.lax.pmean(" in code
     assert "return x, model" in code

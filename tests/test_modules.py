@@ -72,12 +72,12 @@ def inputs(seed=0):
         ("through_a_lambda", ["def own("]),
     ],
 )
-def test_what_other_modules_hold_is_carried(shared, target, carried):
-    shared.write("pkg/__init__.py", "")
-    shared.write("pkg/losses.py", LOSSES)
-    shared.write("pkg/helpers.py", HELPERS)
-    shared.write("train.py", TRAIN)
-    result = shared.run("gen", f"train.py::{target}", "--inputs", "train.py::inputs")
+def test_what_other_modules_hold_is_carried(project, target, carried):
+    project.write("pkg/__init__.py", "")
+    project.write("pkg/losses.py", LOSSES)
+    project.write("pkg/helpers.py", HELPERS)
+    project.write("train.py", TRAIN)
+    result = project.run("gen", f"train.py::{target}", "--inputs", "train.py::inputs")
     assert result.exit_code == 0, result.stderr
     assert [line for line in carried if line not in result.stdout] == []
     assert "jax.lax.psum(jnp.sum(mask)" in result.stdout

@@ -33,28 +33,23 @@ class Kept:
 
 
 @pytest.fixture(scope="module")
-def kept_workers() -> Iterator[dict[object, Kept]]:
-    """The workers of a module, by what they were started with."""
-    kept: dict[object, Kept] = {}
-    yield kept
-    for each in kept.values():
-        each.session.close()
-
-
-@pytest.fixture
-def warm(kept_workers: dict[object, Kept], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the commands that a test runs in this process a worker that others of its module had."""
+def warm() -> Iterator[None]:
+    """Give the commands that a module runs in this process one worker for each way to start it."""
     start = pipeline._session
+    kept: dict[object, Kept] = {}
 
     def session(request: Request, devices: int | None = None) -> Session | Kept:
         if request.run is not None:  # a program starts in a process that has run nothing else
             return start(request, devices)
         key = (request.python, request.directory, request.timeout, request.memory, request.devices, devices)
-        kept = kept_workers.get(key)
-        if kept is not None and kept.usable:
-            kept.session.renew()
+        if key in kept and kept[key].usable:
+            kept[key].session.renew()
         else:
-            kept = kept_workers[key] = Kept(start(request, devices))
-        return kept
+            kept[key] = Kept(start(request, devices))
+        return kept[key]
 
-    monkeypatch.setattr(pipeline, "_session", session)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "_session", session)
+        yield
+    for each in kept.values():
+        each.session.close()

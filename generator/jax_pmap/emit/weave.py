@@ -19,6 +19,8 @@ from jax_pmap.emit.places import Body, Branch, Expression, Statement, inside, pl
 from jax_pmap.model import Guard, Sync
 
 RECORDER = "__jax_pmap__"
+#: What observed code calls the helper that takes the first slice of every leaf.
+FIRST_SLICE = "__jax_pmap_first_slice__"
 #: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
 #: device's part of a value that all of them have whole.
 FOLD, OWN_SHARE = "fold_in", "own_share"
@@ -73,6 +75,9 @@ class Probe:
     scope: int
     #: Source of the object it is called on, where that is the function's first argument.
     receiver: str = ""
+    #: Sources of its arguments where they are not those of the call, and the axis along which one is cut
+    #: of which the function gets a slice: for the body of a scan.
+    arguments: tuple[tuple[str, int | None], ...] | None = None
 
 
 def method_name(scope: int) -> str:
@@ -245,20 +250,29 @@ class Editor(cst.CSTTransformer):
             body = lambdas[0].body.visit(self.inner(probe.scope))
             callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []
-        return cst.Call(callee, [*first, *node.args])
+        if probe.arguments is None:
+            return cst.Call(callee, [*first, *node.args])
+        sources = [
+            source if axis is None else f"{FIRST_SLICE}(({source}), {axis})"
+            for source, axis in probe.arguments
+        ]
+        made = cst.parse_expression(f"f({', '.join(sources)})")
+        assert isinstance(made, cst.Call)
+        return cst.Call(callee, [*first, *made.args])
 
     def probed(
         self, original: cst.BaseExpression, expression: Expression, updated: cst.BaseExpression
     ) -> cst.BaseExpression:
         """``(probe(x), f(x))[1]`` for a call in an expression that has no line of its own: a lambda's."""
-        probe = next((probe for probe in self.probes if probe.call == expression.point), None)
-        if probe is None or not self.tapped(expression.statement):
+        probes = [probe for probe in self.probes if probe.call == expression.point]
+        if not probes or not self.tapped(expression.statement):
             return updated
         if expression.statement in {statement.index for statement in self.body.statement_nodes.values()}:
             return updated
         assert isinstance(original, cst.Call)
-        both = cst.Tuple([cst.Element(self.probe_call(probe, original)), cst.Element(updated)])
-        return cst.Subscript(both, [cst.SubscriptElement(cst.Index(cst.Integer("1")))])
+        calls = [self.probe_call(probe, original) for probe in probes]
+        both = cst.Tuple([cst.Element(each) for each in (*calls, updated)])
+        return cst.Subscript(both, [cst.SubscriptElement(cst.Index(cst.Integer(str(len(calls)))))])
 
     def line(self, original: cst.CSTNode, updated: cst.CSTNode) -> Replacement:
         """A line of simple statements with collectives and taps, each behind its own statement."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_pmap.emit.places import Expression, place
+from jax_pmap.emit.weave import Probe
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.session import Answer
 
@@ -114,8 +115,10 @@ class State:
     blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
     #: Statements whose subexpressions are tapped.
     expanded: set[int] = field(default_factory=set)
-    #: Calls that are looked into: point of the call, scope of the function.
-    opened: dict[int, int] = field(default_factory=dict)
+    #: Calls that are looked into, by the scope of the function.
+    opened: dict[int, Probe] = field(default_factory=dict)
+    #: Scopes of functions whose result goes into their next run.
+    loops: set[int] = field(default_factory=set)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
     hopeless: dict[int, Refusal] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)

@@ -19,13 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
-from jax_pmap.emit.weave import OWN_SHARE, Probe, inside_of, method_name, name_node, probe_name, weave
+from jax_pmap.emit.weave import (
+    FIRST_SLICE,
+    OWN_SHARE,
+    Probe,
+    inside_of,
+    method_name,
+    name_node,
+    probe_name,
+    weave,
+)
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State, containers_above
 from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.roles import Roles
-from jax_pmap.reading.facts import FunctionFacts, GradientCall
+from jax_pmap.reading.facts import FunctionFacts, FunctionRun, GradientCall
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Answer, Session
 
@@ -47,10 +56,14 @@ REDUCTIONS = {
 KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
-OWN_SHARE_SOURCE = f"""\
+#: What observed code calls: the device's share of a value, and what a loop over slices begins with.
+HELPERS = f"""\
 def {OWN_SHARE_NAME}(x, axis=0):
     size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
     return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
+
+def {FIRST_SLICE}(tree, axis=0):
+    return {JAX}.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
 """
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
@@ -103,8 +116,6 @@ class Observer:
         self.homes: dict[int, Beside] = {}
         self.body_of: dict[int, Body] = {}
         #: (scope of the caller's body, name it calls by, scope of the function called).
-        #: By the point of a call that is looked into: the object whose method it calls.
-        self.receivers: dict[int, str] = {}
         self.links: dict[tuple[int, str, int], None] = {}
         self.scopes: dict[int, Scope] = {}
         self.statements: dict[int, Statement] = {}
@@ -112,6 +123,7 @@ class Observer:
         self.children: dict[int, list[Expression]] = {}
         self.owner: dict[int, Statement] = {}
         self.gradients: dict[int, GradientCall] = {}
+        self.runs: dict[int, list[FunctionRun]] = {}
         self._know(body, neighbourhood.origin)
         self.results = [
             s.value
@@ -159,12 +171,15 @@ class Observer:
             call = calls.get(place(expression.span))
             if call is not None and expression.is_call:
                 self.gradients[expression.point] = call
+            runs = [run for run in home.facts.function_runs if place(run.span) == place(expression.span)]
+            if runs and expression.is_call:
+                self.runs[expression.point] = runs
 
     # -- running -----------------------------------------------------------------------------
 
     def _taps(self, state: State) -> list[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.gradients)
-        taps |= set(self.touched)
+        taps |= set(self.touched) | set(self.runs)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
         for expression in self.by_point.values():
             statement = self.statements[expression.statement]
@@ -184,7 +199,7 @@ class Observer:
         first = [
             "import functools as __jax_pmap_functools__",
             f"import jax as {JAX}",
-            OWN_SHARE_SOURCE.format(axis=repr(self.axis_name)),
+            HELPERS.format(axis=repr(self.axis_name)),
         ]
         here, elsewhere = list(first), dict[str, list[str]]()
         own = self.neighbourhood.origin.source.path
@@ -224,7 +239,7 @@ class Observer:
     def _code(self, state: State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The tapped target, and the functions that are looked into, tapped and plain."""
         taps = self._taps(state)
-        probes = [Probe(call, scope, self.receivers.get(call, "")) for call, scope in state.opened.items()]
+        probes = list(state.opened.values())
         woven = functools.partial(weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME)
 
         def define(body: Body) -> list[FunctionDef]:
@@ -393,7 +408,7 @@ class Observer:
                 continue
             if self.by_point.get(event.point) is not None and event.point != statement.value:
                 continue  # Subexpressions speak when their statement asks.
-            if statement.scope != self.body.scope.index:
+            if statement.scope not in {self.body.scope.index, *state.loops}:
                 # Inside a function that is looked into, partial values may stay partial: its caller
                 # makes the result whole. Only what is already wrong there has to be mended there.
                 if event.varying and statement.index not in state.hopeless:
@@ -764,26 +779,47 @@ class Observer:
 
     def _look_inside(self, state: State, call: Expression) -> bool:
         """Open the function that a call runs, directly or through a gradient."""
-        if call.point in state.opened or not call.is_call:
+        if not call.is_call:
             return False
+        runs = self.runs.get(call.point, [])
+        if runs:
+            opened = [
+                self._open(state, call, run.function, run.function_span, run.arguments, run.repeats)
+                for run in runs
+            ]
+            return any(opened)
         gradient = self.gradients.get(call.point)
         callee = gradient.function if gradient else call.text.partition("(")[0].strip()
-        scope = self._scope_of(callee, call)
-        if scope is None or scope in state.opened.values():
+        return self._open(state, call, callee, call.span)
+
+    def _open(
+        self,
+        state: State,
+        call: Expression,
+        callee: str,
+        span: Span,
+        arguments: tuple[tuple[str, int | None], ...] | None = None,
+        repeats: bool = False,
+    ) -> bool:
+        """Open the function `callee`, written inside `span` if it is a lambda."""
+        scope = self._scope_of(callee, call, span)
+        if scope is None or scope in state.opened:
             return False
-        state.opened[call.point] = scope
         home = self.homes.get(scope)
-        if home is not None and home.method_of and home.facts.receiver:
-            self.receivers[call.point] = callee.rpartition(".")[0]
+        method = home is not None and home.method_of and home.facts.receiver
+        receiver = callee.rpartition(".")[0] if method else ""
+        state.opened[scope] = Probe(call.point, scope, receiver, arguments)
+        if repeats:
+            state.loops.add(scope)
         return True
 
-    def _scope_of(self, callee: str, call: Expression) -> int | None:
-        """The scope of a function known by its name, or of a lambda written in the call."""
+    def _scope_of(self, callee: str, call: Expression, span: Span) -> int | None:
+        """The scope of a function known by its name, or of a lambda written inside `span`."""
         for scope in self.scopes.values():
             if scope.index == self.body.scope.index:
                 continue
             if scope.name == callee or (
-                not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(call.span))
+                not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(span))
             ):
                 return scope.index
         return self.open(callee, self.body_of[call.statement])
@@ -815,12 +851,17 @@ class Observer:
         return out
 
     def partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
-        """The largest partial subexpressions below `expression`."""
+        """The largest partial subexpressions below `expression`, and the smallest that are numbers.
+
+        ``n // 4`` is a sum over shards on some sizes only; ``n`` is on all.
+        """
         out = []
         for child in self.children.get(expression.point, []):
             event = events.get(child.point)
-            if event is not None and event.whole_op(numbers=True) and not event.unaligned:
-                out.append(child)
-            else:
+            if event is None or event.unaligned or event.whole_op(numbers=True) is None:
                 out += self.partial_below(child, events)
+                continue
+            inner = [] if event.arrays else self.partial_below(child, events)
+            # A shape is no size.
+            out += [each for each in inner if events[each.point].leaves[0]["path"] == ""] or [child]
         return out

@@ -46,6 +46,21 @@ class GradientCall:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionRun:
+    """A function that a call of jax's runs: the body of a scan, a branch of a cond, what vmap maps."""
+
+    #: Place of the call.
+    span: Span
+    #: Source of the function, and its place.
+    function: str
+    function_span: Span
+    #: Sources of its arguments, and for one that gets a slice at a time the axis it is cut along.
+    arguments: tuple[tuple[str, int | None], ...]
+    #: Whether what it returns goes into its next run.
+    repeats: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """A collective already in the body."""
 
@@ -91,6 +106,7 @@ class FunctionFacts:
     #: All names bound at top level of the file, and all used in the function: taken.
     taken_names: frozenset[str]
     gradient_calls: tuple[GradientCall, ...]
+    function_runs: tuple[FunctionRun, ...]
     collectives: tuple[Collective, ...]
     #: Parameters static under the jit / pmap decorator (static_argnums, static_argnames …).
     static_parameters: tuple[str, ...]

@@ -1,0 +1,103 @@
+"""Functions that calls of jax's run: bodies of loops, branches, and what is mapped or compiled."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+
+from jax_pmap.reading.calls import body_calls
+from jax_pmap.reading.facts import FunctionRun
+from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.reading.resolve import Resolver
+
+#: Parameters of the counted loops of `jax.lax`, and for each function among them which of the others it is
+#: given: as they are, or (a name ending in ``[0]``) the first slice of them. In a loop of another kind,
+#: devices that disagree on whether to go on wait for each other at the first collective, for ever.
+LOOPS: Mapping[str, tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
+    "jax.lax.scan": (("f", "init", "xs"), {"f": ("init", "xs[0]")}),
+    "jax.lax.fori_loop": (
+        ("lower", "upper", "body_fun", "init_val"),
+        {"body_fun": ("lower", "init_val")},
+    ),
+    "jax.lax.map": (("f", "xs"), {"f": ("xs[0]",)}),
+}
+#: Loops whose function gets what it returned.
+CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop"})
+#: Functions that make a function which does the same, once for all.
+WRAPPERS = frozenset(
+    {
+        "equinox.filter_checkpoint",
+        "equinox.filter_jit",
+        "flax.nnx.jit",
+        "flax.nnx.remat",
+        "jax.checkpoint",
+        "jax.jit",
+        "jax.remat",
+    }
+)
+#: The same, for every slice of its arguments.
+MAPS = frozenset({"equinox.filter_vmap", "flax.nnx.vmap", "jax.vmap"})
+
+
+def function_runs(parsed: ParsedSource, resolver: Resolver) -> tuple[FunctionRun, ...]:
+    """Every function that a call in the body is known to run, in the order of the calls."""
+    made: dict[str, ast.Call] = {}
+    functions = [
+        node for node in (*parsed.enclosing, parsed.definition) if not isinstance(node, ast.ClassDef)
+    ]
+    for node in (*parsed.tree.body, *(node for function in functions for node in ast.walk(function))):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            made |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
+    return tuple(
+        FunctionRun(
+            parsed.span(call),
+            parsed.segment(function),
+            parsed.span(function),
+            tuple((parsed.segment(source), axis) for source, axis in arguments),
+            repeats,
+        )
+        for call in body_calls(parsed)
+        for function, arguments, repeats in _runs(resolver, call, made)
+    )
+
+
+def _runs(
+    resolver: Resolver, call: ast.Call, made: Mapping[str, ast.Call]
+) -> Iterator[tuple[ast.expr, list[tuple[ast.expr, int | None]], bool]]:
+    name = resolver.qualify(call.func)
+    if name is not None and name in LOOPS:
+        parameters, runs = LOOPS[name]
+        given = dict(zip(parameters, call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in parameters}
+        for function, sources in runs.items():
+            wanted = [(source.removesuffix("[0]"), source.endswith("[0]")) for source in sources]
+            if function in given and all(source in given for source, _ in wanted):
+                arguments = [(given[source], 0 if sliced else None) for source, sliced in wanted]
+                yield given[function], arguments, name in CARRYING
+    elif name in ("jax.lax.cond", "jax.lax.switch") and len(call.args) > 2:
+        branches: Sequence[ast.expr] = call.args[1:3]
+        operands = call.args[3:]
+        if name == "jax.lax.switch":
+            branches, operands = getattr(call.args[1], "elts", ()), call.args[2:]
+        for branch in branches:
+            yield branch, [(operand, None) for operand in operands], False
+    else:
+        maker = call.func if isinstance(call.func, ast.Call) else None
+        if isinstance(call.func, ast.Name):
+            maker = made.get(call.func.id)
+        made_by = resolver.qualify(maker.func) if maker is not None else None
+        if maker is None or not maker.args or made_by not in WRAPPERS | MAPS:
+            return
+        axes = _axes(resolver, maker, len(call.args)) if made_by in MAPS else [None] * len(call.args)
+        if axes is not None and not call.keywords:
+            yield maker.args[0], list(zip(call.args, axes, strict=True)), False
+
+
+def _axes(resolver: Resolver, maker: ast.Call, count: int) -> list[int | None] | None:
+    """The axis along which vmap cuts each of `count` arguments, or None where that is not written out."""
+    options = {keyword.arg: keyword.value for keyword in maker.keywords}
+    written = options.get("in_axes", maker.args[1] if len(maker.args) > 1 else None)
+    axes = 0 if written is None else resolver.literal(written)
+    each = axes if isinstance(axes, tuple) else (axes,) * count
+    known = [axis for axis in each if axis is None or isinstance(axis, int)]
+    return known if len(known) == len(each) == count else None

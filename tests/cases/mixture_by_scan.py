@@ -1,0 +1,99 @@
+# flags: gen fit --inputs this::inputs
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def fit(model, x):
+    """Four steps of expectation maximisation for a mixture of normal distributions."""
+
+    def step(model, _):
+        means, log_weights = model
+        log_p = -0.5 * (x[:, None] - means) ** 2 + log_weights
+        shares = jax.nn.softmax(log_p, axis=-1)
+        counts = shares.sum(axis=0)
+        means = (shares * x[:, None]).sum(axis=0) / counts
+        fit = jax.scipy.special.logsumexp(log_p, axis=-1).mean()
+        return (means, jnp.log(counts / x.shape[0])), fit
+
+    model, fits = jax.lax.scan(step, model, None, length=4)
+    spread = jax.vmap(lambda mean: jnp.sqrt(jnp.mean((x - mean) ** 2)))(model[0])
+    return jax.lax.fori_loop(0, 2, lambda i, m: m - jnp.tanh(jnp.mean(x) * m[0]), model[0]), fits, spread
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    model = rng.normal(size=3).astype("float32"), np.log(np.full(3, 1 / 3, "float32"))
+    return model, rng.normal(size=48).astype("float32")
+# output
+"""Data-parallel `fit`: same call and same results as mixture_by_scan.py::fit, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=None)
+def p_fit(model, x):
+    """`fit` on one device's share; `x` leaves are (devices, per_device, ...)."""
+
+    def step(model, _):
+        means, log_weights = model
+        log_p = -0.5 * (x[:, None] - means) ** 2 + log_weights
+        shares = jax.nn.softmax(log_p, axis=-1)
+        counts = shares.sum(axis=0)
+        counts = jax.lax.psum(counts, axis_name=AXIS)
+        means = (shares * x[:, None]).sum(axis=0) / counts
+        means = jax.lax.psum(means, axis_name=AXIS)
+        fit = jax.scipy.special.logsumexp(log_p, axis=-1).mean()
+        fit = jax.lax.pmean(fit, axis_name=AXIS)
+        return (means, jnp.log(counts / jax.lax.psum(x.shape[0], axis_name=AXIS))), fit
+
+    model, fits = jax.lax.scan(step, model, None, length=4)
+    spread = jax.vmap(
+        lambda mean: jnp.sqrt(jax.lax.pmean(jnp.mean((x - mean) ** 2), axis_name=AXIS))
+    )(model[0])
+    return (
+        jax.lax.fori_loop(
+            0,
+            2,
+            lambda i, m: m
+            - jnp.tanh(jax.lax.pmean(jnp.mean(x) * m[0], axis_name=AXIS)),
+            model[0],
+        ),
+        fits,
+        spread,
+    )
+
+
+def shard(x):
+    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    devices = jax.local_devices()
+    count = len(devices)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        name = f"x{jax.tree_util.keystr(path)}"
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"fit: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices; "
+                f"pass a multiple of {count}"
+            )
+
+    x = jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), x
+    )
+    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
+    return jax.device_put(x, sharding)
+
+
+def fit(model, x):
+    """Four steps of expectation maximisation for a mixture of normal distributions."""
+    return p_fit(model, shard(x))
