@@ -99,6 +99,22 @@ def parameters_are_made_to_vary(params, batch):
     return jax.lax.pmean(grads, "batch")
 
 
+def divided_by_the_number_of_devices(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)
+    grads = grads / jax.lax.psum(1, "batch")
+    return jax.lax.pmean(grads, "batch")
+
+
+def the_same_batch_on_all_devices(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)
+    return jax.lax.pmean(grads, "batch")
+
+
+def along_an_axis_that_splits_nothing(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)
+    return jax.lax.pmean(grads, "model")
+
+
 def not_of_what_is_replicated(params, batch):
     grads = jax.grad(loss_fn)(batch, params)
     return jax.lax.pmean(grads, "batch")
@@ -114,6 +130,9 @@ a = jax.shard_map(the_loss_is_that_of_all_devices, mesh=mesh, in_specs=in_specs,
 b = jax.shard_map(parameters_are_made_to_vary, mesh=mesh, in_specs=in_specs, out_specs=P())
 c = jax.shard_map(not_of_what_is_replicated, mesh=mesh, in_specs=in_specs, out_specs=P())
 e = jax.shard_map(another_file_may_hold_the_collective, mesh=mesh, in_specs=in_specs, out_specs=P())
+f = jax.shard_map(divided_by_the_number_of_devices, mesh=mesh, in_specs=in_specs, out_specs=P())
+g = jax.shard_map(the_same_batch_on_all_devices, mesh=mesh, in_specs=(P(), P()), out_specs=P())
+h = jax.shard_map(along_an_axis_that_splits_nothing, mesh=mesh, in_specs=in_specs, out_specs=P())
 d = jax.shard_map(copies_with_a_device_axis, mesh=mesh, in_specs=P("batch"), out_specs=P())
 """,
 )
@@ -136,10 +155,13 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             continue
         for made in gradients(module, mappings, function):
             first = made.call.args[0] if made.call.args else None
+            axes = _split(module, mapping, mapping.function, made)
             if not isinstance(first, ast.Name) or first.id not in whole or not _is_local(mappings, made):
                 continue
             collective = _taken(module, mappings, function, made)
-            if collective is None:
+            if collective is None or collective.axis not in axes:
+                continue
+            if _is_changed(module, function, made, collective):
                 continue
             name = sorted(made.names)[0]
             yield module.finding(
@@ -166,6 +188,21 @@ def _replicated(module: Module, mapping: Mapping, function: FunctionRef) -> set[
         return set()
     names = parameters(function.node)[function.bound :]
     return {name for name, spec in zip(names, specs.elts, strict=False) if _is_empty(module, spec)}
+
+
+def _split(module: Module, mapping: Mapping, function: FunctionRef, made: Gradients) -> set[str]:
+    """Axes over which something is split that the gradient is computed from."""
+    specs = module.assigned(mapping.application.keywords.get("in_specs"))
+    if not isinstance(specs, ast.Tuple) or made.loss is None:
+        return set()
+    used = names_in(made.call) | names_in(made.loss.node)
+    found: set[str] = set()
+    for name, spec in zip(parameters(function.node)[function.bound :], specs.elts, strict=False):
+        made_spec = module.assigned(spec)
+        if name in used and isinstance(made_spec, ast.Call) and made_spec.args:
+            axes = [module.constant(argument) for argument in made_spec.args]
+            found |= {axis for axis in axes if isinstance(axis, str)}
+    return found
 
 
 def _is_empty(module: Module, spec: ast.expr) -> bool:
@@ -204,6 +241,18 @@ def _taken(module: Module, mappings: Mappings, function: ast.AST, made: Gradient
         if lambdas and module.enclosing_function(collective.call) is function:
             return None
     return None
+
+
+def _is_changed(module: Module, function: ast.AST, made: Gradients, collective: Collective) -> bool:
+    """Whether the gradients are assigned in another place too, where they may be divided."""
+    own = {module.statement(made.call), module.statement(collective.call)}
+    return any(
+        isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store)
+        and node.id in made.names
+        and module.statement(node) not in own
+        for node in ast.walk(function)
+    )
 
 
 RULE = Rule(

@@ -72,6 +72,12 @@ def a_mask_of_the_parameters(params, x):
 
 
 @functools.partial(jax.pmap, axis_name="batch")
+def everything_is_gathered_first(values, mask):
+    values, mask = jax.lax.all_gather((values, mask), "batch")
+    return jax.lax.pmean(jnp.sum(values * mask) / jnp.sum(mask), "batch")
+
+
+@functools.partial(jax.pmap, axis_name="batch")
 def of_a_plain_size(values):
     return jax.lax.pmean(jnp.sum(values) / values.size, "batch")
 
@@ -126,6 +132,11 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
 def _is_share(module: Module, function: Function, mask: ast.expr) -> bool:
     """Whether `mask` is part of an argument that is data, or is computed from one."""
     arguments = {name for name in parameters(function) if not _WHOLE.search(name)}
+    arguments -= {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
     value = module.assigned(mask)
     if value is None or any(isinstance(node, ast.Call) for node in ast.walk(value)):
         return False

@@ -1,6 +1,7 @@
 """JP122: `out_axes=None` for a result that differs between devices."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
@@ -75,6 +76,11 @@ def the_first_of_equal_copies(params, name):
     return params
 
 
+@functools.partial(jax.pmap, in_axes=(None, 0), out_axes=None)
+def a_norm_of_equal_copies(scale, params):
+    return scale * jnp.sum(params["w"] ** 2)
+
+
 @jax.pmap
 def one_for_each_device(x):
     return jnp.mean(x)
@@ -85,6 +91,8 @@ _PLAIN = ("jax.numpy.", "numpy.", "jax.nn.", "builtins.", "jax.scipy.", "math.")
 _METHODS = frozenset(
     {"sum", "mean", "max", "min", "reshape", "astype", "dot", "std", "var", "prod", "squeeze"}
 )
+#: Names of what is mapped as equal copies, one for each device.
+_COPIES = re.compile(r"param|state|model|copies|replica|variables")
 #: What is the same on all devices of an array that is not.
 _SAME = frozenset({"shape", "dtype", "ndim", "size"})
 
@@ -130,7 +138,11 @@ def _split(module: Module, mapping: Mapping) -> set[str]:
     axes = None if node is None else module.constant(node)
     if not isinstance(axes, tuple) or None not in axes:
         return set()  # it may be copies that are mapped, which are the same on every device
-    return {name for name, axis in zip(names, axes, strict=False) if isinstance(axis, int)}
+    return {
+        name
+        for name, axis in zip(names, axes, strict=False)
+        if isinstance(axis, int) and not _COPIES.search(name)
+    }
 
 
 def _is_plain(module: Module, function: Function) -> bool:
