@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,15 @@ def coupled(facts: FunctionFacts, statement: Statement, culprit: Expression | No
             "JP053",
             f"`{short}` couples the examples of the batch inside `{called[0]}`, which is an argument",
             f"Call the function `{called[0]}` stands for directly, so that its reductions can be seen",
+            span,
+        )
+    if re.match(r"[\w.]*\bwhile_loop\(", short):
+        return Refusal(
+            "JP043",
+            f"`{short}` works on the whole batch in each round, and goes on until its data says otherwise: "
+            "devices that disagree on that would wait for each other for ever, so it is not looked into",
+            "Count the rounds (jax.lax.fori_loop, or jax.lax.scan with length=), or try --backend jit, where "
+            "the compiler keeps the global meaning",
             span,
         )
     return Refusal(
