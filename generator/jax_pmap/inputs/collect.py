@@ -53,7 +53,9 @@ def collect(
         "JP014",
         f"no example was found for argument `{failed['path'] or name}` of `{facts.name}`{why}",
         "Describe it, or give a function that returns all arguments:\n"
-        f"  --arg '{name}=f32[24,8]'\n  --inputs FILE::make_inputs",
+        f"  --arg '{name}=f32[24,8]'  # an array\n"
+        f"  --arg '{name}=py:EXPRESSION'  # an object, as your module makes it\n"
+        "  --inputs FILE::make_inputs",
         facts.span,
         (failed["error"],) if failed.get("error") else (),
     )
