@@ -6,6 +6,7 @@ prints, and nothing writes to the user's files.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 from collections.abc import Callable
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Simulated devices the worker has: as many as the largest count of the proof.
 SIMULATED = 8
+#: Statements from which on a function counts as large.
+LARGE = 60
 
 
 def generate(request: Request, say: Say = quiet, session: Session | None = None) -> Generated | Refusal:
@@ -169,6 +172,7 @@ def _make_plan(request: Request, say: Say) -> Plan:
         from jax_pmap.planning.search import find_plan
 
         target = _read(request)
+        session.unfused = is_large(target)
         loaded = load(session, target, request, say)
         return find_plan(session, target, loaded, request, say).plan
 
@@ -192,6 +196,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         from jax_pmap.planning.search import find_plan
 
         target = _read(request)
+        session.unfused = is_large(target)
         saved = _saved_plan(request, target)
         loaded = load(session, target, request, say)
         observed = find_plan(session, target, loaded, request, say, saved)
@@ -202,6 +207,11 @@ def _read(request: Request) -> Target:
     from jax_pmap.reading.target import read_target
 
     return read_target(locate(request.target, request.directory), request)
+
+
+def is_large(target: Target) -> bool:
+    """Whether the function is so long that compiling it would take most of the time."""
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(target.parsed.definition)) > LARGE
 
 
 def _session(request: Request, devices: int | None = None) -> Session:

@@ -83,9 +83,9 @@ def find_plan(
     body = Body(function_text(target.parsed))
     finder = RoleFinder(session, target.source, facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
-    if whole["unfused"] != session.unfused:
+    if whole["unfused"] and not session.unfused:
         # How XLA compiles is settled when its process starts.
-        session.unfused = whole["unfused"]
+        session.unfused = True
         session.restart()
         loaded = load(session, target, request, say)
         finder = RoleFinder(session, target.source, facts, request, loaded.described)
