@@ -6,6 +6,7 @@ import textwrap
 import pytest
 from project import Project
 
+from jax_pmap.planning.roles import holds_state
 from jax_pmap.planning.search import is_literal
 from jax_pmap.session import Session
 
@@ -42,6 +43,14 @@ def test_constants_that_can_be_compared(source: str, literal: bool) -> None:
 
 def write(project: Project, code: str) -> None:
     project.write("f.py", textwrap.dedent(USUAL) + "\n\n" + textwrap.dedent(code))
+
+
+@pytest.mark.parametrize(
+    ("path", "state"),
+    [("critic.params['w']", True), ("net['dense']['kernel']", True), ("params", False), ("a['x']", False)],
+)
+def test_states_are_known_by_their_parts(path: str, state: bool) -> None:
+    assert holds_state({"leaves": [{"path": "a"}, {"path": path}]}) is state
 
 
 def test_object_that_is_no_default_is_refused_unless_accepted(project: Project) -> None:
@@ -113,3 +122,62 @@ def test_a_chain_that_many_results_hang_on_is_compiled_unfused(
     assert planned.exit_code == 0, planned.stderr
     assert restarts == [True]
     assert [sync["op"] for sync in json.loads(planned.stdout)["plan"]["syncs"]] == ["psum"]
+
+
+def test_branches_inside_nested_functions_raise_where_no_input_went(project: Project) -> None:
+    code = """
+    def f(p, batch):
+        def loss(p):
+            error = batch["x"] @ p["w"]
+            if error.ndim > 2:
+                return jnp.sum(error)
+            try:
+                size = len(error)
+            except TypeError:
+                size = 1
+            if "weights" in batch:
+                return jnp.sum(error * batch["weights"]) / size
+            return jnp.mean(error)
+
+        return jax.grad(loss)(p)
+    """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts")
+    assert made.exit_code == 0, made.stderr
+    for condition in ("if error.ndim > 2", "except TypeError", 'if "weights" in batch'):
+        assert f"`{condition}` was not reached" in " ".join(made.stdout.split()), condition
+
+
+def test_side_of_an_expression_inside_a_nested_function_is_asked_for(project: Project) -> None:
+    code = """
+    def f(p, batch):
+        def loss(p):
+            error = batch["x"] @ p["w"]
+            return jnp.sum(error) if error.ndim > 2 else jnp.mean(error)
+
+        return jax.grad(loss)(p)
+    """
+    write(project, code)
+    says = ("`jnp.sum(error)` is taken only where `error.ndim > 2` turns out otherwise",)
+    project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+
+
+def test_key_handed_to_a_function_that_is_looked_into(project: Project) -> None:
+    code = """
+    def ratio(key, p, b):
+        noisy = b["x"] @ p["w"] + jax.random.normal(key, (b["x"].shape[0],))
+        return jnp.sum(noisy * b["x"][:, 0] ** 2) / jnp.sum(b["x"][:, 0] ** 2)
+
+
+    def f(key, params, batch):
+        key, noise = jax.random.split(key)
+        return key, jax.grad(lambda p: ratio(noise, p, batch))(params)
+
+
+    def keyed():
+        return jax.random.PRNGKey(0), *dicts()
+    """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::keyed")
+    assert made.exit_code == 0, made.stderr
+    assert made.stdout.count("jax.lax.psum(") == 2 and "fold_in(noise, " in made.stdout

@@ -61,7 +61,9 @@ def p_mixed(x, kind):
     try:
         z = y - mean
     except TypeError:
-        z = y
+        raise NotImplementedError(
+            "`except TypeError` was not reached by the inputs this code was proved with"
+        )
     if (largest := jnp.max(z)) is not None:
         z = z / jax.lax.pmax(largest, axis_name=AXIS)
     else:

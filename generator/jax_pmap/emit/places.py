@@ -119,7 +119,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Lines of the function's own scope that may not be run.
+    """Lines of the function, or of one nested in it, that may not be run.
 
     They are a suite, or the rest of one behind a compound statement that may leave it; or no lines
     at all, the way past an if that has no else.
@@ -215,8 +215,6 @@ class Body:
     def _suite(self, suite: cst.CSTNode, scope: int) -> None:
         lines = suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
         block = id(suite)
-        # Whether a nested function's branches are taken is not followed.
-        own = scope == self.scope.index
         for order, line in enumerate(lines):
             if isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite):
                 for number, small in enumerate(line.body):
@@ -227,7 +225,7 @@ class Body:
             elif not isinstance(line, SCOPES):
                 self._compound(line, scope)
                 rest = lines[order + 1 :]
-                if own and rest and leaves(line):
+                if rest and leaves(line):
                     self._rest(line, rest)
 
     def _rest(self, line: cst.CSTNode, rest: Sequence[cst.CSTNode]) -> None:
@@ -235,7 +233,7 @@ class Body:
         first, last = self.span(rest[0]), self.span(rest[-1])
         span = replace(first, end_line=last.end_line, end_column=last.end_column)
         condition = f"code after `{self._condition(line)}`"
-        branch = Branch(len(self.branches), span, condition, harmless(rest))
+        branch = Branch(next(self.numbers), span, condition, harmless(rest))
         self.branches.append(branch)
         for each in rest:
             self.rests.setdefault(each, []).append(branch)
@@ -244,10 +242,9 @@ class Body:
         """An if, loop, with, try or match: its own expressions, then its suites."""
         for child in node.children:
             if isinstance(child, cst.BaseSuite):
-                # Whether a nested function's branches are taken is not followed.
-                if scope == self.scope.index and isinstance(node, BRANCHING):
+                if isinstance(node, BRANCHING):
                     branch = Branch(
-                        len(self.branches), self.span(child), self._condition(node), harmless(lines_of(child))
+                        next(self.numbers), self.span(child), self._condition(node), harmless(lines_of(child))
                     )
                     self.branches.append(branch)
                     self.branch_nodes[child] = branch
@@ -262,7 +259,7 @@ class Body:
                 self._alone(child, "test" if decides else "other", scope, only_raises)
             elif isinstance(child, cst.WithItem):
                 self._alone(child.item, "other", scope)
-        if isinstance(node, cst.If) and scope == self.scope.index:
+        if isinstance(node, cst.If):
             self._pass(node)
 
     def _pass(self, node: cst.If) -> None:
@@ -272,7 +269,7 @@ class Body:
         span = self.span(node)
         start = replace(span, end_line=span.line, end_column=span.column)
         condition = f"the way past `{self._condition(node)}`"
-        self.passes[node] = Branch(len(self.branches), start, condition, False, names_in(node.test))
+        self.passes[node] = Branch(next(self.numbers), start, condition, False, names_in(node.test))
         self.branches.append(self.passes[node])
 
     def _condition(self, node: cst.CSTNode) -> str:
@@ -291,6 +288,8 @@ class Body:
         else:
             words = {cst.Else: "else", cst.Try: "try", cst.TryStar: "try"}
             text = words.get(type(node), "except")
+            if isinstance(node, cst.ExceptHandler | cst.ExceptStarHandler) and node.type is not None:
+                text += f" {self.code(node.type)}"
         return " ".join(text.split())
 
     def _alone(self, node: cst.BaseExpression, kind: str, scope: int, only_raises: bool = False) -> Statement:

@@ -135,11 +135,11 @@ class Editor(cst.CSTTransformer):
         """Source of a collective over the axis."""
         return f"{self.jax}.lax.{op}({value}, axis_name={self.axis})"
 
-    def tap(self, point: int, value: cst.BaseExpression) -> cst.BaseExpression:
-        """``__jax_pmap__.tap(point, value)``."""
+    def tap(self, point: int, value: cst.BaseExpression, method: str = "tap") -> cst.BaseExpression:
+        """``__jax_pmap__.tap(point, value)``, or another method of the recorder."""
         value = parenthesized(value)
         return cst.Call(
-            cst.Attribute(cst.Name(RECORDER), cst.Name("tap")),
+            cst.Attribute(cst.Name(RECORDER), cst.Name(method)),
             [cst.Arg(cst.Integer(str(point))), cst.Arg(value)],
         )
 
@@ -178,6 +178,8 @@ class Editor(cst.CSTTransformer):
             updated = self.probed(original, expression, updated)
             if self.tapped_here(expression):
                 updated = self.tap(expression.point, updated)
+            elif self.reach and expression.side_of is not None:
+                updated = self.tap(expression.point, updated, "side")
             if updated is not plain and self.body.is_tight(original):
                 updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return updated
@@ -242,7 +244,7 @@ class Editor(cst.CSTTransformer):
         return out
 
     def probe_call(self, probe: Probe, node: cst.Call) -> cst.Call:
-        """A call of an inner function for its taps, with the arguments of `node`."""
+        """A call of an inner function for its taps, with the arguments that `node` gets, untapped."""
         lambdas = [n for n, scope in self.body.scope_nodes.items() if scope.index == probe.scope]
         callee: cst.BaseExpression = cst.Name(probe_name(probe.scope))
         if lambdas and isinstance(lambdas[0], cst.Lambda):
@@ -251,7 +253,10 @@ class Editor(cst.CSTTransformer):
             callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []
         if probe.arguments is None:
-            return cst.Call(callee, [*first, *node.args])
+            editor = self.inner(self.scope)
+            editor.taps, editor.probes = frozenset(), ()
+            given = [argument.visit(editor) for argument in node.args]
+            return cst.Call(callee, [*first, *(each for each in given if isinstance(each, cst.Arg))])
         sources = [
             source if axis is None else f"{FIRST_SLICE}(({source}), {axis})"
             for source, axis in probe.arguments

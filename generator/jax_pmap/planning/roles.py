@@ -19,7 +19,7 @@ from typing import Any
 from jax_pmap.model import Request, Source, refused
 from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
-from jax_pmap.reading.names import DATA_NAMES, STATE_NAMES
+from jax_pmap.reading.names import DATA_NAMES, PARTS_OF_STATE, STATE_NAMES
 from jax_pmap.session import Session
 
 Described = dict[str, Any]
@@ -193,6 +193,7 @@ class RoleFinder:
                     self.why.setdefault(name, "a PRNG key")
 
     def _leaves(self) -> list[_Leaf]:
+        parts = {re.split(r"[.\[]", path)[0] for path in self.differentiated}
         out = []
         unknown = 0
         for name, argument in self.described.items():
@@ -209,6 +210,9 @@ class RoleFinder:
                 data = 0.3 if self.differentiated and name not in self.facts.returned_names else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 data = 1.0
+            elif name in parts or holds_state(argument):
+                # `actor` of `jax.grad(loss)(actor.params)`, or of a helper that does the like.
+                data = 0.0
             elif name in self.facts.returned_names:
                 data = 0.1
             else:
@@ -390,6 +394,12 @@ class RoleFinder:
         for name in self.described:
             why.setdefault(name, "no batch axis")
         return Roles(axes, self.statics, frozenset(self.keys), why, tuple(self.accepted))
+
+
+def holds_state(argument: Described) -> bool:
+    """Whether an argument is made like a state or a model: it has parts called ``params`` or ``kernel``."""
+    parts = {part for leaf in argument["leaves"] for part in re.findall(r"\w+", leaf["path"])[1:]}
+    return not parts.isdisjoint(PARTS_OF_STATE)
 
 
 def split_axis(text: str) -> tuple[str, int]:

@@ -488,8 +488,7 @@ def unseen_side(
     for side in body.expressions:
         if any(inside(place(side.span), branch) for branch in unreached):
             continue
-        own = body.statements[side.statement].scope == body.scope.index
-        if side.side_of is None or side.point in seen or not own:
+        if side.side_of is None or side.point in seen or side.point in reached:
             continue
         names = set(re.findall(r"[^\W\d]\w*", side.side_of)) & body.local_names
         if not names <= set(values):
@@ -497,8 +496,8 @@ def unseen_side(
                 "JP058",
                 f"`{side.text}` is taken only where `{side.side_of}` turns out otherwise than on these "
                 "inputs, so nothing in it was compared",
-                "Write it as an if statement (its unseen branch then raises), or pass a bool or a string "
-                "that decides it",
+                "Write it as an if statement (its unseen branch then raises), decide it outside the "
+                "function, or pass a bool or a string that decides it",
                 side.span,
             )
     return None
@@ -587,7 +586,6 @@ def _plan(
         for branch in body.branches
         if branch.index not in reached
         and not branch.harmless
-        and branch.condition != "except"
         # Values that decide it are held to those that were tried.
         and (branch.tested is None or not branch.tested & body.local_names <= set(values))
     ]

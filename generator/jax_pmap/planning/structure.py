@@ -1,8 +1,9 @@
 """Code whose course depends on which parts an argument has, where the emitted file cannot notice.
 
-In the target's own statements a branch that no input took raises. Inside nested functions, functions
-beside the target, and calls such as ``batch.get(key, default)``, nothing does: those are refused when
-they ask an argument that is split, since what they would do with other parts was never compared.
+In the statements of the target and of functions nested in it a branch that no input took raises. Inside
+functions beside the target, and in calls such as ``batch.get(key, default)``, nothing does: those are
+refused when they ask an argument that is split, since what they would do with other parts was never
+compared.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def check_structure(target: Target, roles: Roles) -> None:
     beside = {node.name: node for node in target.parsed.tree.body if isinstance(node, ast.FunctionDef)}
     nested = {node.name: node for node in ast.walk(definition) if isinstance(node, ast.FunctionDef)}
     known: dict[str, ast.FunctionDef] = {**beside, **nested}
+    apart = {node for node in beside.values() if node is not definition}
     # Names that hold (parts of) split arguments, for each function that such a value was seen to enter.
     held: dict[Function, set[str]] = {definition: set(roles.axes)}
     waiting: list[Function] = [definition]
@@ -48,13 +50,13 @@ def check_structure(target: Target, roles: Roles) -> None:
                 for callee, entered in passed(call, known, names):
                     enter(held, waiting, callee, entered)
     for function, names in sorted(held.items(), key=lambda item: item[0].lineno):
-        for node, name in asking(function, names, own=function is definition):
+        for node, name in asking(function, names, own=function not in apart):
             raise refused(
                 "JP058",
                 f"`{target.parsed.segment(node)}` may turn out otherwise for another `{name}`, and what the "
                 "function does then was never compared",
-                "Index it (`batch['mask']`), or decide it with an if statement among the function's own "
-                "statements, whose unseen branch then raises",
+                "Index it (`batch['mask']`), or decide it with an if statement in the function itself, whose "
+                "unseen branch then raises",
                 target.parsed.span(node),
             )
 
@@ -146,7 +148,8 @@ def passed(
 def asking(function: Function, names: set[str], own: bool) -> Iterator[tuple[ast.expr, str]]:
     """Expressions that ask `names` for their parts, and the name asked.
 
-    In the target's own statements (`own`) tests are left out: what they decide is guarded.
+    In the statements of the target and of what is nested in it (`own`) tests are left out: what they
+    decide is guarded.
     """
     left_out = tested(function) if own else frozenset()
     for node in own_nodes(function):

@@ -125,3 +125,16 @@ STATE_NAMES = frozenset(
         "graphdef",
     ]
 )
+#: What parts of a state or a model are called, and parts of a batch are not.
+PARTS_OF_STATE = frozenset(
+    [
+        "params",
+        "opt_state",
+        "batch_stats",
+        "target_params",
+        "ema_params",
+        "kernel",
+        "bias",
+        "embedding",
+    ]
+)

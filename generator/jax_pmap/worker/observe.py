@@ -88,6 +88,11 @@ class Recorder:
         """Note that a branch of the body was entered."""
         self.reached.add(branch)
 
+    def side(self, point: int, value: Any) -> Any:
+        """Note that an expression was evaluated, and hand its value on."""
+        self.reached.add(point)
+        return value
+
 
 def varying_axes(leaf: Any) -> frozenset[str]:
     """Mesh axes that the type of `leaf` says it may differ along (``.vma``, since jax 0.10 ``.mat``)."""
