@@ -161,6 +161,54 @@ def shifted(x):
     return jnp.roll(x, 1, axis=0) - x
 
 
+def mixup(params, key, x, y):
+    lam, order = 0.7, jax.random.permutation(key, x.shape[0])
+    predicted = net(params, lam * x + (1 - lam) * x[order])
+    return jnp.mean((predicted - lam * y - (1 - lam) * y[order]) ** 2)
+
+
+def softmax_weights(params, x, advantage):
+    return jnp.sum(jax.nn.softmax(advantage)[:, None] * net(params, x), axis=0)
+
+
+def forces(positions, masses):
+    towards = positions[None] - positions[:, None]
+    cubed = (jnp.sum(towards**2, axis=-1) + 1e-2) ** 1.5
+    return jnp.sum(masses[None, :, None] * towards / cubed[..., None], axis=1)
+
+
+# Loops that jax runs
+
+
+def epoch(params, x, y):
+    def step(params, minibatch):
+        return regression(params, *minibatch)
+
+    size = x.shape[0] // 4
+    minibatches = x.reshape(4, size, -1), y.reshape(4, size, -1)
+    return jax.lax.scan(step, params, minibatches)
+
+
+def power_iteration(v, x):
+    def turn(_, v):
+        v = x.T @ (x @ v)
+        return v / jnp.linalg.norm(v)
+
+    return jax.lax.fori_loop(0, 3, turn, v)
+
+
+def widths(centres, x):
+    return jax.vmap(lambda centre: jnp.sqrt(jnp.mean((x - centre) ** 2)))(centres)
+
+
+def until_settled(centre, x):
+    def move(centre):
+        weight = jnp.exp(-jnp.sum((x - centre) ** 2, axis=-1))
+        return weight @ x / jnp.sum(weight)
+
+    return jax.lax.while_loop(lambda c: jnp.sum((move(c) - c) ** 2) > 1e-3, move, centre)
+
+
 # Reinforcement learning
 
 
@@ -431,6 +479,13 @@ CASES = {
     "ranks": lambda r, n: (r(n, 6),),
     "medians": lambda r, n: (r(n, 6),),
     "running_sum": lambda r, n: (r(n, 6),),
+    "mixup": lambda r, n: (weights(r, inner=4, outer=3), jax.random.key(0), r(n, 4), r(n, 3)),
+    "softmax_weights": lambda r, n: (weights(r, inner=4, outer=3), r(n, 4), r(n)),
+    "forces": lambda r, n: (r(n, 3), np.abs(r(n)) + 0.1),
+    "epoch": lambda r, n: (weights(r, inner=4, outer=3), r(n, 4), r(n, 3)),
+    "power_iteration": lambda r, n: (r(4), r(n, 4)),
+    "widths": lambda r, n: (r(3, 4), r(n, 4)),
+    "until_settled": lambda r, n: (r(4) / 4, r(n, 4)),
     "shifted": lambda r, n: (r(n, 6),),
     "clipped_policy": lambda r, n: (weights(r), r(n, 6), r.below(3, n), r(n), r(n) - 2),
     "q_learning": lambda r, n: (weights(r), weights(r), r(n, 6), r.below(3, n), r(n), r(n, 6), r.mask(n)),
@@ -476,6 +531,7 @@ REFUSED = {
     "running_sum": "JP043",
     "shifted": "JP043",
     "shuffled": "JP043",
+    "until_settled": "JP043",
     "written_size": "JP040",
     "named": "JP044",
     "decided_by_data": "JP052",
