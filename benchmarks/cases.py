@@ -184,8 +184,8 @@ def epoch(params, x, y):
     def step(params, minibatch):
         return regression(params, *minibatch)
 
-    size = x.shape[0] // 4
-    minibatches = x.reshape(4, size, -1), y.reshape(4, size, -1)
+    size = x.shape[0] // 2
+    minibatches = x.reshape(2, size, -1), y.reshape(2, size, -1)
     return jax.lax.scan(step, params, minibatches)
 
 
@@ -482,7 +482,7 @@ CASES = {
     "mixup": lambda r, n: (weights(r, inner=4, outer=3), jax.random.key(0), r(n, 4), r(n, 3)),
     "softmax_weights": lambda r, n: (weights(r, inner=4, outer=3), r(n, 4), r(n)),
     "forces": lambda r, n: (r(n, 3), np.abs(r(n)) + 0.1),
-    "epoch": lambda r, n: (weights(r, inner=4, outer=3), r(n, 4), r(n, 3)),
+    "epoch": lambda r, n: (weights(r, inner=4, outer=3), r(2 * n, 4), r(2 * n, 3)),
     "power_iteration": lambda r, n: (r(4), r(n, 4)),
     "widths": lambda r, n: (r(3, 4), r(n, 4)),
     "until_settled": lambda r, n: (r(4) / 4, r(n, 4)),

@@ -58,7 +58,12 @@ def shard(x):
 
 def own_share(x, axis=0):
     """This device's part along `axis` of `x`, which every device has whole."""
-    size = x.shape[axis] // jax.lax.psum(1, AXIS)
+    count = jax.lax.psum(1, AXIS)
+    size, left = divmod(x.shape[axis], count)
+    if left:
+        raise ValueError(
+            f"mixup: axis {axis} of {x.shape} does not divide over {count} devices"
+        )
     return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(AXIS) * size, size, axis)
 
 
