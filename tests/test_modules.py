@@ -94,6 +94,16 @@ def test_a_name_that_means_something_else_there_is_not_carried(project):
     assert "jax.lax.all_gather(" in result.stdout
 
 
+def test_names_of_a_star_import_are_found_in_the_users_module(project):
+    project.write(
+        "shapes.py", "import jax.numpy as jnp\nSCALE = 2.0\ndef act(x): return jnp.tanh(x) * SCALE\n"
+    )
+    project.write("model.py", "from shapes import *\ndef f(w, x): return act(x @ w) / SCALE\n")
+    result = project.run("gen", "model.py::f", "--arg", "w=f32[5]", "--arg", "x=f32[16,5]")
+    assert result.exit_code == 0, result.stderr
+    assert "from model import SCALE, act\n" in result.stdout
+
+
 METHODS = """
 class Base:
     def _above(self, x): return x

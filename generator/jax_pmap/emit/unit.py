@@ -178,7 +178,13 @@ def check_backend(target: Target, backend: Backend) -> None:
 def names_in_module(source: Source, target: Target, adapted: Iterable[Adapted]) -> set[str]:
     """Names of the module at `source` that the target or a carried function of that module uses."""
     every = [(target.source, target.facts), *((other.source, other.facts) for other in adapted)]
-    return {name for where, facts in every if where.path == source.path for name in facts.module_names}
+    return {
+        name
+        for where, facts in every
+        if where.path == source.path
+        # What a star import brings is found in the module too.
+        for name in (*facts.module_names, *(facts.unknown_names if facts.star_imports else ()))
+    }
 
 
 def defined_name(text: str) -> str:
