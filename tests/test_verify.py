@@ -48,7 +48,10 @@ TRAIN = """
 
 
     def share(params, batch):
-        total, grads = jax.value_and_grad(lambda p: loss_fn(p, batch) * jnp.sum(batch["mask"]))(params)
+        def total_of(params):
+            return jnp.sum((batch["x"] @ params["w"] - batch["y"]) ** 2 * batch["mask"])
+
+        total, grads = jax.value_and_grad(total_of)(params)
         return total, grads, jnp.sum(batch["mask"])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jax_pmap.emit.bound import emitted_name
@@ -18,6 +19,8 @@ COUNTS = (2, 3, 4, 8)
 STEPS = 3
 #: Outputs that a note lists.
 SHOWN = 2
+#: Places that a note names.
+MOST_PLACES = 4
 
 
 def prove(
@@ -81,6 +84,7 @@ def prove(
         if not answer["checks"]:
             raise RefusalError(too_few(answer["skipped"], batch, target))
         notes |= dict.fromkeys(map(not_tried, answer["skipped"]))
+        notes |= dict.fromkeys(adequacy(answer, target.source.root))
         for check in answer["checks"]:
             if "failure" in check and check.get("uneven"):
                 raise RefusalError(uneven(check, target, remainder))
@@ -173,6 +177,32 @@ def rounding_alone(paths: Sequence[str]) -> str:
         f"nothing to compare in output {some}{more}: rounding alone, on one device too, as where a gradient "
         "cancels to zero"
     )
+
+
+def adequacy(answer: Answer, root: Path) -> Iterator[str]:
+    """What the inputs given could not show, and what no inputs of the proof did."""
+    if answer["weak"]:
+        yield (
+            f"the inputs given tell little by themselves ({'; '.join(answer['weak'])}): the proof also ran "
+            f"on {answer['sets']} sets made from them, with other numbers, masks and labels"
+        )
+    if answer["stuck"]:
+        places = [shown_place(place, root) for place in answer["stuck"]]
+        more = f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
+        yield (
+            f"went one way only on all inputs of the proof: {', '.join(places[:MOST_PLACES])}{more}; what "
+            "the other way gives is not shown"
+        )
+
+
+def shown_place(place: str, root: Path) -> str:
+    """``file:line`` relative to `root`, where the file is below it."""
+    path, _, line = place.rpartition(":")
+    try:
+        path = Path(path).relative_to(root).as_posix()
+    except ValueError:
+        path = Path(path).name
+    return f"{path}:{line}"
 
 
 def too_few(skipped: list[Answer], batch: int, target: Target) -> Refusal:

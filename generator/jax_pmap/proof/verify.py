@@ -36,7 +36,7 @@ from jax_pmap.planning.plan import chain
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, reference_runs
 from jax_pmap.proof.causes import likeliest_cause, output_name
-from jax_pmap.proof.prove import COUNTS, STEPS, check_of, not_tried, steps_into
+from jax_pmap.proof.prove import COUNTS, STEPS, adequacy, check_of, not_tried, steps_into
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Answer, Session, WorkerProblem, error_details, error_span, first_line
 
@@ -66,6 +66,8 @@ class Run:
     checks: list[Answer] = dataclasses.field(default_factory=list)
     #: Whether random numbers were drawn, the same on every share.
     equal_draws: bool = False
+    #: What the runs came upon, a sentence each.
+    notes: list[str] = dataclasses.field(default_factory=list)
 
     def ends(self, layout: Mapping[str, str]) -> int:
         """How well a call in `layout` ended, -1 where there was none."""
@@ -327,6 +329,7 @@ class _Verification:
                 with_given=run is able[-1],
             )
             run.checks, run.equal_draws = answer["checks"], answer["equal_draws"]
+            run.notes = [*answer["notes"], *adequacy(answer, self.source.root)]
 
         self._each(prove)
         failed = [run for run in able if "failure" in run.checks[-1]]
@@ -349,6 +352,7 @@ class _Verification:
 
     def _notes(self, layout: Mapping[str, str], able: list[Run], loaded: Loaded) -> Iterator[str]:
         yield from loaded.notes
+        yield from dict.fromkeys(note for run in able[-1:] for note in run.notes)
         for argument in loaded.described:
             keyed = any(leaf["category"] == "key" for leaf in argument["leaves"])
             if keyed and layout[argument["name"]] != "whole" and any(run.equal_draws for run in able):
@@ -381,6 +385,8 @@ class _Verification:
         output = f"`{output_name(target.parsed.definition, failure.get('path', ''))}`"
         step = f", call {failure['step'] + 1}" if failure.get("step") else ""
         where = f"on {devices} devices{step}"
+        if run.checks[-1].get("resized"):
+            where += f" with a batch of {run.checks[-1]['batch']}"
         details: tuple[str, ...] = ()
         if failure["what"] == "exception":
             error = failure["error"]

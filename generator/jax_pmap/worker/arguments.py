@@ -397,7 +397,14 @@ def uneven_order(values: Values, axes: LeafAxes, size: int, random: np.random.Ge
     return order
 
 
-def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int, wild: bool = False) -> Values:
+def perturb(
+    values: Values,
+    axes: LeafAxes,
+    statics: Sequence[str],
+    seed: int,
+    wild: bool = False,
+    skew: float = 0.0,
+) -> Values:
     """The same kind of data in generic position: other rows first, other numbers, no leaf all equal.
 
     Floats keep their sign and size (each is scaled by a factor in [0.8, 1.2]); all-zero leaves
@@ -412,7 +419,7 @@ def perturb(values: Values, axes: LeafAxes, statics: Sequence[str], seed: int, w
     random = np.random.default_rng(seed)
     size = batch_size(values, axes)
     if wild:
-        values = map_batch(values, axes, lambda leaf, axis: redrawn(leaf, axis, random))
+        values = map_batch(values, axes, lambda leaf, axis: redrawn(leaf, axis, random, skew))
     order = uneven_order(values, axes, size, random)
 
     def one(leaf: Any) -> Any:
@@ -517,7 +524,7 @@ def vary_numbers(values: Values, statics: Sequence[str], seed: int) -> Values:
     return {name: value if name in statics else jax.tree.map(one, value) for name, value in values.items()}
 
 
-def redrawn(leaf: Any, axis: int, random: np.random.Generator) -> Any:
+def redrawn(leaf: Any, axis: int, random: np.random.Generator, skew: float = 0.0) -> Any:
     """Other integers and booleans from the range they had, with 0 (or 1) where they were all equal.
 
     The first rows hold only the smallest and the last only the largest, so that some shard has no
@@ -531,7 +538,7 @@ def redrawn(leaf: Any, axis: int, random: np.random.Generator) -> Any:
     elif low == high:
         low, high = min(low, 0), max(high, 0 if low else 1)
     size = leaf.shape[axis]
-    rise = np.linspace(-1.25, 1.25, size).reshape([-1] + [1] * (leaf.ndim - 1 - axis))
+    rise = np.linspace(skew - 1.25, skew + 1.25, size).reshape([-1] + [1] * (leaf.ndim - 1 - axis))
     share = np.clip(rise + random.uniform(0.0, 1.0, leaf.shape), 0.0, 1.0 - 1e-9)
     span = high - low + 1
     return (low + np.minimum(np.floor(share * span), span - 1)).astype(leaf.dtype)

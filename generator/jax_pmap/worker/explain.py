@@ -1,13 +1,17 @@
 """Why a value differs: which other value of the reference it is instead."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from . import prove
 from .arguments import LeafAxes, Values, batch_size, map_batch, take
 from .prove import distance, host
+
+if TYPE_CHECKING:
+    from .proving import Question
 
 #: An explanation has to leave this share of the error at most.
 LEFT = 1e-3
@@ -84,3 +88,16 @@ def explain_copies(copies: Sequence[np.ndarray], want: np.ndarray) -> str:
         if np.allclose(made, want, rtol=1e-4, atol=1e-5 * scale):
             return f"missing {name}"
     return ""
+
+
+def add_cause(failure: dict[str, Any], question: "Question", trial: prove.Trial, count: int) -> None:
+    """Put under ``"cause"`` what the failed output is instead, in place of its arrays."""
+    step, index = failure["step"], failure.get("leaf", 0)
+    want = prove.host(jax.tree.leaves(trial.results[step])[index]) if "leaf" in failure else None
+    values, copies = failure.pop("values", None), failure.pop("copies", None)
+    if want is not None and values is not None:
+        failure["cause"] = explain(
+            question.reference, trial.values[step], question.axes, count, index, values[0], want
+        )
+    elif want is not None and copies is not None:
+        failure["cause"] = explain_copies(copies, want)

@@ -8,7 +8,19 @@ from typing import Any
 
 import jax
 
-from . import arguments, capture, donation, draws, load, neighbours, observe, parallel, prove, proving
+from . import (
+    arguments,
+    capture,
+    donation,
+    draws,
+    load,
+    neighbours,
+    observe,
+    parallel,
+    prove,
+    proving,
+    strengthen,
+)
 from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
 from .call import Call, unbound
@@ -53,6 +65,7 @@ def load_target(request: Answer) -> Answer:
     TARGET.module = module
     # What was found out of another target in this worker holds no more.
     TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
+    TARGET.jitted, TARGET.found = {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.collectives, TARGET.one_device = request["collectives"], OneDevice()
     TARGET.in_place, TARGET.mutated = request["in_place"], ()
@@ -123,11 +136,42 @@ def observing_data(request: Answer, axes: LeafAxes) -> list[Values]:
     data.append(arguments.perturb(data[0], axes, statics, SEED))
     data.append(arguments.perturb(data[0], axes, statics, SEED + 1, wild=True))
     data.append(arguments.shrink(data[len(TARGET.data)], axes))
+    for values in found_inputs(request).inputs:
+        data.append(prove.cut_to(values, axes, request["count"])[0])
     # Inputs made with another seed may differ in shape; they are left to the proof.
     form = str(describe(data[0]))
     data = [values for values in data if str(describe(values)) == form]
     shares = shares_of(data[0], axes, request["count"])
     return [rekeyed(arguments.to_float64(values) if wide else values, shares) for values in data]
+
+
+def reference_of(request: Answer) -> Callable[[Values], Any]:
+    """The reference on one device, compiled, for a request's constants and overrides."""
+    key = repr((request["statics"], request.get("overrides")))
+    if key not in TARGET.jitted:
+        TARGET.jitted[key] = TARGET.compiled(request["statics"])
+    return TARGET.jitted[key]
+
+
+def found_inputs(request: Answer) -> strengthen.Found:
+    """Inputs on which decisions of the reference go ways that they do not on the others."""
+    statics, overrides = request["statics"], request.get("overrides", {})
+    key = repr((request.get("axes"), statics, overrides))
+    if key not in TARGET.found:
+        wide = "float64" in TARGET.eps
+        with prove.x64(wide or TARGET.x64):
+            TARGET.found[key] = strengthen.find(
+                [TARGET.reference],
+                reference_of(request),
+                tuple(TARGET.values(overrides, i) for i in range(len(TARGET.data))),
+                leaf_axes(request),
+                statics,
+                wide=wide,
+                counts=(8, 4, 3, 2),
+                settled=statics,
+                seed=SEED,
+            )
+    return TARGET.found[key]
 
 
 def shares_of(values: Values, axes: LeafAxes, count: int) -> Shares | None:
@@ -258,10 +302,11 @@ def survey_draws(request: Answer) -> Answer:
             return {"unfollowed": summary(error)}
 
 
-def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
+def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] = ()) -> proving.Trials:
     """Runs of the target for a request's roles: the same ones for every question about them.
 
-    Arguments `left_out` keep their numbers: the parallel function has the defaults of its own for them.
+    On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
+    the defaults of its own for them.
     """
     names = ("axes", "statics", "chain", "steps", "overrides", "global_view", "donated")
     key = repr([*(request.get(name) for name in names), sorted(left_out)])
@@ -273,7 +318,8 @@ def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
         return TARGET.with_changes(fn, donation.fresh(values, donated))
 
     question = proving.Question(
-        reference=TARGET.compiled(request["statics"]),
+        reference=reference_of(request),
+        traceable=TARGET.reference,
         invoke=invoke,
         data=tuple(TARGET.values(request.get("overrides", {}), i) for i in range(len(TARGET.data))),
         axes=leaf_axes(request),
@@ -287,6 +333,7 @@ def trials_of(request: Answer, left_out: Sequence[str] = ()) -> proving.Trials:
         repeat=TARGET.draws and not request.get("global_view", True),
         own_axes=TARGET.collectives,
         settled=(*request["statics"], *left_out),
+        found=found,
     )
     TARGET.trials = {key: proving.Trials(question)}
     return TARGET.trials[key]
@@ -305,7 +352,7 @@ def prove_code(request: Answer) -> Answer:
         edited(request) if request.get("in_place") else None,
     )
     return proving.prove_emitted(
-        trials_of(request),
+        trials_of(request, found_inputs(request)),
         emitted,
         request["counts"],
         fixed=request["fixed"],
@@ -346,21 +393,22 @@ def set_reference(request: Answer) -> Answer:
     source = "\n" * (request["line"] - 1) + request["function"]
     TARGET.fn = TARGET.define(source, request["path"], request["name"], namespace)
     TARGET.signature = inspect.signature(TARGET.fn)
+    TARGET.jitted, TARGET.found = {}, {}
     return {}
 
 
 def try_layouts(request: Answer) -> Answer:
     """Find out how the user's parallel function is called; see `proving.try_layouts`."""
     function = parallel.find(request)
-    trials = trials_of(request, parallel.left_out(function, TARGET.signature))
+    trials = trials_of(request, strengthen.Found(), parallel.left_out(function, TARGET.signature))
     return proving.try_layouts(trials, function, TARGET.signature, request["count"], request.get("layouts"))
 
 
 def prove_parallel(request: Answer) -> Answer:
     """Run the user's parallel function beside the reference; see `proving.prove_parallel`."""
     function = parallel.find(request)
-    trials = trials_of(request, parallel.left_out(function, TARGET.signature))
-    checks = proving.prove_parallel(
+    trials = trials_of(request, strengthen.Found(), parallel.left_out(function, TARGET.signature))
+    checks, notes = proving.prove_parallel(
         trials,
         function,
         TARGET.signature,
@@ -368,7 +416,9 @@ def prove_parallel(request: Answer) -> Answer:
         request["count"],
         with_given=request["with_given"],
     )
-    return {"checks": checks, "equal_draws": trials.question.repeat}
+    question = trials.question
+    adequacy = question.adequacy([request["count"]])
+    return {"checks": checks, "equal_draws": question.repeat, "notes": notes, **adequacy}
 
 
 def search_inputs(request: Answer) -> Answer:

@@ -199,6 +199,11 @@ class Caller:
         """Whether any argument has a device axis."""
         return any(form != "whole" for form in self.layout.values())
 
+    def lies_on(self, values: Values) -> int:
+        """On how many devices the outputs of a call lie."""
+        laid = put(values, self.axes, self.layout, self.count)
+        return devices_of(called(self.function, self.signature, laid))
+
     def __call__(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as the reference does."""
         # Copies: code that changes NumPy arrays in place must not change what it is held against.

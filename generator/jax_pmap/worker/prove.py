@@ -189,32 +189,58 @@ class Rounding:
         return self.leaves[leaf] if step == 0 and leaf < len(self.leaves) else self.coarsest
 
 
-def bounds(trial: Trial, coarse: Trial | None, rough: Rounding, own: Rounding) -> list[list[float]]:
+def bounds(trial: Trial, coarse: Trial, rough: Rounding, own: Rounding) -> list[list[float]]:
     """Absolute error allowed per step and leaf, from the reference's own rounding.
 
     `coarse` is the reference on the same data in precision `rough`. Its distance from
     `trial` shows how much the function amplifies rounding; one unit in the last place of the
     largest element is the least that is assumed. That is scaled to `own`, the precision
-    `trial` was run in. None for `coarse`: the two cannot be compared, since random numbers are
-    drawn, and `ASSUMED` stands in for the measurement, as it does where `coarse` overflows.
+    `trial` was run in. Where `coarse` overflows, `ASSUMED` stands in for the measurement.
     """
     out = []
-    roughly = list((coarse or trial).results)
     for step, fine in enumerate(trial.results):
-        compared = coarse is not None and step < len(roughly)
-        other = roughly[step] if compared else fine
+        compared = step < len(coarse.results)
         row: list[float] = []
-        for a, b in zip(jax.tree.leaves(other), jax.tree.leaves(fine), strict=True):
-            if category(b) == "opaque":
+        for index, b in enumerate(jax.tree.leaves(fine)):
+            if category(b) == "opaque" or host(b).dtype.kind not in "fcV":
                 row.append(0.0)
                 continue
-            exact = host(b).dtype.kind not in "fcV"
             _, scale = distance(host(b), host(b))
-            error, _ = distance(host(a), host(b)) if np.shape(a) == np.shape(b) else (0.0, 1.0)
+            error = apart(coarse, step, index, host(b)) if compared else float("inf")
             # The coarser run may overflow where the finer one does not: nothing was measured then.
-            measured = compared and np.isfinite(error)
-            unit = max(error / rough.at(step, len(row)), scale) if measured else ASSUMED * scale
-            row.append(0.0 if exact else SLACK * unit * own.at(step, len(row)))
+            unit = max(error / rough.at(step, index), scale) if np.isfinite(error) else ASSUMED * scale
+            row.append(SLACK * unit * own.at(step, index))
+        out.append(row)
+    return out
+
+
+def apart(other: Trial, step: int, leaf: int, want: np.ndarray) -> float:
+    """How far an output leaf of another run is from `want`; 0 where it has another shape."""
+    got = host(jax.tree.leaves(other.results[step])[leaf])
+    return distance(got, want)[0] if got.shape == want.shape else 0.0
+
+
+def jittered_bounds(
+    trial: Trial, jittered: Sequence[Trial], amount: float, own: Rounding
+) -> list[list[float]]:
+    """`bounds` where the reference cannot be compared in another precision, as its draws differ there.
+
+    `jittered` are runs in the same precision with the same draws, every number of the inputs changed by up
+    to `amount` of itself. How far they lead, for each rounding that they begin with, is the amplification;
+    the middle one of them counts, since one may cross a threshold.
+    """
+    out = []
+    for step, fine in enumerate(trial.results):
+        row: list[float] = []
+        for index, b in enumerate(jax.tree.leaves(fine)):
+            if category(b) == "opaque" or host(b).dtype.kind not in "fcV":
+                row.append(0.0)
+                continue
+            _, scale = distance(host(b), host(b))
+            moved = [apart(other, step, index, host(b)) for other in jittered if step < len(other.results)]
+            middle = float(np.median(moved)) if moved else float("inf")
+            unit = max(middle / amount, scale) if np.isfinite(middle) else ASSUMED * scale
+            row.append(SLACK * unit * own.at(step, index))
         out.append(row)
     return out
 

@@ -10,27 +10,31 @@ from typing import Any
 
 import jax
 
-from . import arguments, load, noise, prove
+from . import arguments, load, noise, prove, strengthen
 from .arguments import LeafAxes, Values
 from .donation import check_donation
-from .explain import explain, explain_copies
+from .explain import add_cause
 from .generator import Shares, rekeyed, repeat_draws
 from .parallel import Caller, Layout, attempt, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
+from .sizes import check_sizes
 from .uneven import check_uneven
 
 #: Seed of the perturbed inputs.
 SEED = 20260
-#: Sets of inputs made from the first one, in order.
-PERTURBED = ("generic", "wild", "far", "near")
-#: Runs on inputs changed by a rounding, where floats are narrow.
+#: Runs on inputs changed by a rounding, where floats are narrow or nothing else measures what rounding does.
 JITTERS = 4
+#: How many roundings the inputs are changed by where floats are wide.
+AMOUNT = 64.0
 Bounds = list[list[float]]
 #: Whether a result that is reshaped stays on its devices; before 0.8, what pmap returned did not.
 PLACED = jax.__version_info__ >= (0, 8)
 #: Ways of calling a parallel function that are tried.
 MOST_LAYOUTS = 48
+
+
+NOTHING = strengthen.Found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Question:
 
     #: The reference on one device, compiled.
     reference: Callable[[Values], Any]
+    #: The same uncompiled.
+    traceable: Callable[[Values], Any]
     #: Calls a function with values bound as the reference's signature binds them.
     invoke: Callable[[Callable[..., Any], Values], Any]
     #: Sets of example inputs.
@@ -62,6 +68,10 @@ class Question:
     own_axes: bool = False
     #: Arguments whose numbers are never changed.
     settled: tuple[str, ...] = ()
+    #: Inputs on which decisions go ways that they do not on the others, and decisions that never do.
+    found: strengthen.Found = NOTHING
+    #: The first inputs with many more rows, where those are asked for.
+    large: Values | None = None
 
     @property
     def wide(self) -> bool:
@@ -71,19 +81,32 @@ class Question:
     def plans(self, with_given: bool) -> list[tuple[str, int]]:
         """(precision, index of the inputs) of the runs on one device count.
 
-        Indices past `data` are perturbed inputs, which say most in float64.
+        Indices past `data` are perturbed inputs, and past those the ones that were searched for.
         """
-        # In narrow floats, numbers far out are all rounding; where random numbers are drawn, how far small
-        # differences cancel is not measured.
-        left_out = {
-            *(("far",) if self.eps.get("float64", 1.0) > prove.NARROW else ()),
-            *(("near",) if self.draws else ()),
+        # In narrow floats, numbers far out are all rounding.
+        kind = "float64" if self.wide else "given"
+        narrow = self.eps[kind] > prove.NARROW
+        forms = [i for i, form in enumerate(strengthen.PERTURBED) if not (narrow and form == "far")]
+        more = (
+            []
+            if narrow
+            else range(len(strengthen.PERTURBED), len(strengthen.PERTURBED) + len(self.found.inputs))
+        )
+        given = range(len(self.data))
+        plans = [(kind, index) for index in (*given, *(len(self.data) + i for i in (*forms, *more)))]
+        return plans + [("given", index) for index in given if with_given and self.wide]
+
+    def adequacy(self, counts: Sequence[int]) -> Answer:
+        """What the inputs show, and what they do not.
+
+        ``"weak"``, in words, of those given; ``"sets"``, how many were made from them; ``"stuck"``, places
+        of decisions that go one way on all of them.
+        """
+        return {
+            "weak": strengthen.weaknesses(self.data[0], self.axes, counts),
+            "sets": len({index for _, index in self.plans(False)}) - len(self.data),
+            "stuck": list(self.found.stuck),
         }
-        indices = [i for i, form in enumerate(PERTURBED, len(self.data)) if form not in left_out]
-        plans = [("float64", index) for index in (*range(len(self.data)), *indices)] if self.wide else []
-        if with_given or not self.wide:
-            plans += [("given", index) for index in range(len(self.data))]
-        return plans
 
     def shares(self, rows: int, count: int) -> Shares | None:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
@@ -125,45 +148,54 @@ class Trials:
         question, given = self.question, self.question.rounding["given"]
         values = rekeyed(arguments.cut(self.values(index), question.axes, size), shares)
         trial = self._run(kind, index, values)
-        if kind == "float64":
-            measure = None if question.draws else self._run("given", index, values)
-        elif question.wide:
-            # The same run is the measure of rounding for both precisions.
-            measure = None if question.draws else self.at("float64", index, size, shares)[0]
-        else:
-            measure = trial
         eps, own = question.eps[kind], question.rounding[kind]
-        allowed = prove.bounds(trial, measure, given, own)
-        if eps <= prove.NARROW and not question.draws:
-            return trial, allowed
-        exact = arguments.to_float64(values) if kind == "float64" else values
-        others = [arguments.jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
-        # The draws are those of the same keys.
+        narrow = eps > prove.NARROW
+        # The run in the other precision measures rounding for both; its random numbers would be others.
+        compared = question.wide and not question.draws
+        if compared:
+            fine = kind == "float64"
+            measure = (
+                self._run("given", index, values) if fine else self.at("float64", index, size, shares)[0]
+            )
+            allowed = prove.bounds(trial, measure, given, own)
+            if not narrow:
+                return trial, allowed
+        amount = eps if narrow else AMOUNT * eps
+        others = [arguments.jitter(values, question.statics, amount, SEED + i) for i in range(JITTERS)]
         jittered = [self._run(kind, index, other) for other in others if other is not None]
-        if not jittered:
-            return trial, allowed
-        if question.draws:
-            allowed = prove.widened(allowed, trial, jittered)
-        return trial, prove.tightened(allowed, trial, jittered, own) if eps > prove.NARROW else allowed
+        if not compared:
+            allowed = prove.jittered_bounds(trial, jittered, amount, own)
+        return trial, prove.tightened(allowed, trial, jittered, own) if narrow and jittered else allowed
 
-    def values(self, index: int) -> Values:
-        """Inputs `index`: as given, or past those in generic position."""
-        question, given = self.question, len(self.question.data)
-        if index < given:
-            return question.data[index]
-        form = PERTURBED[index - given]
-        values = arguments.perturb(
-            question.data[0],
+    def search(self, programs: Sequence[Callable[[Values], Any]], counts: Sequence[int]) -> strengthen.Found:
+        """Inputs on which decisions of the reference and of `programs` go other ways."""
+        question = self.question
+        return strengthen.find(
+            [question.traceable, *programs],
+            question.reference,
+            question.data,
             question.axes,
             question.statics,
-            SEED + index,
-            wild=form in ("wild", "far"),
+            wide=question.wide,
+            counts=counts,
+            settled=question.settled,
+            seed=SEED,
         )
-        if form == "near":
-            values = arguments.shrink(values, question.axes)
-        if form == "far":
-            values = arguments.exaggerate(values, question.axes, question.settled)
-        return arguments.vary_numbers(values, question.settled, SEED + index)
+
+    def values(self, index: int) -> Values:
+        """Inputs `index`: as given, or past those perturbed, or past those found; -1 with many rows."""
+        question, given = self.question, len(self.question.data)
+        if index < 0:
+            assert question.large is not None
+            return question.large
+        if index < given:
+            return question.data[index]
+        if index >= given + len(strengthen.PERTURBED):
+            return question.found.inputs[index - given - len(strengthen.PERTURBED)]
+        form, statics = strengthen.PERTURBED[index - given], question.statics
+        return strengthen.perturbed(
+            question.data[0], question.axes, statics, question.settled, form, SEED + index
+        )
 
     def left_domain(self, index: int, size: int, shares: Shares | None) -> bool:
         """Whether perturbing made the reference return what is no number, where it did not before."""
@@ -293,19 +325,6 @@ def check_count(
     return checks
 
 
-def add_cause(failure: dict[str, Any], question: Question, trial: Trial, count: int) -> None:
-    """Put under ``"cause"`` what the failed output is instead, in place of its arrays."""
-    step, index = failure["step"], failure.get("leaf", 0)
-    want = prove.host(jax.tree.leaves(trial.results[step])[index]) if "leaf" in failure else None
-    values, copies = failure.pop("values", None), failure.pop("copies", None)
-    if want is not None and values is not None:
-        failure["cause"] = explain(
-            question.reference, trial.values[step], question.axes, count, index, values[0], want
-        )
-    elif want is not None and copies is not None:
-        failure["cause"] = explain_copies(copies, want)
-
-
 def prove_emitted(
     trials: Trials, emitted: Emitted, counts: Sequence[int], *, fixed: bool, remainder: str = "error"
 ) -> Answer:
@@ -356,7 +375,7 @@ def prove_emitted(
                 checks += check_uneven(trials, function, emitted, count, base, remainder)
         if "failure" in checks[-1]:
             break
-    return {"checks": checks, "skipped": skipped, "folded": folded}
+    return {"checks": checks, "skipped": skipped, "folded": folded, **question.adequacy(list(sizes))}
 
 
 def try_layouts(
@@ -401,11 +420,14 @@ def prove_parallel(
     count: int,
     *,
     with_given: bool,
-) -> list[Answer]:
-    """The runs of a user's parallel function on all the devices there are, in one layout."""
+) -> tuple[list[Answer], list[str]]:
+    """The runs of a user's parallel function on all the devices there are, in one layout; and notes.
+
+    Those in the user's own dtypes and on other batch sizes are made `with_given`.
+    """
     question = trials.question
 
-    def make(trial: Trial) -> Callable[[Values], Any]:
+    def make(trial: Trial) -> Caller:
         return Caller(function, signature, question.axes, layout, count, trial.results[0])
 
     size = arguments.batch_size(question.data[0], question.axes) // count * count
@@ -417,8 +439,19 @@ def prove_parallel(
         own = dataclasses.replace(question, invoke=lambda run, values: run(values))
         found = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
         if "failure" in found:
-            return [{"devices": count, "precision": "given", **found}]
-    return check_count(trials, make, inconsistent, count, size, with_given=with_given)
+            return [{"devices": count, "precision": "given", **found}], []
+    with prove.x64(question.precision("float64" if question.wide else "given")):
+        # Both are looked into: what is wrong may be a decision that only one of them takes.
+        program = make(trials.at("given", 0, size, question.shares(size, count))[0])
+        trials.question = dataclasses.replace(question, found=trials.search([program], [count]))
+    checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
+    if "failure" in checks[-1] or not with_given:
+        return checks, []
+    given = trials.at("given", 0, size, question.shares(size, count))[0]
+    with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
+        lies_on = make(given).lies_on(given.values[0])
+    more, notes = check_sizes(trials, make, inconsistent, count, lies_on)
+    return checks + more, notes
 
 
 def holds_key(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from . import arguments, load, observe, prove, proving
+from . import arguments, load, observe, prove, proving, strengthen
 from .arguments import LeafAxes, Packed, Values
 from .call import Call
 from .one_device import OneDevice
@@ -40,6 +40,9 @@ class Target:
         self.draws = False
         #: Runs of the reference that the last proof used.
         self.trials: dict[str, proving.Trials] = {}
+        #: The reference compiled, and inputs on which its decisions go other ways, by roles and overrides.
+        self.jitted: dict[str, Callable[[Values], Any]] = {}
+        self.found: dict[str, strengthen.Found] = {}
         #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
         self.in_place = False
         self.mutated: tuple[str, ...] = ()

@@ -1,0 +1,161 @@
+"""Runs of a parallel function on batches of other sizes than the given one.
+
+A batch size that is written down is right for batches of that size, a count in a narrow dtype for small ones,
+and code that keeps small batches on one device shows nothing of what it does with large ones.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from . import arguments, prove, strengthen
+from .arguments import Packed, Values
+from .explain import add_cause
+from .generator import repeat_draws
+from .server import Answer, Problem
+
+if TYPE_CHECKING:
+    from .proving import Trials
+
+#: Rows from which on counts in 8 and 16 bits, and in floats of those widths, go wrong.
+MANY = 4096
+#: Bytes of inputs of so many rows, above which they are left out.
+ROOM = 1 << 26
+
+Replicas = Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None]
+
+
+def check_sizes(
+    trials: "Trials",
+    make: Callable[[prove.Trial], Callable[[Values], Any]],
+    replicas: Replicas,
+    count: int,
+    lies_on: int,
+) -> tuple[list[Answer], list[str]]:
+    """Runs with one or two examples a device, and with many where that can tell; and notes.
+
+    `lies_on` is on how many devices the results of the given batch lie; those of a larger one may on more.
+    """
+    question, notes = trials.question, []
+    kind = "float64" if question.wide else "given"
+    base = arguments.batch_size(question.data[0], question.axes)
+    checks: list[Answer] = []
+    for size in (count, 2 * count):
+        if size >= base // count * count:
+            break
+        found = run_size(trials, make, replicas, count, size, kind, 0)
+        if found is None:
+            continue
+        if found.get("failure", {}).get("what") == "exception":
+            error = found["failure"]["error"]
+            notes.append(f"a batch of {size} fails on {count} devices: {error['type']}: {error['message']}")
+            continue
+        checks.append(found)
+        break
+    if checks and "failure" in checks[-1]:
+        return checks, notes
+    narrow = narrower(trials, make, base // count * count, count, kind)
+    if not narrow and lies_on > 1:
+        return checks, notes
+    times, found = -(-MANY // base), None
+    big = enlarged(question.data[0], question.axes, times)
+    if times > 1 and strengthen.size_of(big) <= ROOM:
+        trials.question = dataclasses.replace(question, large=big)
+        found = run_size(trials, make, replicas, count, MANY // count * count, kind, -1)
+    if found is not None and found.get("failure", {}).get("what") != "exception":
+        return [*checks, found], notes
+    if narrow:
+        notes.append(
+            f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"
+        )
+    return checks, notes
+
+
+def run_size(
+    trials: "Trials",
+    make: Callable[[prove.Trial], Callable[[Values], Any]],
+    replicas: Replicas,
+    count: int,
+    size: int,
+    kind: str,
+    index: int,
+) -> Answer | None:
+    """One run on `size` rows of inputs `index`; None where the reference fails, or gives no numbers."""
+    question = trials.question
+    shares = question.shares(size, count)
+    try:
+        expected, allowed = trials.at(kind, index, size, shares)
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return None
+    if not expected.finite():
+        return None
+    with prove.x64(question.precision(kind)), repeat_draws(shares):
+        found = prove.run_parallel(
+            make(expected),
+            expected,
+            question.chain,
+            allowed,
+            lambda leaves: replicas(leaves, count),
+            on_devices=False,
+        )
+        if "failure" in found:
+            add_cause(found["failure"], question, expected, count)
+    return {
+        "devices": count,
+        "precision": kind,
+        "batch": size,
+        "steps": len(expected.results),
+        "inputs": index,
+        "resized": True,
+        **found,
+    }
+
+
+def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
+    """The same rows, `times` over, in an order that makes shares unlike."""
+
+    def repeated(leaf: Any, axis: int) -> Any:
+        return np.concatenate([np.asarray(leaf)] * times, axis) if not arguments.is_key(leaf) else leaf
+
+    return arguments.map_batch(values, axes, repeated)
+
+
+def narrower(
+    trials: "Trials",
+    make: Callable[[prove.Trial], Callable[[Values], Any]],
+    size: int,
+    count: int,
+    kind: str,
+) -> str:
+    """A dtype of 8 or 16 bits in the parallel function that the reference has nowhere, or ``""``."""
+    question = trials.question
+    expected, _ = trials.at(kind, 0, size, question.shares(size, count))
+    packed = Packed(expected.values[0], question.statics)
+    found = []
+    with prove.x64(question.precision(kind)):
+        for program in (question.traceable, make(expected)):
+
+            def arrays(leaves: Sequence[Any], program: Callable[[Values], Any] = program) -> list[Any]:
+                return arguments.held_apart(program(packed.unpack(leaves)))[0]
+
+            try:
+                jaxpr = jax.make_jaxpr(arrays)(packed.leaves).jaxpr
+            except MemoryError:
+                raise
+            except BaseException:
+                return ""  # It wants numbers where it is traced, such as a drop-in that prepares its batch.
+            made = [out for equation in prove.equations(jaxpr) for out in equation.outvars]
+            kinds = {getattr(var.aval, "dtype", None) for var in (*made, *jaxpr.invars)}
+            found.append({str(k) for k in kinds if k is not None and is_narrow(k)})
+    return next(iter(sorted(found[1] - found[0])), "")
+
+
+def is_narrow(dtype: Any) -> bool:
+    """Whether numbers of a dtype count no further than a few thousand."""
+    number = jax.dtypes.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.floating)
+    return bool(number) and np.dtype(dtype).itemsize <= 2

@@ -1,0 +1,387 @@
+"""What the given inputs cannot show, and other inputs, on which decisions go every way."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import arguments, prove
+from .arguments import LeafAxes, Packed, Values, category, is_float, shape_of
+from .decisions import Decisions, Site
+from .server import Problem
+
+#: Sets of inputs made from the first one in every proof, in order.
+PERTURBED = ("generic", "wild", "back", "far", "near")
+#: Sets of inputs that are tried, and how many that show something new are kept.
+TRIED, KEPT = 64, 12
+#: The same for inputs of more than `LARGE` bytes.
+TRIED_LARGE, LARGE = 16, 1 << 22
+#: Sets that are kept for each way a decision takes on none of the others: one may show it by accident right.
+EACH = 2
+#: What one kind of leaf is changed to: the leaf and its batch axis (None where it has none) to another.
+Change = Callable[[Any, "int | None"], Any]
+SCALES = (1e-8, 1e-4, 1e4, 1e8)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search for other ways of a function's decisions came to."""
+
+    inputs: tuple[Values, ...] = ()
+    #: ``file:line`` of decisions that went the same way on all inputs.
+    stuck: tuple[str, ...] = ()
+
+
+def perturbed(
+    values: Values, axes: LeafAxes, statics: Sequence[str], settled: Sequence[str], form: str, seed: int
+) -> Values:
+    """`values` in one of the forms of `PERTURBED`; `statics` keep everything, `settled` their numbers."""
+    # Labels: as many low ones as high ones, but for one form.
+    skew = -0.4 if form == "back" else 0.0
+    out = arguments.perturb(values, axes, statics, seed, wild=form in ("wild", "back", "far"), skew=skew)
+    if form == "back":
+        out = mirrored(out, axes)
+    if form == "near":
+        out = arguments.shrink(out, axes)
+    if form == "far":
+        out = arguments.exaggerate(out, axes, settled)
+    return arguments.vary_numbers(out, settled, seed)
+
+
+def find(
+    programs: Sequence[Callable[[Values], Any]],
+    reference: Callable[[Values], Any],
+    data: Sequence[Values],
+    axes: LeafAxes,
+    statics: Sequence[str],
+    *,
+    wide: bool,
+    counts: Sequence[int],
+    settled: Sequence[str],
+    seed: int,
+) -> Found:
+    """Inputs on which the decisions of `programs` go in ways that they do not on those of every proof.
+
+    Args:
+        programs: functions of the same values; one that cannot be traced is left out.
+        reference: the compiled reference, whose results must be numbers where they are on the first inputs.
+        data: the inputs given.
+        axes: batch axes of their leaves.
+        statics: arguments that are compile-time constants.
+        wide: whether to run in float64.
+        counts: device counts; the batch is cut for the first it is large enough for.
+        settled: arguments whose numbers are not changed.
+        seed: of all random choices.
+    """
+    base = arguments.batch_size(data[0], axes)
+    size = next((base // count * count for count in counts if base >= count), base)
+
+    def prepared(values: Values) -> Values:
+        values = arguments.cut(values, axes, size)
+        return arguments.to_float64(values) if wide else values
+
+    known = [
+        *data,
+        *(perturbed(data[0], axes, statics, settled, f, seed + i) for i, f in enumerate(PERTURBED)),
+    ]
+    packed = Packed(prepared(data[0]), statics)
+    traced: list[Decisions] = []
+    for program in programs:
+        try:
+            traced.append(
+                Decisions(
+                    lambda leaves, program=program: arguments.held_apart(program(packed.unpack(leaves)))[0],  # type: ignore[misc]
+                    packed.leaves,
+                )
+            )
+        except MemoryError:
+            raise
+        except BaseException:
+            continue
+    sites = [site for each in traced for site in each.sites]
+    if not sites:
+        return Found()
+    was_finite: list[bool] = []
+
+    def reached(values: Values) -> np.ndarray:
+        try:
+            leaves = Packed(prepared(values), statics).leaves
+            return np.concatenate([each(leaves) for each in traced])
+        except (MemoryError, Problem):
+            raise
+        except BaseException:
+            return np.zeros(sum(site.ways for site in sites), bool)
+
+    def finite(values: Values) -> bool:
+        try:
+            return prove.finite(reference(prepared(values)))
+        except (MemoryError, Problem):
+            raise
+        except BaseException:
+            return False
+
+    def sound(values: Values) -> bool:
+        if not was_finite:
+            was_finite.append(finite(data[0]))
+        return not was_finite[0] or finite(values)
+
+    numbers = list(dict.fromkeys(number for each in traced for number in each.numbers))
+    tame = any(site.name == "while" for site in sites)
+    first = known[len(data)]
+    kept, taken = search(first, axes, settled, numbers, reached, sound, known, seed, tame=tame)
+    return Found(tuple(kept), stuck(sites, taken))
+
+
+def stuck(sites: Sequence[Site], taken: np.ndarray) -> tuple[str, ...]:
+    """Where the decisions are that did not go every way."""
+    ends = np.cumsum([site.ways for site in sites])
+    went = [bool(taken[end - site.ways : end].all()) for site, end in zip(sites, ends, strict=True)]
+    return tuple(
+        sorted(
+            {site.where for site, all_ways in zip(sites, went, strict=True) if site.where and not all_ways}
+        )
+    )
+
+
+def kind_of(leaf: Any, axis: int | None) -> str:
+    """``"rows"``, ``"state"``, ``"labels"``, ``"masks"``, ``"counters"``; ``""`` for what is not changed."""
+    form = category(leaf)
+    if form == "float" or is_float(leaf):
+        return "state" if axis is None else "rows"
+    if form == "int" or (form == "array" and leaf.dtype.kind in "iu" and not leaf.ndim):
+        return "counters"
+    if form == "array" and axis is not None:
+        return {"b": "masks", "i": "labels", "u": "labels"}.get(leaf.dtype.kind, "")
+    return ""
+
+
+def changed(values: Values, axes: LeafAxes, settled: Sequence[str], changes: Mapping[str, Change]) -> Values:
+    """`values` with every leaf of a kind in `changes` changed, in its own dtype."""
+    out = dict(values)
+    for name, value in values.items():
+        if name in settled:
+            continue
+        leaves, tree = jax.tree.flatten(value)
+        fixed = arguments.constants(value)
+        for index, leaf in enumerate(leaves):
+            axis = axes.get(name, {}).get(index)
+            change = changes.get(kind_of(leaf, axis))
+            if change is not None and index not in fixed:
+                leaves[index] = like(change(leaf, axis), leaf)
+        out[name] = jax.tree.unflatten(tree, leaves)
+    return out
+
+
+def like(new: Any, old: Any) -> Any:
+    """`new` as the kind of leaf that `old` is; `old` where it does not fit in."""
+    if not hasattr(old, "dtype"):
+        return type(old)(new)
+    with np.errstate(all="ignore"):
+        if old.dtype.kind in "iu":
+            bounds = np.iinfo(old.dtype)
+            if np.min(new) < bounds.min or np.max(new) > bounds.max:
+                return old
+        return np.asarray(new).astype(old.dtype)
+
+
+def along(numbers: np.ndarray, leaf: Any, axis: int) -> np.ndarray:
+    """One number a row, shaped to go with a leaf."""
+    return numbers.reshape([-1] + [1] * (leaf.ndim - 1 - axis))
+
+
+def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool) -> dict[str, list[Change]]:
+    """Ways to change each kind of leaf; `numbers` are those the program compares with.
+
+    Only `tame` ones for a program with a loop that ends when its numbers say so: it must end.
+    """
+
+    def scaled(factor: float) -> Change:
+        return lambda leaf, axis: leaf * factor
+
+    def spread(leaf: Any, axis: int | None) -> Any:
+        assert axis is not None
+        return leaf * along(random.permutation(np.logspace(-4, 6, leaf.shape[axis])), leaf, axis)
+
+    def peaks(leaf: Any, axis: int | None) -> Any:
+        assert axis is not None
+        return leaf * along(np.where(random.random(leaf.shape[axis]) < 0.15, 1e8, 1.0), leaf, axis)
+
+    def holes(filling: float, first: float, last: float) -> Change:
+        # Some shards have many of them and some none.
+        def change(leaf: Any, axis: int | None) -> Any:
+            assert axis is not None
+            share = along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
+            return np.where(random.random(leaf.shape) < share, filling, leaf)
+
+        return change
+
+    def around(number: float) -> Change:
+        return lambda leaf, axis: number * (1.0 + 0.3 * random.uniform(-1.0, 1.0, np.shape(leaf)))
+
+    def counted(number: int) -> Change:
+        return lambda leaf, axis: number
+
+    def labelled(number: int) -> Change:
+        def change(leaf: Any, axis: int | None) -> Any:
+            assert axis is not None
+            share = along(np.linspace(0.0, 0.7, leaf.shape[axis]), leaf, axis)
+            return np.where(random.random(leaf.shape) < share, number, leaf)
+
+        return change
+
+    def shuffled(leaf: Any, axis: int | None) -> Any:
+        low, high = min(int(np.min(leaf, initial=0)), 0), max(int(np.max(leaf, initial=1)), 1)
+        return random.integers(low, high + 1, leaf.shape)
+
+    def masked(first: float, last: float) -> Change:
+        def change(leaf: Any, axis: int | None) -> Any:
+            assert axis is not None
+            return random.random(leaf.shape) < along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
+
+        return change
+
+    scales = [scaled(factor) for factor in SCALES if not tame or factor < 1e5]
+    infinite = [] if tame else [holes(np.inf, 0.7, -0.5), holes(np.inf, -0.5, 0.7)]
+    written = [number for number in numbers if number]
+    whole = [int(n) for n in numbers if n == int(n) and not (tame and abs(n) > 1000)]
+    negative: Change = lambda leaf, axis: -leaf  # noqa: E731
+    rounded: Change = lambda leaf, axis: np.round(np.asarray(leaf, np.float64))  # noqa: E731
+    return {
+        "rows": [
+            *scales,
+            negative,
+            *([] if tame else [spread, peaks]),
+            holes(np.nan, 0.7, -0.5),
+            holes(np.nan, -0.5, 0.7),
+            *infinite,
+            rounded,
+            *map(around, written),
+        ],
+        "state": [*scales, negative, *map(around, written)],
+        "counters": [
+            *(counted(number + off) for number in whole for off in (0, -1, 1)),
+            *(counted(number) for number in (1, 2, 3, 5, 10, 100, *([] if tame else [10**6]))),
+            *(counted(int(number)) for number in random.integers(0, 20, 4)),
+        ],
+        "labels": [shuffled, *map(labelled, whole)],
+        "masks": [masked(1.0, 0.0), masked(0.5, 0.5), masked(0.0, 0.2)],
+    }
+
+
+def candidates(
+    values: Values,
+    axes: LeafAxes,
+    settled: Sequence[str],
+    numbers: Sequence[float],
+    seed: int,
+    *,
+    tame: bool,
+) -> Iterator[Values]:
+    """Other inputs of the same form: first each kind of leaf changed alone, then all of them at random."""
+    random = np.random.default_rng(seed)
+    known = changes(numbers, random, tame=tame)
+    kinds = {
+        kind_of(leaf, axes.get(name, {}).get(index))
+        for name, value in values.items()
+        if name not in settled
+        for index, leaf in enumerate(jax.tree.leaves(value))
+    }
+    present = [kind for kind in known if kind in kinds]
+    longest = max((len(known[kind]) for kind in present), default=0)
+    # In turns, so that a long list of one kind leaves room for the others.
+    for turn in range(longest):
+        for kind in present:
+            if turn < len(known[kind]):
+                yield changed(values, axes, settled, {kind: known[kind][turn]})
+    while present:
+        chosen = {kind: known[kind][random.integers(len(known[kind]))] for kind in present}
+        yield changed(values, axes, settled, chosen)
+
+
+def search(
+    values: Values,
+    axes: LeafAxes,
+    settled: Sequence[str],
+    numbers: Sequence[float],
+    reached: Callable[[Values], np.ndarray],
+    sound: Callable[[Values], bool],
+    known: Sequence[Values],
+    seed: int,
+    *,
+    tame: bool,
+) -> tuple[list[Values], np.ndarray]:
+    """Inputs on which decisions go in ways that they do not on those `known`; and all ways taken.
+
+    Args:
+        values: what the others are made from.
+        axes: batch axes of their leaves.
+        settled: arguments that are not changed.
+        numbers: those that decisions compare with.
+        reached: the ways taken on some inputs.
+        sound: whether inputs that show something new may be used.
+        known: inputs that are used anyway.
+        seed: of the random choices.
+        tame: whether numbers must stay near those given.
+    """
+    taken = EACH * np.any([reached(each) for each in known], axis=0).astype(int)
+    kept: list[Values] = []
+    tried = TRIED if size_of(values) <= LARGE else TRIED_LARGE
+    for number, candidate in enumerate(candidates(values, axes, settled, numbers, seed, tame=tame)):
+        if (taken >= EACH).all() or number >= tried or len(kept) >= KEPT:
+            break
+        ways = reached(candidate)
+        if (ways & (taken < EACH)).any() and sound(candidate):
+            kept.append(candidate)
+            taken += ways
+    return kept, taken > 0
+
+
+def size_of(values: Values) -> int:
+    """Bytes of all arrays."""
+    return sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(values) if category(leaf) == "array")
+
+
+def mirrored(values: Values, axes: LeafAxes) -> Values:
+    """The same rows in the opposite order."""
+
+    def back(leaf: Any, axis: int) -> Any:
+        return arguments.take(leaf, axis, np.arange(shape_of(leaf)[axis])[::-1])
+
+    return arguments.map_batch(values, axes, back)
+
+
+def weaknesses(values: Values, axes: LeafAxes, counts: Sequence[int]) -> list[str]:
+    """What the given inputs could not show by themselves, in words; `counts` are the device counts."""
+    found: dict[str, None] = {}
+    size = arguments.batch_size(values, axes)
+    same = bool(counts) and size > 0
+    for name, by_leaf in axes.items():
+        paths, leaves = arguments.leaf_paths(values[name]), jax.tree.leaves(values[name])
+        for index, axis in by_leaf.items():
+            leaf, path = leaves[index], f"`{name}{paths[index]}`"
+            if category(leaf) != "array":
+                same = False
+                continue
+            rows = np.moveaxis(np.asarray(leaf), axis, 0)
+            flat = rows.reshape(size, -1)
+            if rows.dtype.kind == "b" and flat.all():
+                found[f"{path} is True throughout"] = None
+            elif rows.dtype.kind == "b" and not flat.any():
+                found[f"{path} is False throughout"] = None
+            elif rows.size > 1 and (flat == flat.ravel()[0]).all():
+                found[f"{path} is {flat.ravel()[0]} throughout"] = None
+            same = same and all(equal_shares(rows, size, count) for count in counts if size >= count)
+    if same:
+        found["every device gets the same data"] = None
+    if size in counts:
+        found[f"the batch is {size}, one example a device on {size} devices"] = None
+    return list(found)
+
+
+def equal_shares(rows: np.ndarray, size: int, count: int) -> bool:
+    """Whether `count` devices all get the same rows."""
+    each = size // count
+    parts = rows[: each * count].reshape(count, each, -1)
+    return count > 1 and bool((parts == parts[:1]).all())

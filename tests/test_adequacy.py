@@ -1,0 +1,191 @@
+"""Inputs that could not tell right from wrong are found out, and others are made that can."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jax_pmap.worker import strengthen
+from jax_pmap.worker.decisions import Decisions
+
+pytest_plugins = ["project"]
+
+if TYPE_CHECKING:
+    from project import Project
+
+
+def ways(program, *leaves):
+    """For each decision, the ways it takes."""
+    found = Decisions(lambda leaves: program(*leaves), leaves)
+    taken = iter(found(leaves).tolist())
+    return [(site.name, [next(taken) for _ in range(site.ways)]) for site in found.sites]
+
+
+def test_decisions_inside_loops_branches_and_compiled_functions_are_seen():
+    def program(x, step):
+        total, _ = lax.scan(lambda c, row: (c + jnp.maximum(row, 2.0), None), 0.0, x)
+        total = lax.cond(step > 3, lambda t: jnp.abs(t), lambda t: t * 2, total)
+        rounds = lax.while_loop(lambda s: s > 1e6, lambda s: s / 2, total)
+        return jax.jit(jnp.sign)(rounds)
+
+    low, high = (dict(ways(program, jnp.full(4, fill), step)) for fill, step in ((1.0, 0), (1e7, 9)))
+    assert low["max"] == [False, True]
+    assert high["max"] == [True, False]
+    assert low["cond"] == [True, False]
+    assert high["cond"] == [False, True]
+    assert low["abs"] == [False, False]
+    assert high["abs"] == [True, False]
+    assert low["while"] == [False, True]
+    assert high["while"] == [True, False]
+    assert low["sign"] == high["sign"] == [True, False]
+
+
+THRESHOLDS = [
+    lambda x, step, label: jnp.where(jnp.sum(x**2) > 1e9, 0.0, jnp.mean(x)),
+    lambda x, step, label: jnp.where(jnp.mean(x**2) < 1e-9, 0.0, jnp.mean(x)),
+    lambda x, step, label: jnp.nanmean(x),
+    lambda x, step, label: jnp.where(step % 50 == 7, 2.0, 1.0) * jnp.mean(x),
+    lambda x, step, label: jnp.sum(x * (label != -100)),
+    lambda x, step, label: jnp.round(jnp.mean(x) * 1e-3),
+    lambda x, step, label: jnp.mean(jnp.abs(x)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(THRESHOLDS)))
+def test_inputs_are_found_on_which_decisions_go_the_other_way(number: int):
+    function = THRESHOLDS[number]
+    random = np.random.default_rng(0)
+    values = {
+        "x": random.uniform(0.5, 1.0, 24).astype(np.float32),
+        "step": np.int32(0),
+        "label": random.integers(0, 5, 24),
+    }
+    found = strengthen.find(
+        [lambda v: function(**v)],
+        lambda v: function(**v),
+        [values],
+        {"x": {0: 0}, "label": {0: 0}},
+        (),
+        wide=False,
+        counts=(8,),
+        settled=(),
+        seed=1,
+    )
+    assert found.stuck == ()
+    assert found.inputs
+    assert all(np.isfinite(function(**inputs)).all() for inputs in found.inputs)
+
+
+def test_what_the_given_inputs_cannot_show_is_named():
+    values = {
+        "x": np.tile(np.arange(3.0), 8),
+        "mask": np.ones(24, bool),
+        "w": np.zeros(3),
+    }
+    words = strengthen.weaknesses(values, {"x": {0: 0}, "mask": {0: 0}}, (2, 4, 8))
+    assert words == ["`mask` is True throughout", "every device gets the same data"]
+    words = strengthen.weaknesses({"x": np.arange(8.0)}, {"x": {0: 0}}, (2, 4, 8))
+    assert words == ["the batch is 8, one example a device on 8 devices"]
+
+
+PAIRS = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    mapped = functools.partial(jax.pmap, axis_name="d", out_axes=None)
+
+
+    def clipped(w, x):
+        g = jnp.mean(x * w, 0)
+        return w - 0.1 * g * jnp.minimum(1.0, 1e5 / jnp.sqrt(jnp.sum(g**2)))
+
+
+    @functools.partial(mapped, in_axes=(None, 0))
+    def p_clipped(w, x):
+        g = jnp.mean(x * w, 0)
+        return w - 0.1 * jax.lax.pmean(g * jnp.minimum(1.0, 1e5 / jnp.sqrt(jnp.sum(g**2))), "d")
+
+
+    def mean(w, x):
+        return jnp.sum(x * w) / x.shape[0]
+
+
+    @functools.partial(mapped, in_axes=(None, 0))
+    def p_mean(w, x):
+        return jax.lax.psum(jnp.sum(x * w), "d") / 24
+
+
+    def count(x):
+        return jnp.sum(x > 0)
+
+
+    @functools.partial(mapped, in_axes=0)
+    def p_count(x):
+        return jax.lax.psum(jnp.sum(x > 0).astype(jnp.bfloat16), "d").astype(int)
+
+
+    def masked(x, mask):
+        return jnp.sum(x * mask) / jnp.sum(mask)
+
+
+    @functools.partial(mapped, in_axes=0)
+    def p_masked(x, mask):
+        total, number = jax.lax.psum((jnp.sum(x * mask), jnp.sum(mask)), "d")
+        return total / number
+
+
+    def peaks(x):
+        return jnp.mean(x) + jnp.sum(jnp.where(x > 1e6, x, 0.0))
+
+
+    def weights(seed=0):
+        random = np.random.default_rng(seed)
+        return random.normal(size=3), random.normal(size=(24, 3))
+
+
+    def rows(seed=0):
+        return (np.random.default_rng(seed).normal(size=24),)
+
+
+    def marked(seed=0):
+        return *rows(seed), np.ones(24, bool)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "says"),
+    [
+        ("clipped", "weights", "mean of what each device has by itself"),
+        ("mean", "weights", "with a batch of 2"),
+        ("count", "rows", "with a batch of 4096"),
+    ],
+)
+def test_faults_that_the_given_inputs_do_not_show(project: Project, name: str, inputs: str, says: str):
+    project.write("pairs.py", PAIRS)
+    words = ("verify", f"pairs.py::p_{name}", "--against", f"pairs.py::{name}", "--devices", "2")
+    project.refused("JP045", *words, "--inputs", f"pairs.py::{inputs}", says=(says,), exit_code=1)
+
+
+def test_a_mask_of_ones_is_named_and_made_another(project: Project):
+    project.write("pairs.py", PAIRS)
+    words = ("--against", "pairs.py::masked", "--inputs", "pairs.py::marked", "--devices", "2")
+    result = project.run("verify", "pairs.py::p_masked", *words)
+    assert result.exit_code == 0, result.stderr
+    assert "(`mask` is True throughout): the proof also ran on" in result.words
+
+
+def test_a_sum_that_the_given_inputs_leave_at_zero_is_synchronised(project: Project):
+    project.write("pairs.py", PAIRS)
+    words = ("--inputs", "pairs.py::rows", "--output-format", "json")
+    result = project.run("gen", "pairs.py::peaks", *words)
+    assert result.exit_code == 0, result.stderr
+    assert [sync["op"] for sync in json.loads(result.stdout)["plan"]["syncs"]] == ["pmean", "psum"]
