@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from jax_pmap.emit.bound import emitted_name
-from jax_pmap.model import Check, Evidence, Plan, Refusal, RefusalError, Role, Say, Span, refused
+from jax_pmap.model import (
+    Check,
+    Collective,
+    Evidence,
+    Plan,
+    Refusal,
+    RefusalError,
+    Role,
+    Say,
+    Span,
+    refused,
+)
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.reading.target import Target
@@ -57,7 +68,8 @@ def prove(
     notes: dict[str, None] = {}
     lost: list[set[str]] = []
     compared = 0
-    folded = ran_uneven = False
+    folded = ran_uneven = copies = False
+    compiled: tuple[Collective, ...] | None = None
     for variant in observed.variants:
         say(f"proving on {', '.join(map(str, counts))} devices")
         answer = session.ask(
@@ -91,6 +103,10 @@ def prove(
             if "failure" in check:
                 raise RefusalError(failure(check, target.facts.span))
             ran_uneven |= bool(check.get("uneven"))
+            copies |= check.get("replicas", False)
+            if check.get("collectives") is not None:
+                compiled = read_collectives(check["collectives"])
+                notes |= dict.fromkeys(unplanned(check["collectives"], plan, global_view))
             lost.append(set(check["noise"]))
             compared += check["compared"]
             checks.append(check_of(check))
@@ -119,9 +135,10 @@ def prove(
         checks=tuple(checks),
         jax_version=session.versions["jax"],
         python_version=session.versions["python"],
-        replicas_identical=True,
+        replicas_identical=copies,
         notes=tuple(notes),
         equal_draws=folded,
+        collectives=compiled,
     )
 
 
@@ -177,6 +194,33 @@ def rounding_alone(paths: Sequence[str]) -> str:
         f"nothing to compare in output {some}{more}: rounding alone, on one device too, as where a gradient "
         "cancels to zero"
     )
+
+
+def read_collectives(rows: list[Answer]) -> tuple[Collective, ...]:
+    """What the worker read in a compiled program."""
+    return tuple(Collective(row["kind"], row["count"], row["bytes"]) for row in rows)
+
+
+def unplanned(rows: list[Answer], plan: Plan, global_view: bool) -> Iterator[str]:
+    """Communication in the compiled program that the plan does not ask for.
+
+    XLA joins collectives, drops those nothing depends on and keeps one of equal ones: fewer bytes than were
+    planned are no news.
+    """
+    gathers = any(sync.op == "all_gather" for sync in plan.syncs)
+    # The gradient of a gather sums and scatters.
+    expected = {"all-reduce", *(("all-gather", "reduce-scatter") if gathers else ())}
+    for row in rows:
+        size = f"{row['bytes']} bytes"
+        if global_view and row["batch"] and row["kind"] == "all-gather":
+            yield f"the compiler gathers the batch: {size} on every device"
+        elif not global_view and row["kind"] not in expected:
+            yield f"the compiled code has {row['count']} {row['kind']} ({size}) that the plan has not"
+    planned = sum(sync.bytes for sync in plan.syncs if sync.op not in ("all_gather", "fold_in"))
+    reduced = sum(row["bytes"] for row in rows if row["kind"] == "all-reduce")
+    # A sync in a loop or in a function called twice stands there more than once.
+    if planned and reduced > 2 * planned and not global_view:
+        yield f"the compiled code reduces {reduced} bytes, and the plan has {planned}"
 
 
 def adequacy(answer: Answer, root: Path) -> Iterator[str]:

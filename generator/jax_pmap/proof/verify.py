@@ -36,7 +36,15 @@ from jax_pmap.planning.plan import chain
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, reference_runs
 from jax_pmap.proof.causes import likeliest_cause, output_name
-from jax_pmap.proof.prove import COUNTS, STEPS, adequacy, check_of, not_tried, steps_into
+from jax_pmap.proof.prove import (
+    COUNTS,
+    STEPS,
+    adequacy,
+    check_of,
+    not_tried,
+    read_collectives,
+    steps_into,
+)
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Answer, Session, WorkerProblem, error_details, error_span, first_line
 
@@ -343,9 +351,17 @@ class _Verification:
                 checks=tuple(check_of(check) for run in able for check in run.checks),
                 jax_version=self.runs[-1].session.versions["jax"],
                 python_version=self.runs[-1].session.versions["python"],
-                replicas_identical=True,
+                replicas_identical=any(check.get("replicas") for run in able for check in run.checks),
                 notes=tuple(self._notes(layout, able, loaded)),
                 equal_draws=any(run.equal_draws for run in able),
+                collectives=next(
+                    (
+                        read_collectives(check["collectives"])
+                        for check in able[-1].checks
+                        if check.get("collectives") is not None
+                    ),
+                    None,
+                ),
             ),
             assumed_inputs=loaded.assumed,
         )

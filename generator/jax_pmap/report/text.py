@@ -105,7 +105,11 @@ def evidence_parts(evidence: Evidence) -> list[str]:
         parts.append(f"{name} error {worst.error:.2g} (bound {worst.tolerance:.2g})")
     if evidence.equal_draws:
         parts.append("equal for equal draws: numbers drawn for examples are others than on one device")
-    parts.append("replicas bit-identical" if evidence.replicas_identical else "replicas DIFFER")
+    if evidence.collectives:
+        shown = (f"{row.count} {row.kind} ({human_bytes(row.bytes)})" for row in evidence.collectives)
+        parts.append(f"compiled to {' + '.join(shown)}")
+    if evidence.replicas_identical:
+        parts.append("replicas bit-identical")
     parts.append(f"jax {evidence.jax_version}")
     return parts
 

@@ -314,12 +314,13 @@ def run_parallel(
     go into the next call as they are, as in a training loop; else through the host, which saves a
     compilation, since jax compiles anew for placed arguments.
 
-    Returns ``{"error", "tolerance"}`` of the leaf that came closest to its bound, both
-    relative to its largest element, or in ``"failure"`` the first difference found (of a value, with
-    the two arrays under ``"values"``). Under ``"noise"`` are the paths of leaves that are rounding alone
-    in every step: their bound is as large as they are; ``"compared"`` counts the others.
+    Returns ``{"error", "tolerance", "replicas"}``: of the leaf that came closest to its bound, both
+    relative to its largest element, and whether copies on several devices were compared; or in
+    ``"failure"`` the first difference found (of a value, with the two arrays under ``"values"``). Under
+    ``"noise"`` are the paths of leaves that are rounding alone in every step: their bound is as large as
+    they are; ``"compared"`` counts the others.
     """
-    worst, closest = (0.0, 0.0), -1.0
+    worst, closest, copies = (0.0, 0.0), -1.0, False
     compared: set[str] = set()
     noise: dict[str, None] = {}
     values = trial.values[0]
@@ -368,9 +369,24 @@ def run_parallel(
         differ = replicas(leaves)
         if differ:
             return {"failure": {**differ, "step": step}}
+        copies = copies or any(is_copied(leaf) for _, leaf in leaves) or getattr(call, "copies", False)
         values = feed(values, got if on_devices else to_host(got), chain)
     lost = [path for path in noise if path not in compared]
-    return {"error": worst[0], "tolerance": worst[1], "noise": lost, "compared": len(compared)}
+    lost = [path for path in noise if path not in compared]
+    return {
+        "error": worst[0],
+        "tolerance": worst[1],
+        "replicas": copies,
+        "noise": lost,
+        "compared": len(compared),
+    }
+
+
+def is_copied(leaf: Any) -> bool:
+    """Whether an array lies on several devices, whole on each."""
+    if not isinstance(leaf, jax.Array):
+        return False
+    return len(leaf.sharding.device_set) > 1 and bool(leaf.sharding.is_fully_replicated)
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

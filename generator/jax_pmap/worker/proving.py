@@ -12,6 +12,7 @@ import jax
 
 from . import arguments, load, noise, prove, strengthen
 from .arguments import LeafAxes, Values
+from .compiled import collectives, executables
 from .donation import check_donation
 from .explain import add_cause
 from .generator import Shares, rekeyed, repeat_draws
@@ -25,8 +26,6 @@ from .uneven import check_uneven
 SEED = 20260
 #: Runs on inputs changed by a rounding, where floats are narrow or nothing else measures what rounding does.
 JITTERS = 4
-#: How many roundings the inputs are changed by where floats are wide.
-AMOUNT = 64.0
 Bounds = list[list[float]]
 #: Whether a result that is reshaped stays on its devices; before 0.8, what pmap returned did not.
 PLACED = jax.__version_info__ >= (0, 8)
@@ -160,11 +159,12 @@ class Trials:
             allowed = prove.bounds(trial, measure, given, own)
             if not narrow:
                 return trial, allowed
-        amount = eps if narrow else AMOUNT * eps
-        others = [arguments.jitter(values, question.statics, amount, SEED + i) for i in range(JITTERS)]
+        # In the precision of the run: float32 would round so small a change away.
+        exact = arguments.to_float64(values) if kind == "float64" else values
+        others = [arguments.jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
         jittered = [self._run(kind, index, other) for other in others if other is not None]
         if not compared:
-            allowed = prove.jittered_bounds(trial, jittered, amount, own)
+            allowed = prove.jittered_bounds(trial, jittered, eps, own)
         return trial, prove.tightened(allowed, trial, jittered, own) if narrow and jittered else allowed
 
     def search(self, programs: Sequence[Callable[[Values], Any]], counts: Sequence[int]) -> strengthen.Found:
@@ -291,14 +291,17 @@ def check_count(
     """The runs on one device count, in order, up to the first that fails.
 
     `make` returns the parallel function, called with values as the reference is, for one run of
-    that; `replicas` finds an output that differs between devices.
+    that; `replicas` finds an output that differs between devices. With `with_given`, the first run in
+    the user's own dtypes has under ``"collectives"`` what XLA made of the function; see `compiled`.
     """
     question, checks = trials.question, []
     shares = question.shares(size, count)
+    looked = not with_given
     for kind, index in question.plans(with_given):
         expected, allowed = trials.at(kind, index, size, shares)
         if trials.left_domain(index, size, shares):
             continue
+        before = executables() if kind == "given" and not looked else []
         with prove.x64(question.precision(kind)), repeat_draws(shares):
             found = prove.run_parallel(
                 make(expected),
@@ -310,6 +313,8 @@ def check_count(
             )
             if "failure" in found:
                 add_cause(found["failure"], question, expected, count)
+            elif kind == "given" and not looked:
+                looked, found["collectives"] = True, collectives(before, size)
         checks.append(
             {
                 "devices": count,
