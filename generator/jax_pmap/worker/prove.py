@@ -268,17 +268,6 @@ def tightened(
     ]
 
 
-def widened(allowed: Sequence[Sequence[float]], trial: Trial, jittered: Sequence[Trial]) -> list[list[float]]:
-    """`allowed` where it rests on `ASSUMED`, with what `jittered` runs show of outputs that round worse.
-
-    Such as one that is zero but for rounding, the gradient of a bias in front of a normalisation.
-    """
-    return [
-        [max(bound, SLACK * moved) for bound, (moved, _) in zip(row, moves, strict=True)]
-        for row, moves in zip(allowed, moved_by(trial, jittered), strict=True)
-    ]
-
-
 def moved_by(trial: Trial, jittered: Sequence[Trial]) -> list[list[tuple[float, float]]]:
     """How far a jitter moves each output of each step at most, and the size of that output."""
     out = []
@@ -371,7 +360,6 @@ def run_parallel(
             return {"failure": {**differ, "step": step}}
         copies = copies or any(is_copied(leaf) for _, leaf in leaves) or getattr(call, "copies", False)
         values = feed(values, got if on_devices else to_host(got), chain)
-    lost = [path for path in noise if path not in compared]
     lost = [path for path in noise if path not in compared]
     return {
         "error": worst[0],
