@@ -154,12 +154,14 @@ def test_rounding_is_measured_where_numbers_are_drawn() -> None:
     """A gradient that cancels may move by what rounding leaves of it; bfloat16 gives no leave to the rest."""
     zero, value = 1e-17 * np.array([1.0, -2.0]), np.array([1.0, 3.0])
     trial = SimpleNamespace(results=[[zero, value]])
-    near = SimpleNamespace(results=[[zero + 1e-17, value * (1 + 2**-8)]])
-    assumed = [[1e-30, 8 * 3.0]]
-    widened = prove.widened(assumed, trial, [near])
-    assert 1e-16 < widened[0][0] < 1e-15 and widened[0][1] == assumed[0][1]
-    narrow = prove.tightened(widened, trial, [near], prove.Rounding(2**-8))
-    assert narrow[0][0] < 1e-15 and narrow[0][1] < 0.2
+
+    def bounds(moved: list[np.ndarray], eps: float) -> list[float]:
+        near, own = [SimpleNamespace(results=[moved])], prove.Rounding(eps)
+        allowed = prove.jittered_bounds(trial, near, eps, own)
+        return prove.tightened(allowed, trial, near, own)[0]
+
+    assert 1e-17 < bounds([zero + 1e-17, value], 2**-52)[0] < 1e-15
+    assert bounds([zero + 1e-17, value * (1 + 2**-8)], 2**-8)[1] < 0.2
 
 
 def test_what_cancels_is_compared_by_the_size_of_its_rounding() -> None:
