@@ -41,7 +41,7 @@ lint: $(STAMP)  ## ruff and mypy, as CI runs them
 	$(BIN)/mypy --strict
 
 test: lint  ## lint, then the whole test suite
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2
 
 format: $(STAMP)  ## let ruff lay out and fix the sources
 	$(BIN)/ruff check --fix .
