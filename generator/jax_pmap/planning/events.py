@@ -85,8 +85,8 @@ class Rescue:
     """Ways to let an expression run that fails on shares beside gathered values."""
 
     point: int
-    #: Sets of operands still to be gathered.
-    sets: list[list[Expression]]
+    #: Sets of operands still to be gathered, each operand with the axis it is a share along.
+    sets: list[list[tuple[Expression, int]]]
     #: Syncs of the set that is tried.
     added: list[Sync] = field(default_factory=list)
 

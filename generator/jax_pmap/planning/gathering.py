@@ -7,9 +7,8 @@ of several operands one alone is gathered if the result is then a share itself.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.places import Expression, Statement, inside, place
@@ -43,25 +42,23 @@ class Gathering:
             ]
             if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
                 continue  # Every device would draw the same numbers.
-            operands = self._sharded_below(culprit, events)
+            operands = self._shares_below(culprit, events, sharded)
             tried = state.attempts.tried.setdefault(culprit.point, 0)
-            if self.own_shares and tried < len(operands) > 1:
+            alone = self.own_shares and tried < len(operands) > 1
+            if alone:
                 if state.attempts.trial is not None:
                     continue
                 operands = operands[tried : tried + 1]
                 state.attempts.tried[culprit.point] += 1
-            for operand in operands:
-                event = events[operand.point]
-                axis = int(event.leaves[0]["kind"].partition(" ")[2])
+            for operand, axis in operands:
                 taken = next((s for s in state.syncs if s.op == OWN_SHARE and s.span == operand.span), None)
                 if taken is not None:
                     state.take_back(taken)
                     added = True
                     continue
-                sync = self.observer.sync("all_gather", operand.text, "wrap", operand.span, event)
-                sync = dataclasses.replace(sync, axis=axis)
+                sync = self.observer.gathered(operand, events[operand.point], axis)
                 added |= state.add(sync, operand.point)
-                if len(operands) < len(self._sharded_below(culprit, events)):
+                if alone:
                     state.attempts.trial = sync, culprit.point
         return added
 
@@ -108,7 +105,7 @@ class Gathering:
         if failing is None:
             return False
         if state.attempts.rescue is None or state.attempts.rescue.point != failing.point:
-            operands = self._shares_below(failing, first)
+            operands = self._shares_below(failing, first, share_shaped)
             sets = [[each] for each in operands] + ([operands] if len(operands) > 1 else [])
             state.attempts.rescue = Rescue(failing.point, sets)
         for sync in state.attempts.rescue.added:
@@ -117,33 +114,18 @@ class Gathering:
         state.attempts.rescue.added.clear()
         if not state.attempts.rescue.sets:
             return False
-        for operand in state.attempts.rescue.sets.pop(0):
-            event = first[operand.point]
-            sync = self.observer.sync("all_gather", operand.text, "wrap", operand.span, event)
-            sync = dataclasses.replace(sync, axis=event.leaves[0]["split"])
+        for operand, axis in state.attempts.rescue.sets.pop(0):
+            sync = self.observer.gathered(operand, first[operand.point], axis)
             if state.add(sync, operand.point):
                 state.attempts.rescue.added.append(sync)
         return True
 
-    def _shares_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
-        """As `_sharded_below`, by the shapes that values have where the function fails."""
-        out = []
-        for child in self.observer.children.get(expression.point, []):
-            event = events.get(child.point)
-            share = event is not None and [leaf.get("split") is not None for leaf in event.leaves] == [True]
-            inner = self._shares_below(child, events)
-            if share and not (inner and LAYOUT.search(child.text)):
-                out.append(child)
-            else:
-                out += inner
-        return out
-
     def await_share(self, state: State, culprit: Expression, events: Mapping[int, Event]) -> None:
         """Note that an expression that is being made whole has the shape of a share without that."""
-        leaves = events[culprit.point].leaves
-        if not self.own_shares or len(leaves) != 1 or leaves[0].get("split") is None:
+        axis = share_shaped(events[culprit.point])
+        if not self.own_shares or axis is None:
             return
-        state.attempts.awaited[culprit.point] = culprit, leaves[0]["split"]
+        state.attempts.awaited[culprit.point] = culprit, axis
         # Numbers drawn for the whole batch are drawn from one key.
         around = place(culprit.span)
         state.syncs = [s for s in state.syncs if s.op != FOLD or not inside(place(s.span), around)]
@@ -196,19 +178,32 @@ class Gathering:
                 if culprits:
                     tainted |= {name for name, _ in other.names}
 
-    def _sharded_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
-        """The largest subexpressions below `expression` that are shares along one axis.
+    def _shares_below(
+        self, expression: Expression, events: Mapping[int, Event], axis_of: Callable[[Event], int | None]
+    ) -> list[tuple[Expression, int]]:
+        """The largest subexpressions below `expression` that are shares, each with its axis.
 
         Of ``x.T`` and ``x[:, None]`` that is ``x``, which may be wanted in another layout beside it.
         """
-        out = []
+        out: list[tuple[Expression, int]] = []
         for child in self.observer.children.get(expression.point, []):
             event = events.get(child.point)
-            kinds = {leaf["kind"] for leaf in event.leaves} if event is not None else set()
-            inner = self._sharded_below(child, events)
-            sharded = len(kinds) == 1 and kinds.pop().startswith("sharded")
-            if sharded and not (inner and LAYOUT.search(child.text)):
-                out.append(child)
-            else:
+            axis = axis_of(event) if event is not None else None
+            inner = self._shares_below(child, events, axis_of)
+            if axis is None or (inner and LAYOUT.search(child.text)):
                 out += inner
+            else:
+                out.append((child, axis))
         return out
+
+
+def sharded(event: Event) -> int | None:
+    """The one axis along which everything in a value is a share, or None."""
+    kinds = {leaf["kind"] for leaf in event.leaves}
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    return int(kind.partition(" ")[2]) if kind.startswith("sharded") else None
+
+
+def share_shaped(event: Event) -> int | None:
+    """The axis along which an array has the shape of a share, or None: what is known where a run failed."""
+    return event.leaves[0].get("split") if len(event.leaves) == 1 else None

@@ -590,8 +590,7 @@ class Observer:
             if event.whole_op(True) and event.partial(True):
                 added |= self.wrap_all(state, self._origins(part, first), first, numbers=True)
             elif len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
-                sync = self.sync("all_gather", part.text, "wrap", part.span, event)
-                sync = dataclasses.replace(sync, axis=int(kind.partition(" ")[2]))
+                sync = self.gathered(part, event, int(kind.partition(" ")[2]))
                 added |= state.add(sync, change.point)
         return added
 
@@ -690,6 +689,11 @@ class Observer:
     ) -> Sync:
         """A collective for what `event` showed of `value`, or for some leaves of it."""
         return Sync(op, value, where, span, bytes=self._bytes(event.leaves if leaves is None else leaves))
+
+    def gathered(self, expression: Expression, event: Event, axis: int) -> Sync:
+        """All of what `event` showed to be a share along `axis`, from every device."""
+        sync = self.sync("all_gather", expression.text, "wrap", expression.span, event)
+        return dataclasses.replace(sync, axis=axis)
 
     def _bytes(self, leaves: Sequence[Answer]) -> int:
         """Bytes of one device's copy, in the user's own dtypes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax_pmap.reading.facts import Collective, GradientCall
@@ -110,11 +111,7 @@ class BoundGradient:
 def gradient_calls(parsed: ParsedSource, resolver: Resolver) -> tuple[BoundGradient, ...]:
     """Calls of gradient functions in the body, in source order."""
     makers: dict[str, GradientOf] = {}
-    functions = [
-        node for node in (*parsed.enclosing, parsed.definition) if not isinstance(node, ast.ClassDef)
-    ]
-    inner = (node for function in functions for node in ast.walk(function))
-    for node in (*parsed.tree.body, *inner):
+    for node in in_sight(parsed):
         made = None
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node is not parsed.definition:
             name, made = node.name, decorated_gradient(resolver, node)
@@ -162,6 +159,14 @@ def collectives(parsed: ParsedSource, resolver: Resolver) -> tuple[Collective, .
         axis_name = resolver.literal(given)
         rows.append(Collective(parsed.span(call), op, axis_name if isinstance(axis_name, str) else None))
     return tuple(rows)
+
+
+def in_sight(parsed: ParsedSource) -> Iterator[ast.AST]:
+    """What may bind names the body reads: the statements of the module, then the functions around it."""
+    yield from parsed.tree.body
+    for node in (*parsed.enclosing, parsed.definition):
+        if not isinstance(node, ast.ClassDef):
+            yield from ast.walk(node)
 
 
 def body_calls(parsed: ParsedSource) -> list[ast.Call]:

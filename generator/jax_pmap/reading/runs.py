@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from jax_pmap.reading.calls import body_calls
+from jax_pmap.reading.calls import body_calls, in_sight
 from jax_pmap.reading.facts import FunctionRun
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import Resolver
@@ -42,10 +42,7 @@ MAPS = frozenset({"equinox.filter_vmap", "flax.nnx.vmap", "jax.vmap"})
 def function_runs(parsed: ParsedSource, resolver: Resolver) -> tuple[FunctionRun, ...]:
     """Every function that a call in the body is known to run, in the order of the calls."""
     made: dict[str, ast.Call] = {}
-    functions = [
-        node for node in (*parsed.enclosing, parsed.definition) if not isinstance(node, ast.ClassDef)
-    ]
-    for node in (*parsed.tree.body, *(node for function in functions for node in ast.walk(function))):
+    for node in in_sight(parsed):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             made |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
     return tuple(
