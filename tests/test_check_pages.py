@@ -380,7 +380,7 @@ def test_outputs_and_errors_that_are_not_as_shown(pages):
 
 def test_pages_that_are_not_run(pages):
     """Pages about other things, unless they are named; and none with --no-run."""
-    pages.write("other.md", "```python\nraise SystemExit(3)\n```\n")
+    pages.write("other.md", "```python\nraise SystemExit(3)\ndef step(x): return inner(x)\n```\n")
     pages.write("about.md", "```python\nimport jax\njax.pmap(axis_name=1)\n1 / 0\n```\n")
     result = check(pages, "--no-run")
     assert [line.split()[1] for line in result.stdout.splitlines() if "md:" in line] == ["JP101"]

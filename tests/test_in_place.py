@@ -178,6 +178,21 @@ def test_the_edited_script_gives_the_same_numbers(project, target, backend):
     assert text.count("return self.rate * self._share(") == 1
     assert "all_gather" not in text
     assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
+    if target != "Trainer.step":
+        return
+    # What it was made from changed, and a collective was edited: the change is made anew.
+    path.write_text(
+        text.replace("return self.rate * self._share", "return 2 * self.rate * self._share").replace(
+            "lax.pmean", "lax.psum"
+        )
+    )
+    assert project.run("check", "script.py", "--no-run").exit_code == 0
+    mended = project.run("check", "script.py", "--fix")
+    assert (mended.exit_code, mended.stdout) == (0, "")
+    again = path.read_text()
+    assert again.count("2 * self.rate * ") == 2
+    changed = [line for line in again.splitlines() if line not in text.splitlines()]
+    assert all("2 * self.rate * " in line or line.startswith("  # ") for line in changed), changed
 
 
 def test_what_cannot_be_asked_of_an_edit_is_refused(project):

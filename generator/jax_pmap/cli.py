@@ -494,6 +494,7 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
             print_line(f"{options['output']} is up to date", console)
     elif isinstance(result, Unchanged):
         print_line(f"{result.target} is already parallel: nothing to do", console)
+        print_line("whether it still is what its command makes: jax-pmap check", console)
     elif isinstance(result, Verified):
         text.print_verified(result, console)
     else:

@@ -31,14 +31,19 @@ from jax_pmap.reading.definition import Definition, find, statements
 _DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
 
-def locate(target: str, directory: Path) -> Source:
+def locate(target: str, directory: Path, instead: tuple[Path, str] | None = None) -> Source:
     """Find the function that `target` names, as seen from `directory`.
+
+    Args:
+        target: as typed.
+        directory: where relative paths start from.
+        instead: a file, and the text it is taken to have in place of what is on the disk.
 
     Raises:
         RefusalError: JP001 no such file or module, JP002 no such function, JP003 several, JP004 not a
             function, JP005 the file does not parse.
     """
-    return _Search(target.strip(), directory.absolute()).run()
+    return _Search(target.strip(), directory.absolute(), instead=instead).run()
 
 
 def locate_object(target: str, directory: Path) -> Source:
@@ -61,11 +66,18 @@ def object_span(source: Source) -> Span | None:
 class _Search:
     """One look-up: what was typed, and the project it is looked up in."""
 
-    def __init__(self, target: str, directory: Path, *, any_object: bool = False) -> None:
+    def __init__(
+        self,
+        target: str,
+        directory: Path,
+        *,
+        any_object: bool = False,
+        instead: tuple[Path, str] | None = None,
+    ) -> None:
         self.target = target
         #: Whether a variable, a class or an import will do.
         self.any_object = any_object
-        self.project = Project(directory)
+        self.project = Project(directory, instead)
         self.bindings = Bindings(self.project)
         self.others = Others(self.project, self.bindings)
 

@@ -402,6 +402,8 @@ class Generated:
     evidence: Evidence | None
     #: The file that `code` is the new text of; None where it is a file of its own.
     edited: Source | None = None
+    #: The source files that were imported, the installed ones too; empty where nothing was run.
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,5 +474,7 @@ class Request:
     directory: Path = field(default_factory=Path.cwd)
     #: Whether the function is to be changed where it stands, in place of emitting a file of its own.
     in_place: bool = False
+    #: A file, and the text it is taken to have in place of what is on the disk.
+    instead: tuple[Path, str] | None = None
     #: The command line as typed, for the header of the emitted file.
     command: str = ""

@@ -198,15 +198,17 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         target = _read(request)
         session.unfused = is_large(target)
         saved = _saved_plan(request, target)
-        loaded = load(session, target, request, say)
+        loaded = load(session, target, request, say, request.instead and request.instead[1])
         observed = find_plan(session, target, loaded, request, say, saved)
-        return _proved(session, target, loaded, observed, request, say)
+        made = _proved(session, target, loaded, observed, request, say)
+        files = session.ask("loaded_files", "listing what was imported")["files"]
+        return dataclasses.replace(made, files=tuple(files))
 
 
 def _read(request: Request) -> Target:
     from jax_pmap.reading.target import read_target
 
-    return read_target(locate(request.target, request.directory), request)
+    return read_target(locate(request.target, request.directory, request.instead), request)
 
 
 def is_large(target: Target) -> bool:

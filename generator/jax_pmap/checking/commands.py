@@ -48,11 +48,16 @@ def read_header(text: str, path: Path, shown: str) -> Recorded:
             None,
         )
     line = head.count("\n", 0, command.start(1)) + 1
-    request = _request(command[1], path)
+    request = recorded_request(command[1], path)
     return Recorded(command[1], line, version[1], source[1], source[2], request)
 
 
-def _request(command: str, path: Path) -> Request:
+def recorded_request(command: str, path: Path) -> Request:
+    """The request that a command line in the file at `path` is.
+
+    Raises:
+        RefusalError: JP018, for one that no longer reads.
+    """
     import click
 
     from jax_pmap import options

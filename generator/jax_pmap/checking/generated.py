@@ -14,7 +14,7 @@ import importlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ ENVIRONMENT = frozenset({"JP009", "JP010", "JP011", "JP012", "JP018"})
 #: What the worker itself is made of; the cache notices changes of the tool.
 _WORKER = str(Path(jax_pmap.__file__).parent / "worker")
 #: Lines of a difference that are shown.
-_SHOWN = 24
+SHOWN = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
     request = dataclasses.replace(
         recorded.request, python=each.python or recorded.request.python, timeout=each.timeout
     )
-    result, files = _generate(request, pool)
+    result = _generate(request, pool)
     if isinstance(result, Refusal):
         if result.code in ENVIRONMENT:
             return Outcome((_unasked(each, recorded.line, result),))
@@ -192,7 +192,7 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
     if _body(result.code) == _body(each.text):
         source = request.directory / recorded.source.partition("::")[0]
         settings = project_root(request.directory) / PYPROJECT
-        cache.put(key, {"files": file_digests(sorted({*files, str(source), str(settings)}))})
+        cache.put(key, {"files": file_digests(sorted({*users(result.files), str(source), str(settings)}))})
         return Outcome(())
     if fix:
         write_code(each.path, result.code)
@@ -200,10 +200,9 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
     return Outcome((_stale(each, recorded, result),))
 
 
-def _generate(request: Any, pool: Pool) -> tuple[Generated | Refusal, list[str]]:
+def _generate(request: Any, pool: Pool) -> Generated | Refusal:
     """The file made again, in a warm worker; what fails there is tried in a fresh one before it is said."""
     from jax_pmap.pipeline import generate
-    from jax_pmap.session import INSTALLED
 
     result: Generated | Refusal
     for attempt in range(2):
@@ -212,13 +211,17 @@ def _generate(request: Any, pool: Pool) -> tuple[Generated | Refusal, list[str]]
                 result = generate(request, session=session)
                 if isinstance(result, Refusal) and warm:
                     raise RefusalError(result)
-                if isinstance(result, Refusal) or not request.proof:
-                    return result, []
-                files = session.ask("loaded_files", "listing what was imported")["files"]
-                return result, [file for file in files if not INSTALLED.search(file) and _WORKER not in file]
+                return result
         except RefusalError as error:
             result = error.refusal
-    return result, []
+    return result
+
+
+def users(files: Iterable[str]) -> list[str]:
+    """Those of imported files that are the user's own."""
+    from jax_pmap.session import INSTALLED
+
+    return [file for file in files if not INSTALLED.search(file) and _WORKER not in file]
 
 
 @contextlib.contextmanager
@@ -262,12 +265,12 @@ def _stale(each: Task, recorded: Recorded, result: Generated) -> Finding:
             _body(each.text).splitlines(), _body(result.code).splitlines(), "there", "today", lineterm="", n=1
         )
     )
-    more = [f"... {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
+    more = [f"... {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
     return Finding(
         "JP150",
         f"`{each.shown}` is stale: {why}",
         f"Generate it again with `jax-pmap check --fix {each.shown}`, or: {recorded.command}",
         Span(each.shown, recorded.line),
         (),
-        ("\n".join([*lines[:_SHOWN], *more]),),
+        ("\n".join([*lines[:SHOWN], *more]),),
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.findings import Edit, Finding, apply_edits, fingerprints, sorted_findings
 from jax_pmap.checking.generated import ENVIRONMENT, Task, check_generated, is_candidate, lanes, task
+from jax_pmap.checking.in_place import MARK, Edited, check_in_place
 from jax_pmap.checking.rule import chosen
 from jax_pmap.checking.snippets import Page, check_pages
 from jax_pmap.checking.static import ABOUT, check_text
@@ -19,8 +20,8 @@ from jax_pmap.config import project_root, read_config
 from jax_pmap.model import DEFAULT_TIMEOUT, Refusal, RefusalError, Say, Span, quiet, refused
 from jax_pmap.sources import decode, project_files, read_bytes
 
-#: Codes about generated files.
-GENERATED = frozenset({"JP150", "JP151", "JP152"})
+#: Codes about generated files, and functions changed where they stand.
+GENERATED = frozenset({"JP150", "JP151", "JP152", "JP153"})
 #: Suffixes of pages; the last two only where a page is named.
 _PAGES = (".md", ".rst", ".markdown", ".txt")
 _ABOUT_PAGES = frozenset({"JP160", "JP161", "JP162"})
@@ -119,6 +120,7 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
     files = list(files_of(request))
     gathered = _Gathered(wanted)
     generated: list[Task] = []
+    edited: list[Edited] = []
     pages: list[Page] = []
     for path, shown in files:
         data = read_bytes(path)
@@ -148,6 +150,14 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
         if found:
             gathered.lines[shown] = data.decode("utf-8", "replace").splitlines()
         gathered.findings += found
+        if request.run and MARK in data:
+            edited.append(Edited(path, shown, request.python, request.timeout))
+    if edited and not wanted.isdisjoint(GENERATED):
+        outcomes = check_in_place(edited, cache, request.fix, say)
+        for file, outcome in zip(edited, outcomes, strict=True):
+            text = (read_bytes(file.path) or b"").decode("utf-8", "replace")
+            gathered.add(file.shown, text, outcome.findings, lambda code: code not in GENERATED)
+            gathered.fixed += outcome.fixed
     if generated and not wanted.isdisjoint(GENERATED):
         outcomes = check_generated(generated, cache, request.fix, request.run, say)
         for each, outcome in zip(generated, outcomes, strict=True):

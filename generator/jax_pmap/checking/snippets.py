@@ -89,11 +89,13 @@ def check_pages(pages: list[Page], cache: Cache, lanes: int, say: Say) -> list[l
 def _check(page: Page, cache: Cache, say: Say) -> list[Finding]:
     blocks, bad = blocks_of(page.text, page.path.suffix)
     found = [_bad_marker(page, each.text, each.line) for each in bad]
-    static = [] if page.path.suffix == ".py" else _static(page, blocks)
     runnable = [block for block in blocks if not block.skip]
     about = "\n".join(block.code for block in blocks)
     is_about = page.path.suffix == ".py" or _PARALLEL.search(about + _markers(page.text))
-    if not page.run or not runnable or not (page.named or bad or is_about):
+    # A page about other things may leave out what it likes.
+    whole = bool(page.named or bad or is_about)
+    static = [] if page.path.suffix == ".py" else _static(page, blocks, whole)
+    if not page.run or not runnable or not whole:
         return [*found, *static]
     directory = project_root(page.path.parent)
     interpreter = find_interpreter(page.python, directory, read_config(directory).python)
@@ -114,8 +116,11 @@ def _markers(text: str) -> str:
     return "jax-pmap:" if re.search(r"(?:<!--|^\s*\.\.)\s*jax-pmap:", text, re.MULTILINE) else ""
 
 
-def _static(page: Page, blocks: list[Block]) -> list[Finding]:
-    """The rules over all blocks as one module in which every line is where the page has it."""
+def _static(page: Page, blocks: list[Block], whole: bool) -> list[Finding]:
+    """The rules over all blocks as one module in which every line is where the page has it.
+
+    Names that nothing defines are reported of a page that should be `whole`.
+    """
     lines = [""] * len(page.text.splitlines())
     indents = [0] * len(lines)
     for block in blocks:
@@ -142,7 +147,7 @@ def _static(page: Page, blocks: list[Block]) -> list[Finding]:
             f"Define `{name}` in this block or in one before it",
         )
         for name, node in missing.items()
-        if name not in KNOWN and module.enclosing_function(node) is not None
+        if whole and name not in KNOWN and module.enclosing_function(node) is not None
     ]
     return [
         dataclasses.replace(finding, edits=(), span=_moved(finding.span, indents))

@@ -7,8 +7,8 @@ DIAGNOSTIC = Diagnostic(
     title="generated file can no longer be proved",
     exit_code=1,
     meaning=(
-        "The command in a generated file's header is refused today: the source is gone, or does "
-        "something now that cannot be shown equal."
+        "The command in a generated file's header, or above a function that was changed in place, is "
+        "refused today: the source is gone, or does something now that cannot be shown equal."
     ),
     why=("What is on disk was proved against another source. Whether it still fits is unknown."),
     cure=(

@@ -20,6 +20,8 @@ from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, 
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
+from jax_pmap.emit.source import assigned_names
+from jax_pmap.emit.undo import is_same, marks, taken_back
 from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, returns_of
 from jax_pmap.emit.weave import name_node, renamed
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
@@ -101,7 +103,23 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         unit, request, command, f"{source.shown_path}::{source.qualname}", body.text.digest, evidence
     )
     pieces = render_pieces(unit, plan, backend, header, file.at, WIDTH - len(file.base.expandtabs(4)))
-    return file.edition(pieces, unit, header, adapted, made)
+    edition = file.edition(pieces, unit, header, adapted, made, file.added(pieces, adapted, copies))
+    with fitting(target):
+        _, plain = woven_target(target, plan, (), (), names, {}, result)
+    if _can_be_taken_back(target, edition.text, body.definition(plain)):
+        return edition
+    return file.edition(pieces, unit, header, adapted, made, ())
+
+
+def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
+    """Whether an edited file leads back to the one it was made from, with `definition` as the function."""
+    source, node = target.source, target.parsed.definition
+    lines = list(target.parsed.lines)
+    base = indent_of(lines[node.lineno - 1])
+    lines[node.lineno - 1 : node.end_lineno] = shifted(definition, base)
+    mark = next((each for each in marks(text) if each.qualname == source.qualname), None)
+    back = taken_back(text, mark) if mark is not None else None
+    return back is not None and is_same(back, "\n".join(lines), source.qualname)
 
 
 def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.FunctionDef:
@@ -155,10 +173,27 @@ class _File:
 
     # --- the edit -------------------------------------------------------------------------
 
+    def added(self, pieces: Pieces, adapted: Sequence[Adapted], copies: Mapping[str, str]) -> tuple[str, ...]:
+        """Dotted names of what the edit brings besides the mapped function."""
+        helpers = sorted(assigned_names(pieces.helpers), key=pieces.helpers.index)
+        beside = [
+            ".".join([*(node.name for node in other.beside.parsed.enclosing), copies[other.name]])
+            if self.is_own(other)
+            else copies[other.name]
+            for other in adapted
+        ]
+        return (*helpers, *beside)
+
     def edition(
-        self, pieces: Pieces, unit: EmitUnit, header: Header, adapted: Sequence[Adapted], made: Sequence[str]
+        self,
+        pieces: Pieces,
+        unit: EmitUnit,
+        header: Header,
+        adapted: Sequence[Adapted],
+        made: Sequence[str],
+        added: Sequence[str],
     ) -> Edition:
-        """The file with everything in its place."""
+        """The file with everything in its place; the mark above the function names what was `added`."""
         imports = merged({*self.names.missing(pieces, unit.names), *self.names.brought(adapted)})
         helpers = tuple(self.our_lines(pieces.helpers))
         own = [(o, text) for o, text in zip(adapted, made, strict=True) if self.is_own(o)]
@@ -171,7 +206,8 @@ class _File:
         changes.append(Change(at, at, ("", *helpers, *[""] * (2 - self._blank_after(at)))))
         changes += [self._copy(other, text) for other, text in own]
         first = min([self.node.lineno, *(each.lineno for each in self.node.decorator_list)]) - 1
-        mark = header.mark(self.at + unit.names.mapped, self.target.source.qualname)
+        taken = self._decorators()[3]
+        mark = header.mark(self.at + unit.names.mapped, self.target.source.qualname, taken, added)
         lines = [*prefixed(split(mark), self.base), *self.function(pieces, unit, self.base, True)]
         end = self.node.end_lineno or first + 1
         if self.target.source.written is not None and end < len(self.raw):
@@ -191,7 +227,7 @@ class _File:
 
     def function(self, pieces: Pieces, unit: EmitUnit, base: str, verbatim: bool) -> list[str]:
         """Lines of the mapped function and the drop-in, indented by `base`."""
-        inside, outside, rest = self._decorators()
+        inside, outside, rest, _ = self._decorators()
         out = [*(prefixed(rest, base))]
         header = self._header()
         for line in self.our_lines(pieces.function, nested=bool(base)):
@@ -241,8 +277,9 @@ class _File:
                 return [found[0][len(self.base) :], *found[1:]]
         raise AssertionError("a definition without a colon")
 
-    def _decorators(self) -> tuple[list[str], list[str], list[str]]:
-        """Decorators that go to the mapped function and to the drop-in, and the comments between them."""
+    def _decorators(self) -> tuple[list[str], list[str], list[str], list[str]]:
+        """Decorators of the mapped function and of the drop-in, comments between them, decorators that go."""
+        taken: list[str] = []
         inside: list[str] = []
         outside: list[str] = []
         rest: list[str] = []
@@ -260,8 +297,10 @@ class _File:
             if decorator.name not in COMPILERS | MAPPERS:
                 kept = outside if decorator.name.startswith(_OUTSIDE) else inside
                 kept.append(f"@{ast.unparse(expression)}")
+            else:
+                taken.append(f"@{ast.unparse(expression)}")
             number = (expression.end_lineno or number) + 1
-        return inside, outside, rest
+        return inside, outside, rest, taken
 
     def _copy(self, other: Adapted, text: str) -> Change:
         """The adapted copy of a function, behind the original."""

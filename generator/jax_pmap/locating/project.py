@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import difflib
 import os
 import re
@@ -47,8 +48,9 @@ class File:
 class Project:
     """The files that a target is looked up in, as seen from the folder the user is in."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, instead: tuple[Path, str] | None = None) -> None:
         self.directory = directory
+        self.instead = instead
         self.root = project_root(directory)
 
     def shown(self, path: Path) -> str:
@@ -159,7 +161,11 @@ class Project:
         data = sources.read_bytes(path)
         if data is None:
             self._refuse_unreadable(path)
-        return self.parsed(path, data)
+        file = self.parsed(path, data)
+        if self.instead is None or self.instead[0] != path.resolve():
+            return file
+        text = self.instead[1]
+        return File(path, dataclasses.replace(file.source, text=text), sources.parse(text, self.shown(path)))
 
     def _refuse_unreadable(self, path: Path) -> NoReturn:
         shown = self.shown(path)

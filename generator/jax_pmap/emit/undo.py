@@ -1,0 +1,439 @@
+"""Take a function that was changed where it stands back to what it was, by the mark above it.
+
+So `check` can make the change anew and compare. What the user has written into the mapped function since
+stays in it; collectives, the axis name, the helpers and the copies of other functions go. Whether a change
+can be taken back so is tried when it is made: only then the mark says what was added.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import libcst as cst
+
+from jax_pmap.emit.header import ADDED, IN_PLACE, INSTEAD
+from jax_pmap.emit.lines import indent_of, prefixed, shifted
+from jax_pmap.emit.weave import FOLD
+from jax_pmap.model import Source
+from jax_pmap.reading.definition import Function, find
+from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.reading.text import function_text
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_FIRST = re.compile(rf"\s*# {IN_PLACE} (\S+): `([^`]+)` runs on every device, `([^`]+)` as before\. By:")
+_COMMAND = re.compile(r"\s*#\s+(jax-pmap gen .+)")
+_SOURCE = re.compile(r"\s*# Source: (.+) sha256:[0-9a-f]+")
+_COPY = re.compile(r"\s*# `([^`]+)`(?: of `[^`]+`)? on one device's share, for `")
+_COLLECTIVES = frozenset({"psum", "pmean", "pmax", "pmin", "all_gather"})
+#: Expressions that need no parentheses wherever they stand.
+_ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BaseNumber, cst.List, cst.Dict, cst.ListComp)
+_Small: TypeAlias = "cst.BaseStatement"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The comment above a function that was changed where it stands."""
+
+    #: Its first line and that of the command, counted from 1, and the first line behind it, from 0.
+    line: int
+    command_line: int
+    end: int
+    #: The tool that made the change.
+    version: str
+    #: Dotted name of the function that callers call, and the name of the mapped one beside it.
+    qualname: str
+    mapped: str
+    command: str
+    #: ``"train.py::train_step"``.
+    source: str
+    #: Source of the decorators that the change took off.
+    decorators: tuple[str, ...]
+    #: Dotted names of what the change brought besides; None where it cannot be taken back.
+    added: tuple[str, ...] | None
+
+
+def marks(text: str) -> Iterator[Mark]:
+    """The marks in a file, from the top."""
+    lines = [line.rstrip("\r\n") for line in _LINE.findall(text)]
+    for number, line in enumerate(lines):
+        first = _FIRST.fullmatch(line)
+        if first is None:
+            continue
+        end = number
+        while end < len(lines) and lines[end].lstrip().startswith("#"):
+            end += 1
+        block = lines[number:end]
+        command, source = _COMMAND.fullmatch(block[1] if len(block) > 1 else ""), None
+        for each in block:
+            source = source or _SOURCE.fullmatch(each)
+        if command is None or source is None:
+            continue
+        added = [i for i, each in enumerate(block) if each.lstrip().startswith(f"# {ADDED}")]
+        taken = [each.partition(INSTEAD)[2] for each in block if each.lstrip().startswith(f"# {INSTEAD}")]
+        yield Mark(
+            number + 1,
+            number + 2,
+            number + added[0] + 1 if added else end,
+            first[1],
+            source[1].partition("::")[2],
+            first[2].rpartition(".")[2],
+            command[1],
+            source[1],
+            tuple(each.strip() for each in taken),
+            tuple(re.findall(r"`([^`]+)`", block[added[0]])) if added else None,
+        )
+
+
+def taken_back(text: str, mark: Mark) -> str | None:
+    """The file with the change of one mark taken out; None where what it speaks of is not there."""
+    raw = _LINE.findall(text)
+    newline = next((line[len(line.rstrip("\r\n")) :] for line in raw if line[-1:] in "\r\n"), "\n")
+    lines = tuple(line.rstrip("\r\n") for line in raw)
+    tree = ast.parse(text.removeprefix("\ufeff"))
+    around = mark.qualname.rpartition(".")[0]
+    drop_in = _function(tree, mark.qualname)
+    mapped = _function(tree, f"{around}.{mark.mapped}" if around else mark.mapped)
+    if drop_in is None or mapped is None or not mark.end <= mapped.lineno < drop_in.lineno:
+        return None
+    holder = next(
+        (each for each in mapped.body if isinstance(each, ast.FunctionDef) and _spread(each)), mapped
+    )
+    added = [(name, _node(tree, name)) for name in mark.added or ()]
+    if any(node is None for _, node in added):
+        return None
+    copies = {
+        node.name: match[1]
+        for _, node in added
+        if isinstance(node, ast.FunctionDef) and (match := _note(lines, node)) is not None
+    }
+    constants = {name for name, node in added if isinstance(node, ast.Assign)}
+    shares = {name for name, node in added if name.startswith("own_share")}
+    undo = _Unweaving(constants, shares, copies)
+    definition = _restored(tree, lines, drop_in, holder, undo)
+    base = indent_of(lines[drop_in.lineno - 1])
+    changes = [
+        (
+            mark.line - 1,
+            drop_in.end_lineno or drop_in.lineno,
+            [
+                *(line for line in lines[mark.end : mapped.lineno] if line.lstrip().startswith("#")),
+                *prefixed(_decorators(drop_in, mapped, mark), base),
+                *shifted(definition, base),
+            ],
+        )
+    ]
+    for _, node in added:
+        assert node is not None
+        changes.append((*_extent(lines, node), []))
+    for first, end, new in sorted(changes, reverse=True):
+        raw[first:end] = [line + newline for line in new]
+    return "".join(raw)
+
+
+def is_same(left: str, right: str, qualname: str = "") -> bool:
+    """Whether two files are one but for layout, comments and what is imported at the top.
+
+    For the function `qualname`, the order of its decorators and of the helpers added for it does not count.
+    """
+    try:
+        return _shape(left, qualname) == _shape(right, qualname)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+
+
+def _shape(text: str, qualname: str) -> str:
+    tree = ast.parse(text.removeprefix("\ufeff"))
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    if qualname and (chain := find(tree, qualname)) is not None:
+        chain[-1].decorator_list.sort(key=ast.dump)
+    names = next((each.added or () for each in marks(text) if each.qualname == qualname), ())
+    helpers = [node for node in tree.body if node in [_node(tree, name) for name in names]]
+    tree.body = [node for node in tree.body if node not in helpers] + sorted(helpers, key=ast.dump)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                held = first.value
+                held.value = inspect.cleandoc(held.value) if isinstance(held.value, str) else held.value
+    return ast.dump(tree)
+
+
+# --- finding what was added ---------------------------------------------------------------
+
+
+def _function(tree: ast.Module, qualname: str) -> Function | None:
+    chain = find(tree, qualname)
+    return chain[-1] if chain is not None and not isinstance(chain[-1], ast.ClassDef) else None
+
+
+def _node(tree: ast.Module, name: str) -> ast.stmt | None:
+    """A definition, or the assignment of a constant at the top of the file."""
+    found = _function(tree, name)
+    if found is not None:
+        return found
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
+            continue
+        if isinstance(statement.targets[0], ast.Name) and statement.targets[0].id == name:
+            return statement
+    return None
+
+
+def _first(node: ast.stmt) -> int:
+    """The line of a statement with its decorators, counted from 0."""
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else []
+    return min([node.lineno, *(each.lineno for each in decorators)]) - 1
+
+
+def _note(lines: Sequence[str], node: ast.stmt) -> re.Match[str] | None:
+    """What the comment above a copy says."""
+    first = _first(node)
+    return _COPY.match(lines[first - 1]) if first else None
+
+
+def _extent(lines: Sequence[str], node: ast.stmt) -> tuple[int, int]:
+    """The lines of something added, with its note and the blank lines that part it from what is above."""
+    first = _first(node)
+    if _note(lines, node) is not None:
+        first -= 1
+    while first and not lines[first - 1].strip():
+        first -= 1
+    return first, node.end_lineno or node.lineno
+
+
+def _spread(node: ast.FunctionDef) -> bool:
+    """Whether a function is decorated to run on every device."""
+    return any("shard_map" in ast.unparse(each) for each in node.decorator_list)
+
+
+def _decorators(drop_in: Function, mapped: Function, mark: Mark) -> list[str]:
+    """The decorators the function had: those that stay outside, those taken off, those that went inside."""
+    inside = [each for each in mapped.decorator_list if ".pmap" not in ast.unparse(each)]
+    return [
+        *(f"@{ast.unparse(each)}" for each in drop_in.decorator_list),
+        *mark.decorators,
+        *(f"@{ast.unparse(each)}" for each in inside),
+    ]
+
+
+# --- the function as it was ---------------------------------------------------------------
+
+
+def _restored(
+    tree: ast.Module, lines: tuple[str, ...], drop_in: Function, holder: Function, undo: _Unweaving
+) -> str:
+    """Signature and docstring of the drop-in over the body of the mapped function, without collectives."""
+    outside, inside = _parsed(tree, lines, drop_in), _parsed(tree, lines, holder)
+    head, held = outside.body[0], inside.body[0]
+    assert isinstance(head, cst.FunctionDef) and isinstance(held, cst.FunctionDef)
+    body = held.body.visit(undo)
+    assert isinstance(body, cst.IndentedBlock) and isinstance(head.body, cst.IndentedBlock)
+    statements = list(body.body)
+    if held.get_docstring() is not None:
+        statements = statements[1:]
+    if head.get_docstring() is not None:
+        statements = [head.body.body[0], *statements]
+    suite = body.with_changes(body=statements, header=head.body.header)
+    return inside.with_changes(
+        body=[head.with_changes(body=suite, leading_lines=())], header=(), footer=()
+    ).code
+
+
+def _as_written(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """`new` with the lines that were there as they were, where the body stood as deep."""
+    out: list[str] = []
+    matcher = difflib.SequenceMatcher(
+        None, [each.strip() for each in old], [each.strip() for each in new], False
+    )
+    for kind, first, end, start, stop in matcher.get_opcodes():
+        same = kind == "equal" and indent_of(old[first]) == indent_of(new[start])
+        out += old[first:end] if same else new[start:stop]
+    return out
+
+
+def _parsed(tree: ast.Module, lines: tuple[str, ...], node: Function) -> cst.Module:
+    # Only its lines are asked for.
+    source = Source("", None, "", "", None, node.name, "")  # type: ignore[arg-type]
+    return cst.parse_module(function_text(ParsedSource(source, tree, node, (), lines)).text)
+
+
+class _Unweaving(cst.CSTTransformer):
+    """Takes out what `weave` put in."""
+
+    def __init__(self, axes: set[str], shares: set[str], copies: Mapping[str, str]) -> None:
+        super().__init__()
+        self.axes, self.shares, self.copies = axes, shares, copies
+        #: Parentheses put around a value that stood in a call.
+        self.enclosed: list[cst.BaseExpression] = []
+        #: Statements in which something was taken out.
+        self.touched: list[cst.CSTNode] = []
+        self._open: list[cst.CSTNode] = []
+
+    def visit_SimpleStatementLine(self, node: cst.SimpleStatementLine) -> None:  # noqa: N802
+        """The statement that what comes is in."""
+        self._open.append(node)
+
+    def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.Name:  # noqa: N802
+        """The original in place of its copy."""
+        return updated.with_changes(value=self.copies.get(original.value, original.value))
+
+    def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:  # noqa: N802
+        """What a collective, a fold of a key or the taking of a share stands around."""
+        if not updated.args or not self._is_ours(updated):
+            return updated
+        if self._open:
+            self.touched.append(self._open[-1])
+        value = updated.args[0].value
+        if isinstance(value, _ATOMS) or value.lpar:
+            return value
+        value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        self.enclosed.append(value)
+        return value
+
+    def _is_ours(self, call: cst.Call) -> bool:
+        name = _dotted(call.func)
+        if name in self.shares:
+            return True
+        if name.endswith(f".random.{FOLD}") and len(call.args) == 2:
+            index = call.args[1].value
+            return (
+                isinstance(index, cst.Call)
+                and _dotted(index.func).endswith(".lax.axis_index")
+                and len(index.args) == 1
+                and _dotted(index.args[0].value) in self.axes
+            )
+        given = [each.value for each in call.args if each.keyword and each.keyword.value == "axis_name"]
+        around, _, last = name.rpartition(".")
+        return (
+            last in _COLLECTIVES
+            and around.endswith(".lax")
+            and bool(given)
+            and _dotted(given[0]) in self.axes
+        )
+
+    def _bare(self, value: cst.BaseExpression | None) -> cst.BaseExpression | None:
+        """A value without the parentheses that it needs inside another only."""
+        if any(value is each for each in self.enclosed):
+            assert value is not None
+            return value.with_changes(lpar=(), rpar=())
+        return value
+
+    def leave_Assign(self, original: cst.Assign, updated: cst.Assign) -> cst.Assign:  # noqa: N802
+        """A value at the top of its statement needs no parentheses."""
+        return updated.with_changes(value=self._bare(updated.value))
+
+    def leave_Return(self, original: cst.Return, updated: cst.Return) -> cst.Return:  # noqa: N802
+        """A value at the top of its statement needs no parentheses."""
+        return updated.with_changes(value=self._bare(updated.value))
+
+    def leave_Arg(self, original: cst.Arg, updated: cst.Arg) -> cst.Arg:  # noqa: N802
+        """An argument needs no parentheses."""
+        return updated.with_changes(value=self._bare(updated.value))
+
+    def leave_SimpleStatementLine(  # noqa: N802
+        self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
+    ) -> cst.SimpleStatementLine:
+        """The line; whether it goes is decided with its neighbours."""
+        self._open.pop()
+        return updated
+
+    def leave_IndentedBlock(  # noqa: N802
+        self, original: cst.IndentedBlock, updated: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        """The lines without those that did nothing but synchronise, and a result without its name."""
+        kept: list[_Small] = []
+        gone: set[str] = set()
+        for before, line in zip(original.body, updated.body, strict=True):
+            name = _left_alone(line) if any(before is each for each in self.touched) else None
+            if name is not None:
+                gone.add(name)
+                continue
+            value = _returned(line)
+            if value is not None and value in gone and value.rstrip("_") == "result" and kept:
+                given = _assigned(kept[-1])
+                if given is not None and given[0] == value:
+                    assert isinstance(line, cst.SimpleStatementLine)
+                    last = kept.pop()
+                    returned = line.with_changes(body=[cst.Return(given[1])])
+                    for part in ("leading_lines", "trailing_whitespace"):
+                        returned = returned.with_changes(**{part: getattr(last, part)})
+                    kept.append(returned)
+                    continue
+            gone.clear()
+            kept.append(line)
+        return updated.with_changes(body=kept)
+
+
+def _dotted(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        return f"{_dotted(node.value)}.{node.attr.value}"
+    return "?"
+
+
+def _assigned(line: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
+    """Target and value of a line that is one plain assignment."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return None
+    only = line.body[0]
+    if not isinstance(only, cst.Assign) or len(only.targets) != 1:
+        return None
+    return _code(only.targets[0].target), only.value
+
+
+def _returned(line: cst.CSTNode) -> str | None:
+    """The name that a line returns."""
+    if isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1:
+        only = line.body[0]
+        if isinstance(only, cst.Return) and isinstance(only.value, cst.Name):
+            return only.value.value
+    return None
+
+
+def _left_alone(line: cst.CSTNode) -> str | None:
+    """The target of an assignment that gives a name, or several, what it has already."""
+    found = _assigned(line)
+    return found[0] if found is not None and _is_again(found[1], found[0]) else None
+
+
+def _is_again(value: cst.BaseExpression, source: str) -> bool:
+    """Whether `value` is what `source` is, put together from its parts."""
+    if _code(value) == source:
+        return True
+    if isinstance(value, cst.Dict) and value.elements:
+        first, *rest = value.elements
+        return (
+            isinstance(first, cst.StarredDictElement)
+            and _code(first.value) == source
+            and all(
+                isinstance(each, cst.DictElement) and _is_again(each.value, f"{source}[{_code(each.key)}]")
+                for each in rest
+            )
+        )
+    if isinstance(value, cst.Tuple | cst.List):
+        return bool(value.elements) and all(
+            _is_again(each.value, f"{source}[{index}]") for index, each in enumerate(value.elements)
+        )
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        return (
+            value.func.attr.value == "_replace"
+            and _code(value.func.value) == source
+            and all(
+                each.keyword is not None and _is_again(each.value, f"{source}.{each.keyword.value}")
+                for each in value.args
+            )
+        )
+    return False
+
+
+def _code(node: cst.BaseExpression) -> str:
+    """Source of an expression as `ast` writes it: without layout and outer parentheses."""
+    text = cst.Module([]).code_for_node(node)
+    return ast.unparse(ast.parse(f"({text})", mode="eval"))

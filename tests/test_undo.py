@@ -1,0 +1,144 @@
+"""Taking a change in place back: what was woven goes, what the user wrote stays."""
+
+import textwrap
+
+import pytest
+
+from jax_pmap.emit.undo import is_same, marks, taken_back
+
+MARK = """\
+# Parallel by jax-pmap 0.1.0: `p_step` runs on every device, `step` as before. By:
+#   jax-pmap gen train.py::step --in-place
+# Source: train.py::step sha256:0123456789abcdef
+# Proved: 2, 3, 4, 8 devices
+# Instead of: @jax.jit
+# With: `AXIS`, `shard`, `own_share`, `p_loss`
+"""
+FILE = """\
+import jax
+
+AXIS = "batch"
+
+
+def shard(x):
+    return x
+
+
+def own_share(x):
+    return x
+
+
+def loss(w, x):
+    return w  # mine
+
+
+# `loss` on one device's share, for `step`.
+def p_loss(w, x):
+    return jax.lax.psum(w, axis_name=AXIS)  # mine
+
+
+{mark}# A comment of mine.
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=None)
+@mine
+def p_step(w, x):
+    \"\"\"`step` on one device's share.\"\"\"
+{body}
+
+
+def step(w, x):  # typed
+    \"\"\"A step.\"\"\"
+    return p_step(w, shard(x))
+
+
+step(1, 2)
+"""
+BACK = """\
+import jax
+
+
+def loss(w, x):
+    return w  # mine
+
+
+# A comment of mine.
+@jax.jit
+@mine
+def step(w, x):  # typed
+    \"\"\"A step.\"\"\"
+{body}
+
+
+step(1, 2)
+"""
+
+
+def indented(body):
+    return textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+
+
+@pytest.mark.parametrize(
+    ("woven", "plain"),
+    [
+        ("return p_loss(w, x)", "return loss(w, x)"),
+        ("return jax.lax.pmean(w + 1, axis_name=AXIS)", "return w + 1"),
+        ("return 2 * jax.lax.psum(w + 1, axis_name=AXIS)", "return 2 * (w + 1)"),
+        ("a = own_share(w, axis=1) @ x\nreturn a", "a = w @ x\nreturn a"),
+        (
+            "y = f(x)\ny, w = jax.lax.pmean((y, w), axis_name=AXIS)\n# kept\nreturn y",
+            "y = f(x)\n# kept\nreturn y",
+        ),
+        (
+            "m = {**m, 'n': jax.lax.psum(m['n'], axis_name=AXIS)}\nreturn m",
+            "return m",
+        ),
+        ("s = s._replace(n=jax.lax.psum(s.n, axis_name=AXIS))\nreturn s", "return s"),
+        ("t = (jax.lax.psum(t[0], axis_name=AXIS), t[1])\nreturn t", "return t"),
+        (
+            "if w:\n    result = f(w)\n    result = jax.lax.pmax(result, axis_name=AXIS)\n    return result\n"
+            "return x",
+            "if w:\n    return f(w)\nreturn x",
+        ),
+        (
+            "k = jax.random.fold_in(k, jax.lax.axis_index(AXIS))\n"
+            "return draw(jax.random.fold_in(k, jax.lax.axis_index(AXIS)))",
+            "return draw(k)",
+        ),
+        ("g = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True).T\nreturn g", "g = x.T\nreturn g"),
+        # Those of the user's own stay, and so does what only looks alike.
+        (
+            "y = jax.lax.psum(y, axis_name='batch')\nreturn y",
+            "y = jax.lax.psum(y, axis_name='batch')\nreturn y",
+        ),
+        ("y = y\nresult = y\nreturn result", "y = y\nresult = y\nreturn result"),
+        ("x = jax.random.fold_in(x, 3)\nreturn x", "x = jax.random.fold_in(x, 3)\nreturn x"),
+    ],
+)
+def test_what_was_woven_goes_and_the_rest_stays(woven, plain):
+    text = FILE.format(mark=MARK, body=indented(woven))
+    (mark,) = marks(text)
+    assert (mark.line, mark.command) == (23, "jax-pmap gen train.py::step --in-place")
+    assert taken_back(text, mark) == BACK.format(body=indented(plain))
+
+
+def test_a_mark_whose_definitions_are_gone():
+    text = FILE.format(mark=MARK, body="    return w")
+    (mark,) = marks(text)
+    for name in ("def p_step", "def own_share", "AXIS = "):
+        assert (
+            taken_back(text.replace(name, name.replace("p_step", "q").replace("own", "our").lower()), mark)
+            is None
+        )
+    # Comments of other tools, and of versions that say less, are left alone.
+    assert list(marks("# Parallel by jax-pmap, as somebody wrote\n")) == []
+    (old,) = marks(text.replace("# With: `AXIS`, `shard`, `own_share`, `p_loss`\n", ""))
+    assert old.added is None
+
+
+def test_layout_is_no_difference():
+    text = FILE.format(mark=MARK, body="    return f(w, 'a')")
+    formatted = text.replace("f(w, 'a')", 'f(\n        w,\n        "a",\n    )  # so').replace(
+        "import jax\n", "import functools\n\nimport jax\n"
+    )
+    assert is_same(text, formatted, "step")
+    assert is_same(text, text.replace("shard(x):\n    return x\n", "shard(x): return x"), "step")
+    assert not is_same(text, text.replace("return w  # mine", "return -w"), "step")
