@@ -26,9 +26,6 @@ EQUINOX = """
     import numpy as np
     import optax
 
-    optim = optax.adam(1e-2)
-
-
     class State(eqx.Module):
         model: eqx.Module
         opt_state: optax.OptState
@@ -41,7 +38,7 @@ EQUINOX = """
 
 
     @eqx.filter_jit(donate="all-except-first")
-    def step(batch, state):
+    def step(batch, state, optim):
         x, y = batch
         params, static = eqx.partition(state.model, eqx.is_inexact_array)
         value, grads = jax.value_and_grad(loss)(params, static, x, y)
@@ -56,8 +53,9 @@ EQUINOX = """
         model = eqx.nn.Sequential(layers)
         rng = np.random.default_rng(seed)
         batch = rng.normal(size=(24, 4)).astype("f"), rng.normal(size=(24, 2)).astype("f")
+        optim = optax.adam(1e-2)
         opt_state = optim.init(eqx.filter(model, eqx.is_inexact_array))
-        return batch, State(model, opt_state, jnp.array(0), "run")
+        return batch, State(model, opt_state, jnp.array(0), "run"), optim
 """
 
 

@@ -6,8 +6,12 @@ import textwrap
 import pytest
 from project import Project
 
-from jax_pmap.planning.roles import holds_state
-from jax_pmap.planning.search import is_literal
+from jax_pmap.emit.places import Body
+from jax_pmap.planning.callables import only_given_whole
+from jax_pmap.planning.observe import Observation
+from jax_pmap.planning.plan import is_literal
+from jax_pmap.planning.roles import Roles, holds_state
+from jax_pmap.reading.text import FunctionText
 from jax_pmap.session import Session
 
 USUAL = """
@@ -181,3 +185,44 @@ def test_key_handed_to_a_function_that_is_looked_into(project: Project) -> None:
     made = project.run("gen", "f.py::f", "--inputs", "f.py::keyed")
     assert made.exit_code == 0, made.stderr
     assert made.stdout.count("jax.lax.psum(") == 2 and "fold_in(noise, " in made.stdout
+
+
+STEP = """
+def step(params, x, hook):
+    def near(p):
+        return jnp.mean(x) * p
+    grads = gradient(params, x)
+    far = lambda p: p * jnp.sum(x)
+    kept = []
+    kept.append(x)
+    params = {use}
+    return params
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "free"),
+    [
+        ("hook(grads, params)", True),
+        ("apply(params, hook.update(grads, params=params)[0])", True),
+        ("hook()(params)", False),
+        ("hook(grads, x)", False),
+        ("hook(grads, jnp.sum(x))", False),
+        ("hook(near(grads))", False),
+        ("hook(far, grads)", False),
+        ("hook(kept, grads)", False),
+        ("apply(grads, lambda g: hook(g))", False),
+        ("[hook(g) for g in grads]", False),
+        ("grads if hook else params", False),
+    ],
+)
+def test_callable_that_sees_only_what_is_whole_may_be_any_other(use: str, free: bool) -> None:
+    lines = STEP.replace("{use}", use).strip()
+    body = Body(FunctionText(lines, 1, 0, "f.py"))
+    points = {name: p for s in body.statements.values() for name, p in s.names}
+    alike = frozenset({points["grads"], points["params"]})
+    calls = frozenset(e.point for e in body.expressions if e.is_call and "jnp" not in e.text)
+    seen = frozenset(points.values())
+    found = Observation((), (), None, 0, frozenset(), seen, whole=alike, arrays=calls)
+    roles = Roles({"x": {0: 0}}, ("hook",), frozenset(), {})
+    assert only_given_whole("hook", body, roles, found, ()) is free

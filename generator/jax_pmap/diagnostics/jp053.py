@@ -14,7 +14,8 @@ DIAGNOSTIC = Diagnostic(
     why=(
         "`jnp.mean` needs `pmean`, `jnp.sum` needs `psum`, `jnp.median` has none. Code proved "
         "with one would be silently wrong with another. Numbers, strings and a parameter's own "
-        "default are compared in the emitted file, which takes no other value."
+        "default are compared in the emitted file, which takes no other value. A callable that is only "
+        "called with what is the same on every device, such as an optimiser, is taken as it is."
     ),
     cure=(
         "Make the value the parameter's default, call the function by name in the body, or accept "

@@ -37,6 +37,16 @@ class Event:
         return not self.unaligned and all(leaf["kind"] == "replicated" for leaf in self.leaves)
 
     @property
+    def alike(self) -> bool:
+        """Whether it is arrays and numbers, no key among them, that are the same on every device."""
+        return not self.unaligned and all(
+            leaf["kind"] == "replicated"
+            and leaf["category"] not in ("key", "opaque")
+            and not leaf.get("options")
+            for leaf in self.leaves
+        )
+
+    @property
     def by_chance(self) -> bool:
         """Whether some array in it is the same on every shard of this data, and need not be on other data."""
         return any(leaf.get("options") and leaf["kind"] == "varying" for leaf in self.arrays)

@@ -86,6 +86,18 @@ class Observation:
     seen: frozenset[int]
     #: Where values are gathered: the part of one device's work that each of `count` devices does.
     share: float | None = None
+    #: Points that were passed with the same on every device each time, and with no key.
+    whole: frozenset[int] = frozenset()
+    #: Those of them that had nothing but arrays: no number that could choose an axis or a branch.
+    arrays: frozenset[int] = frozenset()
+    #: Static arguments of which any other would do: see `callables.only_given_whole`.
+    free: frozenset[str] = frozenset()
+
+
+def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
+    """Points at which something held each time they were passed."""
+    failed = {event.point for event in events if not holds(event)}
+    return frozenset(event.point for event in events) - failed
 
 
 class Observer:
@@ -335,6 +347,8 @@ class Observer:
                     frozenset(answer["reached"]),
                     frozenset(event.point for event in events),
                     answer.get("share"),
+                    points_of(events, lambda event: event.alike),
+                    points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
                 )
             if not self._advance(state, events):
                 if apart is not None and not state.hopeless and self._mend_change(state, apart, events):

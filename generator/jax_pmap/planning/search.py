@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,6 +17,13 @@ from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
 from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import with_axis
+from jax_pmap.planning.callables import (
+    constant_source,
+    decides,
+    only_given_whole,
+    undecided_constants,
+    unknown,
+)
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.layers import named
@@ -25,7 +31,7 @@ from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import no_batch, with_enclosed
 from jax_pmap.planning.observe import Observation, Observer
-from jax_pmap.planning.plan import chain, is_literal, plain_constants, plan_arguments, plan_outputs
+from jax_pmap.planning.plan import chain, is_literal, plan_arguments, plan_outputs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.structure import check_structure
 from jax_pmap.reading.facts import FunctionFacts
@@ -327,34 +333,9 @@ def _observe_variants(
         for name, argument in by_name.items()
         if argument["none"] or name in roles.statics
     }
-    for name, given in restricted.items():
-        if given is None and name not in (
-            *request.static,
-            *target.facts.static_parameters,
-            *target.facts.bound_parameters,
-            target.facts.receiver,
-        ):
-            return Refusal(
-                "JP053",
-                f"`{name}` is {called(by_name[name])}, on which the reduction may depend, and the emitted "
-                "file could not tell another one from it",
-                f"Make it the parameter's default, or have the proof hold for the {by_name[name]['type']} "
-                f"given here and no other: --static {name}",
-                target.facts.span,
-            )
-    for argument in loaded.described:
-        if argument["name"] not in roles.accepted:
-            for index in sorted(plain_constants(argument)):
-                leaf = argument["leaves"][index]
-                if not is_literal(leaf["repr"]):
-                    return Refusal(
-                        "JP053",
-                        f"`{leaf['path']}` is a {leaf['dtype']}, on which the reduction may depend, and the "
-                        "emitted file could not tell another one from it",
-                        f"Keep it outside the argument, or have the proof hold for the {leaf['dtype']} given "
-                        f"here and no other: --static {argument['name']}",
-                        target.facts.span,
-                    )
+    undecided = undecided_constants(loaded.described, roles, target.facts)
+    if undecided is not None:
+        return undecided
     observer = Observer(
         session,
         body,
@@ -412,8 +393,16 @@ def _observe_variants(
             return found
         syncs += found
     folds = tuple(sync for sync in syncs if sync.op == FOLD)
+    free = frozenset(
+        name
+        for name, source in restricted.items()
+        if source is None and only_given_whole(name, body, roles, base, folds)
+    )
+    asked = [n for n in unknown(restricted, target.facts, request.static) if n not in free]
+    if asked:
+        return decides(asked, by_name, target.facts)
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
-    final = dataclasses.replace(base, syncs=(*merge_neighbours(body, collectives), *folds))
+    final = dataclasses.replace(base, syncs=(*merge_neighbours(body, collectives), *folds), free=free)
     return final, tuple(variants), values, reached
 
 
@@ -447,33 +436,6 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
         "the compiler keeps the global meaning",
         span,
     )
-
-
-def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | None:
-    """Source that the emitted file can compare a static argument with, or None.
-
-    That is the value of a literal, or the parameter's default where the value is the default.
-    """
-    if argument["none"]:
-        return "None"
-    given: str = argument["repr"]
-    if is_literal(given):
-        return given
-    parameter = next(p for p in facts.parameters if p.name == argument["name"])
-    if parameter.default is None or not argument["default"]:
-        return None
-    tree = ast.parse(parameter.default.strip(), mode="eval").body
-    reads = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    # Inside the drop-in, a parameter of the same name would hide what the default means.
-    if reads & {p.name for p in facts.parameters}:
-        return None
-    named = isinstance(tree, ast.Name | ast.Attribute)
-    return parameter.default if named or argument["default"] == "==" else None
-
-
-def called(argument: Mapping[str, Any]) -> str:
-    """What an argument is, for a message: a callable or an object."""
-    return f"a {'callable' if argument['callable'] else argument['type']}"
 
 
 def unseen_side(
@@ -564,7 +526,7 @@ def _plan(
             raise no_argument("donate", name, known, f"`{facts.name}`", facts.span)
     arguments = plan_arguments(facts, loaded.described, roles, values, donated)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
-    notes = [*loaded.notes, *_notes(arguments, observation.syncs)]
+    notes = [*loaded.notes, *_notes(arguments, observation)]
     if observation.share is not None and request.backend is not Backend.JIT:
         notes.append(
             f"what is gathered is worked on by every device: each of {LARGEST} does {observation.share:.0%} "
@@ -625,7 +587,7 @@ def _plan(
     )
 
 
-def _notes(arguments: tuple[Argument, ...], syncs: Sequence[Sync]) -> list[str]:
+def _notes(arguments: tuple[Argument, ...], observation: Observation) -> list[str]:
     notes = []
     for argument in arguments:
         if len(argument.proved_values) > 1 or (
@@ -644,12 +606,17 @@ def _notes(arguments: tuple[Argument, ...], syncs: Sequence[Sync]) -> list[str]:
                 f"{some} {'is' if len(constants) == 1 else 'are'} no array and static: the proof holds for "
                 "the value given; one that reduces differently may need other collectives"
             )
+        elif argument.name in observation.free:
+            notes.append(
+                f"`{argument.name}` is static, and given nothing but what is the same on every device: "
+                "another one needs no other collectives"
+            )
         elif argument.static:
             notes.append(
                 f"`{argument.name}` is static: the proof holds for the value it had; one that reduces "
                 "differently may need other collectives"
             )
-    extremes = dict.fromkeys(sync.op for sync in syncs if sync.op in ("pmax", "pmin"))
+    extremes = dict.fromkeys(sync.op for sync in observation.syncs if sync.op in ("pmax", "pmin"))
     if extremes:
         ops = " and ".join(f"jax.lax.{op}" for op in extremes)
         notes.append(f"{ops} may drop a NaN that jnp.max and jnp.min would return; the proof has none in it")

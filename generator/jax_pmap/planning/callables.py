@@ -1,0 +1,158 @@
+"""Callables and objects among the arguments: which of them the emitted code may take any other of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.syntax import names_in
+from jax_pmap.model import Refusal, Sync
+from jax_pmap.planning.plan import is_literal, plain_constants
+from jax_pmap.planning.roles import Roles
+from jax_pmap.reading.facts import FunctionFacts
+
+if TYPE_CHECKING:
+    from jax_pmap.planning.observe import Observation
+
+#: What has names of its own, or is not run where it stands.
+INNER = (cst.FunctionDef, cst.Lambda, cst.GeneratorExp, cst.ListComp, cst.SetComp, cst.DictComp)
+
+
+def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | None:
+    """Source that the emitted file can compare a static argument with, or None.
+
+    That is the value of a literal, or the parameter's default where the value is the default.
+    """
+    if argument["none"]:
+        return "None"
+    given: str = argument["repr"]
+    if is_literal(given):
+        return given
+    parameter = next(p for p in facts.parameters if p.name == argument["name"])
+    if parameter.default is None or not argument["default"]:
+        return None
+    tree = ast.parse(parameter.default.strip(), mode="eval").body
+    reads = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    # Inside the drop-in, a parameter of the same name would hide what the default means.
+    if reads & {p.name for p in facts.parameters}:
+        return None
+    named = isinstance(tree, ast.Name | ast.Attribute)
+    return parameter.default if named or argument["default"] == "==" else None
+
+
+def unknown(restricted: Mapping[str, str | None], facts: FunctionFacts, given: Sequence[str]) -> list[str]:
+    """Static arguments that the emitted file cannot compare, and that nobody said may be any other.
+
+    `restricted` are the sources of static arguments, `given` the names of ``--static``.
+    """
+    settled = {*given, *facts.static_parameters, *facts.bound_parameters, facts.receiver}
+    return [name for name, source in restricted.items() if source is None and name not in settled]
+
+
+def decides(names: Sequence[str], by_name: Mapping[str, Mapping[str, Any]], facts: FunctionFacts) -> Refusal:
+    """The refusal of arguments that the reduction may depend on."""
+    first = by_name[names[0]]
+    what = f"a {'callable' if first['callable'] else first['type']}"
+    more = f" (and so may `{'`, `'.join(names[1:])}`)" if names[1:] else ""
+    flags = " ".join(f"--static {name}" for name in names)
+    each = "what is" if names[1:] else f"the {first['type']}"
+    return Refusal(
+        "JP053",
+        f"`{names[0]}` is {what}, on which the reduction may depend{more}, and the emitted file could not "
+        "tell another one from it",
+        f"Make it the parameter's default, or have the proof hold for {each} given here and no other: "
+        f"{flags}",
+        facts.span,
+    )
+
+
+def undecided_constants(
+    described: Sequence[dict[str, Any]], roles: Roles, facts: FunctionFacts
+) -> Refusal | None:
+    """The refusal of a callable or object that stands beside arrays in an argument's containers."""
+    for argument in described:
+        if argument["name"] in roles.accepted:
+            continue
+        for index in sorted(plain_constants(argument)):
+            leaf = argument["leaves"][index]
+            if not is_literal(leaf["repr"]):
+                return Refusal(
+                    "JP053",
+                    f"`{leaf['path']}` is a {leaf['dtype']}, on which the reduction may depend, and the "
+                    "emitted file could not tell another one from it",
+                    f"Keep it outside the argument, or have the proof hold for the {leaf['dtype']} given "
+                    f"here and no other: --static {argument['name']}",
+                    facts.span,
+                )
+    return None
+
+
+def only_given_whole(name: str, body: Body, roles: Roles, found: Observation, folds: Sequence[Sync]) -> bool:
+    """Whether all that is done with argument `name` is to call it with what every device has alike.
+
+    An optimiser is the case in point: whichever it is, equal gradients and an equal state give the
+    same update on every device, and that of one device on the whole batch. So another one needs no
+    other collectives. Anything else done with it counts against it, and so do values that are not
+    known, and calls that do not take arrays to arrays: a function or a number that comes of it may
+    decide what is done with the batch.
+    """
+    calls: list[tuple[cst.Call, bool]] = []
+    if not _find(body.function.body, name, None, False, calls):
+        return False
+    functions = {scope.name for scope in body.scopes.values()}
+    for call, again in calls:
+        span = place(body.span(call))
+        reads = names_in(call) - {name}
+        known = _whole_names(body, roles, found, None if again else span[:2])
+        given = reads & body.local_names
+        if reads & functions or not given or not given <= known:
+            return False
+        result = body.expression_nodes.get(call)
+        if result is None or result.point not in found.arrays:
+            return False
+        if any(inside(place(sync.span), span) for sync in folds):
+            return False
+    return True
+
+
+def _whole_names(body: Body, roles: Roles, found: Observation, before: tuple[int, int] | None) -> set[str]:
+    """Local names that hold the same on every device wherever they are bound (before a place), and no key."""
+    bound: dict[str, set[int]] = {}
+    changed: set[str] = set()
+    for statement in body.statements.values():
+        if before is not None and place(statement.span)[2:] > before:
+            continue
+        for name, point in statement.names:
+            bound.setdefault(name, set()).add(point)
+        if statement.kind == "other":
+            # A call whose result is dropped may be there for what it does to a container.
+            changed |= statement.reads
+    split = {argument for argument, leaves in roles.axes.items() if leaves}
+    split |= {argument for argument, _ in roles.keys}
+    passed = {name: points & found.seen for name, points in bound.items()}
+    whole = {name for name, points in passed.items() if points and points <= found.whole}
+    return (whole | (body.parameters - bound.keys())) - split - changed
+
+
+def _find(
+    node: cst.CSTNode, name: str, call: cst.Call | None, again: bool, calls: list[tuple[cst.Call, bool]]
+) -> bool:
+    """Collect the innermost call around every use of `name`, and whether it stands in a loop.
+
+    False for a use that is in no call, or in a function or comprehension.
+    """
+    if isinstance(node, INNER):
+        return name not in names_in(node)
+    if isinstance(node, cst.Name):
+        if node.value == name and call is not None:
+            calls.append((call, again))
+        return node.value != name or call is not None
+    if isinstance(node, cst.Attribute | cst.Arg):
+        return _find(node.value, name, call, again, calls)
+    inner = node if isinstance(node, cst.Call) else call
+    again = again or isinstance(node, cst.For | cst.While)
+    return all(_find(child, name, inner, again, calls) for child in node.children)
