@@ -18,13 +18,13 @@ def golden(source: Source) -> str:
 
 
 def test_every_fault_is_planted_somewhere_and_gives_code():
-    planted: set[str] = set()
+    wanted, planted = {fault.name for fault in FAULTS}, set()
     for source in SOURCES.values():
-        code = golden(source) if "-" not in source.name else ""
+        code = golden(source) if "-" not in source.name and planted != wanted else ""
         for mutant in mutants(code, planted, most=1) if code else ():
             assert ast.dump(ast.parse(mutant.code)) != ast.dump(ast.parse(code))
             planted.add(mutant.fault)
-    assert planted == {fault.name for fault in FAULTS}
+    assert planted == wanted
 
 
 @pytest.mark.parametrize("name", ["clip_by_global_norm", "variance_from_two_means"])

@@ -2,12 +2,11 @@
 
 import ast
 import symtable
-import time
 from pathlib import Path
 
 import libcst as cst
 import pytest
-from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 import jax_pmap
 from jax_pmap.model import ParameterKind, RefusalError, Source
@@ -403,15 +402,3 @@ def test_line_endings_and_byte_order_mark(newline: str) -> None:
     parsed = parse(source(text))
     assert parsed.span(parsed.definition).line == 4
     assert parsed.segment(parsed.definition.body[0]) == "return (x +\n            1)"
-
-
-def test_reading_is_quicker_than_libcst_metadata() -> None:
-    body = "".join(f"    y{i} = jnp.sum(x) + y{i - 1} * {i}\n" for i in range(1, 500))
-    others = "".join(f"def g{i}(x):\n    return jnp.sum(x) + {i}\n" for i in range(250))
-    text = f"import jax.numpy as jnp\n{others}def f(x, y0):\n{body}    return y499\n"
-    target = source(text)
-    start = time.perf_counter()
-    read(target)
-    middle = time.perf_counter()
-    MetadataWrapper(cst.parse_module(text)).resolve(ScopeProvider)
-    assert middle - start < time.perf_counter() - middle

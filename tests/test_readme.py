@@ -16,6 +16,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click.testing import CliRunner
+
+from jax_pmap.cli import main
+
+pytest_plugins = ["warm"]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -54,22 +59,38 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def environment() -> dict[str, str]:
-    """Eight simulated devices, and the command line found where the tests find it."""
+@pytest.fixture
+def folder(tmp_path: Path, warm: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the examples that is the current folder, with eight simulated devices."""
+    # The sources alone: nothing in the folder above is to make it part of a project.
+    for example in (REPOSITORY / "examples").glob("*.py"):
+        (tmp_path / example.name).write_bytes(example.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    for name in ("NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
     path = os.pathsep.join(filter(None, [str(REPOSITORY / "generator"), os.environ.get("PYTHONPATH")]))
-    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
-    return {
-        **kept,
-        "PYTHONPATH": path,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    return tmp_path
 
 
-def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300, check=False
-    )
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def run(*words: str) -> Done:
+    """Run `jax-pmap` in this process, whose workers outlive a command, and anything else in its own."""
+    if words[0] == "jax-pmap":
+        result = CliRunner().invoke(main, words[1:], prog_name="jax-pmap")
+        return Done(result.exit_code, result.stdout, result.stderr)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def run_command(line: str, folder: Path) -> None:
@@ -85,10 +106,9 @@ def run_command(line: str, folder: Path) -> None:
     into = None
     if ">" in words:
         words, (_, into) = words[:-2], words[-2:]
-    programs = {"jax-pmap": [sys.executable, "-m", "jax_pmap"], "python": [sys.executable]}
-    assert words[0] in programs, f"no way to run `{line}`"
-    done = run([*programs[words[0]], *words[1:]], folder)
-    assert done.returncode == wanted, f"{line}\n{done.stdout}{done.stderr}"
+    assert words[0] in ("jax-pmap", "python"), f"no way to run `{line}`"
+    done = run(sys.executable, *words[1:]) if words[0] == "python" else run(*words)
+    assert done.code == wanted, f"{line}\n{done.stdout}{done.stderr}"
     if into:
         (folder / into).write_text(done.stdout)
 
@@ -99,8 +119,8 @@ def run_python(block: Block, folder: Path) -> None:
     file.write_text(block.text, encoding="utf-8")
     if not block.runs:
         return
-    done = run([sys.executable, str(file)], folder)
-    assert done.returncode == 0, f"line {block.line}\n{done.stderr}"
+    done = run(sys.executable, str(file))
+    assert done.code == 0, f"line {block.line}\n{done.stderr}"
 
 
 def steady(text: str) -> str:
@@ -116,27 +136,24 @@ def check_output(block: Block, folder: Path) -> None:
     if words[0] == "cat":
         got = (folder / words[1]).read_text(encoding="utf-8")
     else:
-        done = run([sys.executable, "-m", "jax_pmap", *words[1:]], folder)
+        done = run(*words)
         on_stdout = block.language == "python" or words[1] == "check"
         got = done.stdout if on_stdout else done.stderr
     assert steady(block.text) == steady(got), block.output_of
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_the_page_shows_runs(page: Path, tmp_path: Path) -> None:
-    # The sources alone: nothing in the folder above is to make it part of a project.
-    for example in (REPOSITORY / "examples").glob("*.py"):
-        (tmp_path / example.name).write_bytes(example.read_bytes())
+def test_what_the_page_shows_runs(page: Path, folder: Path) -> None:
     for block in blocks(page):
         assert block.language in LANGUAGES, f"{page.name}:{block.line} has a block of {block.language!r}"
         if block.output_of:
-            check_output(block, tmp_path)
+            check_output(block, folder)
         elif block.language == "console":
             for line in block.text.splitlines():
                 assert line.startswith("$ "), f"{page.name}:{block.line}: {line!r} is no command"
-                run_command(line[2:], tmp_path)
+                run_command(line[2:], folder)
         elif block.language == "python":
-            run_python(block, tmp_path)
+            run_python(block, folder)
 
 
 @pytest.fixture
@@ -195,8 +212,6 @@ def test_pages_were_found() -> None:
 
 
 def test_the_readme_names_every_command() -> None:
-    from jax_pmap.cli import main
-
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     for command in main.commands:
         assert f"`jax-pmap {command} " in text, command

@@ -78,18 +78,10 @@ def test_wheel_holds_what_it_should_and_nothing_else(wheel: Path, repository: Pa
 
 
 def test_generates_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "clean", with_pip=True)
+    venv.create(tmp_path / "clean", with_pip=False)
     binaries = tmp_path / "clean" / ("Scripts" if sys.platform == "win32" else "bin")
-    run(
-        binaries / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        wheel,
-        cwd=tmp_path,
-    )
+    install = (sys.executable, "-m", "pip", "--python", binaries / "python", "install", "--quiet")
+    run(*install, "--disable-pip-version-check", wheel, cwd=tmp_path)
     absent = "import importlib.util as u; print(u.find_spec('jax'))"
     assert run(binaries / "python", "-c", absent, cwd=tmp_path).stdout.strip() == "None"
 

@@ -7,6 +7,7 @@ spares the time that a new interpreter needs to import jax and what the user's m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +19,22 @@ from jax_pmap.session import Session
 class Kept:
     """A worker that the end of a command leaves running, unless it ended badly."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, directory: Path) -> None:
         self.session = session
-        self.usable = True
+        self.directory = directory
+        self.files = self.modules()
+        self.ended_well = True
+
+    def modules(self) -> dict[Path, str]:
+        """What the worker may have imported of the user's, and its text."""
+        return {path: path.read_text(errors="replace") for path in self.directory.glob("*.py")}
+
+    def usable(self) -> bool:
+        """Whether it is as good as a new one: imported modules stay imported as they were."""
+        now = self.modules()
+        usable = self.ended_well and all(now.get(path) == text for path, text in self.files.items())
+        self.files = now
+        return usable
 
     def __enter__(self) -> Session:
         return self.session
@@ -28,7 +42,7 @@ class Kept:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: object) -> None:
         limits = ("JP009", "JP010", "JP011", "JP012")
         if value is not None and not (isinstance(value, RefusalError) and value.refusal.code not in limits):
-            self.usable = False
+            self.ended_well = False
             self.session.close()
 
 
@@ -42,14 +56,17 @@ def warm() -> Iterator[None]:
         if request.run is not None:  # a program starts in a process that has run nothing else
             return start(request, devices)
         key = (request.python, request.directory, request.timeout, request.memory, request.devices, devices)
-        if key in kept and kept[key].usable:
+        if key in kept and kept[key].usable():
             kept[key].session.renew()
         else:
-            kept[key] = Kept(start(request, devices))
+            if key in kept:
+                kept[key].session.close()
+            kept[key] = Kept(start(request, devices), request.directory)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "_session", session)
+        patch.setattr(pipeline, "start", start)  # its callers keep their worker themselves
         yield
     for each in kept.values():
         each.session.close()

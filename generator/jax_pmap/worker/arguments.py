@@ -231,6 +231,26 @@ def to_float64(value: Any) -> Any:
     return jax.tree.map(cast, value)
 
 
+def alike(values: Values, first: Values, chained: Sequence[str]) -> Values:
+    """`values` in the form that jax compiles no second time, where it need not.
+
+    Around the leaves of each argument come the containers and constants of `first`: those of an optimiser
+    or a model that is made anew are others to jax. Numbers of `chained` arguments, which later calls get as
+    arrays, are arrays in the first call too.
+    """
+    out: Values = {}
+    for name, value in values.items():
+        leaves, tree = jax.tree.flatten(value)
+        fixed, model = constants(value), constants(first[name])
+        if fixed.keys() == model.keys() and leaf_paths(value) == leaf_paths(first[name]):
+            tree, fixed = jax.tree.structure(first[name]), model
+        if name in chained:
+            numbers = ("bool", "int", "float", "complex")
+            leaves = [np.asarray(leaf) if category(leaf) in numbers else leaf for leaf in leaves]
+        out[name] = tree.unflatten([fixed.get(index, leaf) for index, leaf in enumerate(leaves)])
+    return out
+
+
 def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
     """Arguments by parameter name, defaults filled in."""
     try:

@@ -145,7 +145,10 @@ class Trials:
 
     def _make(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.rounding["given"]
-        values = rekeyed(arguments.cut(self.values(index), question.axes, size), shares)
+        values = self.values(index)
+        if kind == "float64":
+            values = arguments.alike(values, question.data[0], [name for name, _ in question.chain])
+        values = rekeyed(arguments.cut(values, question.axes, size), shares)
         trial = self._run(kind, index, values)
         eps, own = question.eps[kind], question.rounding[kind]
         narrow = eps > prove.NARROW
