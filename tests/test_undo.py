@@ -60,9 +60,9 @@ def loss(w, x):
     return w  # mine
 
 
-# A comment of mine.
 @jax.jit
 @mine
+# A comment of mine.
 def step(w, x):  # typed
     \"\"\"A step.\"\"\"
 {body}

@@ -117,14 +117,18 @@ def taken_back(text: str, mark: Mark) -> str | None:
     undo = _Unweaving(constants, shares, copies)
     definition = _restored(tree, lines, drop_in, holder, undo)
     base = indent_of(lines[drop_in.lineno - 1])
+    restored = shifted(definition, base)
+    if holder is mapped:  # the body stands as deep as it did
+        restored = _as_written(lines[holder.lineno - 1 : holder.end_lineno], restored)
     changes = [
         (
             mark.line - 1,
             drop_in.end_lineno or drop_in.lineno,
             [
-                *(line for line in lines[mark.end : mapped.lineno] if line.lstrip().startswith("#")),
                 *prefixed(_decorators(drop_in, mapped, mark), base),
-                *shifted(definition, base),
+                # Comments stood between decorators: those above them are above the mark.
+                *(line for line in lines[mark.end : mapped.lineno] if line.lstrip().startswith("#")),
+                *restored,
             ],
         )
     ]
@@ -246,14 +250,11 @@ def _restored(
 
 
 def _as_written(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """`new` with the lines that were there as they were, where the body stood as deep."""
+    """`new` with the lines that were there, wherever they began, as they were."""
     out: list[str] = []
-    matcher = difflib.SequenceMatcher(
-        None, [each.strip() for each in old], [each.strip() for each in new], False
-    )
-    for kind, first, end, start, stop in matcher.get_opcodes():
-        same = kind == "equal" and indent_of(old[first]) == indent_of(new[start])
-        out += old[first:end] if same else new[start:stop]
+    before, now = ([each.strip() for each in lines] for lines in (old, new))
+    for kind, first, end, start, stop in difflib.SequenceMatcher(None, before, now, False).get_opcodes():
+        out += old[first:end] if kind == "equal" else new[start:stop]
     return out
 
 
