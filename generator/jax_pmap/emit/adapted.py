@@ -26,6 +26,8 @@ class Adapted:
     beside: Beside
     body: Body
     syncs: tuple[Sync, ...]
+    #: Branches of it that no input took.
+    guards: tuple[Guard, ...]
     #: New names of carried functions it calls as ``module.name``.
     renames: Mapping[str, str]
 
@@ -46,7 +48,7 @@ class Adapted:
 
     def definition(self, names: Names) -> str:
         """Source of the copy, in a file that has these names."""
-        woven = woven_with(names, self.body, self.syncs, self.renames)
+        woven = woven_with(names, self.body, self.syncs, self.renames, self.guards)
         return self.body.definition(woven.with_changes(name=name_node(self.name)))
 
 
@@ -84,11 +86,13 @@ def woven_target(
     body = Body(function_text(target.parsed))
     elsewhere = {sync for other in adapted for sync in other.syncs}
     here = [sync for sync in syncs if sync not in elsewhere]
-    return body, woven_with(names, body, here, renames, plan.guards, result)
+    return body, woven_with(names, body, here, renames, inside_of(body, plan.guards), result)
 
 
-def adapted_beside(target: Target, syncs: Sequence[Sync]) -> tuple[list[Adapted], Mapping[str, str]]:
-    """The functions that syncs outside the target stand in, and those that call them.
+def adapted_beside(
+    target: Target, syncs: Sequence[Sync], guards: Sequence[Guard] = ()
+) -> tuple[list[Adapted], Mapping[str, str]]:
+    """The functions that syncs or guards outside the target stand in, and those that call them.
 
     A function comes before its callers. Beside them, the new names of those that the target calls
     as ``module.name``.
@@ -97,7 +101,8 @@ def adapted_beside(target: Target, syncs: Sequence[Sync]) -> tuple[list[Adapted]
     outermost = Body(function_text(target.parsed))
     here = place(outermost.scope.span)
     own = target.source.shown_path
-    if all(sync.span.file == own and inside(place(sync.span), here) for sync in syncs):
+    spans = [*(sync.span for sync in syncs), *(guard.span for guard in guards)]
+    if all(span.file == own and inside(place(span), here) for span in spans):
         return [], {}
     out: list[Adapted] = []
     seen: list[Beside] = [neighbourhood.origin]
@@ -108,10 +113,11 @@ def adapted_beside(target: Target, syncs: Sequence[Sync]) -> tuple[list[Adapted]
         seen.append(found)
         body = Body(function_text(found.parsed))
         within = tuple(inside_of(body, syncs))
+        unseen = tuple(inside_of(body, guards))
         renames, calls = look(found)
-        if within or calls:
-            out.append(Adapted(found, body, within, renames))
-        return bool(within or calls)
+        if within or unseen or calls:
+            out.append(Adapted(found, body, within, unseen, renames))
+        return bool(within or unseen or calls)
 
     def look(caller: Beside) -> tuple[dict[str, str], bool]:
         renames, calls = {}, False

@@ -78,7 +78,8 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         )
     check_backend(target, backend)
     syncs = () if backend is Backend.JIT else plan.syncs
-    adapted, renames = adapted_beside(target, syncs)
+    guards = () if backend is Backend.JIT else plan.guards
+    adapted, renames = adapted_beside(target, syncs, guards)
     file = _File(target)
     names = file.names.ours()
     copies = {other.name: file.names.own(f"p_{other.facts.name}") for other in adapted}
@@ -125,7 +126,7 @@ def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
 def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.FunctionDef:
     """An adapted function under its new name, calling other adapted ones by theirs."""
     renames = _for_copies(other.renames, copies)
-    woven = woven_with(names, other.body, other.syncs, renames)
+    woven = woven_with(names, other.body, other.syncs, renames, other.guards)
     return renamed(woven, copies).with_changes(name=name_node(copies[other.name]))
 
 

@@ -132,6 +132,8 @@ class Branch:
     harmless: bool
     #: Of the way past an if, the names its test reads.
     tested: frozenset[str] | None = None
+    #: Names that decide whether they are run.
+    decided_by: frozenset[str] = frozenset()
 
 
 class Body:
@@ -233,24 +235,29 @@ class Body:
         first, last = self.span(rest[0]), self.span(rest[-1])
         span = replace(first, end_line=last.end_line, end_column=last.end_column)
         condition = f"code after `{self._condition(line)}`"
-        branch = Branch(next(self.numbers), span, condition, harmless(rest))
+        branch = Branch(next(self.numbers), span, condition, harmless(rest), decided_by=names_in(line))
         self.branches.append(branch)
         for each in rest:
             self.rests.setdefault(each, []).append(branch)
 
-    def _compound(self, node: cst.CSTNode, scope: int) -> None:
+    def _compound(self, node: cst.CSTNode, scope: int, decided_by: frozenset[str] = frozenset()) -> None:
         """An if, loop, with, try or match: its own expressions, then its suites."""
+        decided_by |= self._deciding(node)
         for child in node.children:
             if isinstance(child, cst.BaseSuite):
                 if isinstance(node, BRANCHING):
                     branch = Branch(
-                        next(self.numbers), self.span(child), self._condition(node), harmless(lines_of(child))
+                        next(self.numbers),
+                        self.span(child),
+                        self._condition(node),
+                        harmless(lines_of(child)),
+                        decided_by=decided_by,
                     )
                     self.branches.append(branch)
                     self.branch_nodes[child] = branch
                 self._suite(child, scope)
             elif isinstance(child, CLAUSES):
-                self._compound(child, scope)
+                self._compound(child, scope, decided_by)
             elif isinstance(child, cst.BaseExpression) and not (
                 isinstance(node, cst.For) and child is node.target
             ):
@@ -260,16 +267,25 @@ class Body:
             elif isinstance(child, cst.WithItem):
                 self._alone(child.item, "other", scope)
         if isinstance(node, cst.If):
-            self._pass(node)
+            self._pass(node, decided_by)
 
-    def _pass(self, node: cst.If) -> None:
+    def _deciding(self, node: cst.CSTNode) -> frozenset[str]:
+        """Names that decide which suites of a compound statement are run, and of a try all in it."""
+        if isinstance(node, cst.Try | cst.TryStar):
+            return names_in(node)
+        heads = [getattr(node, part, None) for part in ("test", "iter", "subject", "guard")]
+        return frozenset().union(*(names_in(head) for head in heads if isinstance(head, cst.CSTNode)))
+
+    def _pass(self, node: cst.If, decided_by: frozenset[str]) -> None:
         """What is done where the test of an if without an else fails: nothing, and that is a way too."""
         if node.orelse is not None or is_check(node.body) or never_falls_through(node.body):
             return
         span = self.span(node)
         start = replace(span, end_line=span.line, end_column=span.column)
         condition = f"the way past `{self._condition(node)}`"
-        self.passes[node] = Branch(next(self.numbers), start, condition, False, names_in(node.test))
+        self.passes[node] = Branch(
+            next(self.numbers), start, condition, False, names_in(node.test), decided_by
+        )
         self.branches.append(self.passes[node])
 
     def _condition(self, node: cst.CSTNode) -> str:

@@ -51,7 +51,8 @@ def emit(
         _check_copies(target, plan, carried)
     _check_script(target, plan)
     syncs = () if backend is Backend.JIT else plan.syncs
-    adapted, renames = adapted_beside(target, syncs)
+    guards = () if backend is Backend.JIT else plan.guards
+    adapted, renames = adapted_beside(target, syncs, guards)
     own_names = {other.name for other in adapted}
     definitions = tuple(
         each for each in (carried.definitions if carried else ()) if defined_name(each) not in own_names

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import libcst as cst
 
@@ -24,6 +24,7 @@ FIRST_SLICE = "__jax_pmap_first_slice__"
 #: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
 #: device's part of a value that all of them have whole.
 FOLD, OWN_SHARE = "fold_in", "own_share"
+Placed = TypeVar("Placed", Sync, Guard)
 #: What a node becomes: another one, several, or nothing.
 Replacement: TypeAlias = "cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel"
 
@@ -41,6 +42,7 @@ def weave(
     everywhere: bool = False,
     renames: Mapping[str, str] = MappingProxyType({}),
     own_share: str = "own_share",
+    tests: Mapping[int, int] = MappingProxyType({}),
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
@@ -49,10 +51,11 @@ def weave(
     recorded too; with `everywhere`, inner functions are tapped like the outermost; `result` names
     the result where it must be taken apart, `jax` is what jax is imported as; `renames` are sources
     in place of functions that are called as ``module.name`` or ``self.name``; `own_share` is the name of
-    the helper that takes a device's part of a whole value.
+    the helper that takes a device's part of a whole value; `tests` are numbers under which what decides
+    on the way through the function is recorded, by point.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
-    editor.everywhere, editor.renames, editor.own_share = everywhere, renames, own_share
+    editor.everywhere, editor.renames, editor.own_share, editor.tests = everywhere, renames, own_share, tests
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -114,6 +117,7 @@ class Editor(cst.CSTTransformer):
         self.everywhere = False
         self.renames: Mapping[str, str] = {}
         self.own_share = "own_share"
+        self.tests: Mapping[int, int] = {}
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
         for sync in syncs:
@@ -178,8 +182,11 @@ class Editor(cst.CSTTransformer):
             updated = self.probed(original, expression, updated)
             if self.tapped_here(expression):
                 updated = self.tap(expression.point, updated)
-            elif self.reach and expression.side_of is not None:
-                updated = self.tap(expression.point, updated, "side")
+            else:
+                if expression.point in self.tests:
+                    updated = self.tap(self.tests[expression.point], updated, "test")
+                if self.reach and expression.side_of is not None:
+                    updated = self.tap(expression.point, updated, "side")
             if updated is not plain and self.body.is_tight(original):
                 updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return updated
@@ -508,7 +515,7 @@ def renamed(function: cst.FunctionDef, names: Mapping[str, str]) -> cst.Function
     return made
 
 
-def inside_of(body: Body, syncs: Sequence[Sync]) -> list[Sync]:
-    """The syncs that stand in one body."""
+def inside_of(body: Body, placed: Sequence[Placed]) -> list[Placed]:
+    """The syncs, or guards, that stand in one body."""
     own, whole = body.text.shown_path, place(body.scope.span)
-    return [sync for sync in syncs if sync.span.file == own and inside(place(sync.span), whole)]
+    return [each for each in placed if each.span.file == own and inside(place(each.span), whole)]

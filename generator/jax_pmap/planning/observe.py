@@ -29,11 +29,12 @@ from jax_pmap.emit.weave import (
     probe_name,
     weave,
 )
-from jax_pmap.model import Refusal, Span, Sync
+from jax_pmap.model import Guard, Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State, containers_above
 from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.roles import Roles
+from jax_pmap.planning.watching import Watch
 from jax_pmap.reading.facts import FunctionFacts, FunctionRun, GradientCall
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Answer, Session
@@ -92,6 +93,8 @@ class Observation:
     arrays: frozenset[int] = frozenset()
     #: Static arguments of which any other would do: see `callables.only_given_whole`.
     free: frozenset[str] = frozenset()
+    #: Branches of functions beside the target that no input took.
+    guards: tuple[Guard, ...] = ()
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -114,11 +117,13 @@ class Observer:
         neighbourhood: Neighbourhood,
         mutated: Sequence[str] = (),
         own_shares: bool = False,
+        settled: Sequence[str] = (),
     ) -> None:
         """An observer of `body`.
 
         `mutated` are arguments that are changed in place. With `own_shares`, a device goes on with its
-        part of what was made whole by gathering, and not with all of it.
+        part of what was made whole by gathering, and not with all of it. `settled` are arguments that have
+        no other values than those that are tried.
         """
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
         self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
@@ -137,6 +142,7 @@ class Observer:
         self.gradients: dict[int, GradientCall] = {}
         self.runs: dict[int, list[FunctionRun]] = {}
         self._know(body, neighbourhood.origin)
+        self.watch = Watch(neighbourhood, body.numbers, settled)
         self.results = [
             s.value
             for s in body.statements.values()
@@ -206,8 +212,11 @@ class Observer:
                     taps.add(expression.point)
         return sorted(taps)
 
-    def around(self, define: Callable[[Body], Sequence[FunctionDef]]) -> Answer:
-        """What the worker has to define around the target: see `worker.around`."""
+    def around(self, define: Callable[[Body], Sequence[FunctionDef]], besides: Sequence[Body] = ()) -> Answer:
+        """What the worker has to define around the target: see `worker.around`.
+
+        That is what is looked into, and with the bodies `besides` what is watched.
+        """
         first = [
             "import functools as __jax_pmap_functools__",
             f"import jax as {JAX}",
@@ -215,36 +224,49 @@ class Observer:
         ]
         here, elsewhere = list(first), dict[str, list[str]]()
         own = self.neighbourhood.origin.source.path
-        for body in self.bodies[1:]:
-            source = self.homes[body.scope.index].source
+        for body in (*self.bodies[1:], *besides):
+            source = self.home(body.scope.index).source
             lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
             lines += [body.definition(function) for function in define(body)]
         exports = []
-        for caller, called, scope in self.links:
-            home, by = self.homes[scope], self.homes[caller]
+        for caller, called, scope in self.linked(besides):
+            home, by = self.home(scope), self.home(caller)
             into = "" if by.source.path == own else by.source.module
             if home.source.path not in (own, by.source.path):
                 exports.append([into, called, home.source.module, home.facts.name])
-                exports.append([into, probe_name(scope), home.source.module, probe_name(scope)])
+                if scope in self.homes:
+                    exports.append([into, probe_name(scope), home.source.module, probe_name(scope)])
         return {
             "prelude": "\n".join(here),
             "elsewhere": {module: "\n".join(lines) for module, lines in elsewhere.items()},
             "exports": exports,
         }
 
-    def renames(self, body: Body) -> dict[str, str]:
-        """What stands in a body for the methods it calls that are looked into."""
+    def home(self, scope: int) -> Beside:
+        """What a body is the body of."""
+        return self.homes[scope] if scope in self.homes else self.watch.homes[scope]
+
+    def linked(self, besides: Sequence[Body] = ()) -> dict[tuple[int, str, int], None]:
+        """The links between what is looked into, and with the bodies `besides` those to what is watched."""
+        there = {body.scope.index for body in (*self.bodies, *besides)}
+        links = dict(self.links)
+        if besides:
+            links |= dict.fromkeys(self.watch.links(self.body.scope.index))
+        return {link: None for link in links if link[0] in there and link[2] in there}
+
+    def renames(self, body: Body, besides: Sequence[Body] = ()) -> dict[str, str]:
+        """What stands in a body for the methods it calls that are looked into, or watched."""
         return {
             called: f"__jax_pmap_functools__.partial({method_name(scope)}, {called.rpartition('.')[0]})"
-            if self.homes[scope].facts.receiver
+            if self.home(scope).facts.receiver
             else method_name(scope)
-            for caller, called, scope in self.links
-            if caller == body.scope.index and self.homes[scope].method_of
+            for caller, called, scope in self.linked(besides)
+            if caller == body.scope.index and self.home(scope).method_of
         }
 
     def named(self, body: Body, function: FunctionDef) -> FunctionDef:
         """A version of a function under the name that the others call it by."""
-        if not self.homes[body.scope.index].method_of:
+        if not self.home(body.scope.index).method_of:
             return function
         return function.with_changes(name=name_node(method_name(body.scope.index)))
 
@@ -253,16 +275,21 @@ class Observer:
         taps = self._taps(state)
         probes = list(state.opened.values())
         woven = functools.partial(weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME)
+        known = {body.scope.index for body in self.bodies}
+        besides = [body for scope, body in self.watch.bodies.items() if scope not in known]
 
         def define(body: Body) -> list[FunctionDef]:
-            own, renames = inside_of(body, syncs), self.renames(body)
+            own, renames = inside_of(body, syncs), self.renames(body, besides)
+            watched, tests = self.watch.is_watched(body), self.watch.numbers_of(body)
+            plain = self.named(body, woven(body, own, renames=renames, reach=watched, tests=tests))
+            if body.scope.index not in known:
+                return [plain]
             tapped = woven(body, own, taps=taps, probes=probes, renames=renames)
-            probe = tapped.with_changes(name=name_node(probe_name(body.scope.index)))
-            return [self.named(body, woven(body, own, renames=renames)), probe]
+            return [plain, tapped.with_changes(name=name_node(probe_name(body.scope.index)))]
 
-        own, renames = inside_of(self.body, syncs), self.renames(self.body)
+        own, renames = inside_of(self.body, syncs), self.renames(self.body, besides)
         target = woven(self.body, own, taps=taps, probes=probes, reach=True, renames=renames)
-        return self.body.definition(target), self.around(define)
+        return self.body.definition(target), self.around(define, besides)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
         plain, plain_around = self._code(state, ())
@@ -295,19 +322,23 @@ class Observer:
         for _ in range(ROUNDS):
             answer = self._run(roles, overrides, count, state)
             if "raised" in answer:
-                failed = [Event(data) for data in answer["events"]]
+                every = [Event(data) for data in answer["events"]]
+                watched = [event for event in every if event.point in self.watch.tests]
+                failed = [event for event in every if event.point not in self.watch.tests]
                 if self.gathering.go_on(state, failed):
                     continue
                 if not state.fresh:
-                    if self._mend_tests(state, failed):
+                    if self._mend_tests(state, failed, watched):
                         continue
                     last = self.owner.get(answer["last"]) if answer["last"] is not None else None
                     return fails_on_share(self.facts, answer["raised"], last)
                 self._retreat(state)
                 continue
             every = [Event(data) for data in answer["events"]]
+            watched = [event for event in every if event.point in self.watch.tests]
             changes = [event for event in every if event.point < 0 or event.point in self.touched]
-            events = [self._named(event) for event in every if event not in changes]
+            others = [event for event in every if event.point not in self.watch.tests]
+            events = [self._named(event) for event in others if event not in changes]
             if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
                 continue
             state.fresh.clear()
@@ -327,7 +358,10 @@ class Observer:
                     "Return the values the caller needs; changes made in place are not seen across devices",
                     self.facts.span,
                 )
-            if self._mend_tests(state, events):
+            at_odds = self.watch.at_odds(watched)
+            if at_odds is not None:
+                return at_odds
+            if self._mend_tests(state, events, watched):
                 continue
             final = result[-1]
             apart = next((event for event in changes if not event.whole), None)
@@ -464,12 +498,17 @@ class Observer:
                 tainted |= {name for name, _ in statement.names}
         return advanced
 
-    def _mend_tests(self, state: State, events: Sequence[Event]) -> bool:
+    def _mend_tests(self, state: State, events: Sequence[Event], watched: Sequence[Event]) -> bool:
         """Numbers that decide which way Python goes must be those of the whole batch.
 
         A test of a shape may agree on the example's sizes and differ on others, so it is mended
         whether or not it does any harm here.
         """
+        added = False
+        for test, event in self.watch.partial(watched):
+            op = event.whole_op(numbers=True)
+            assert op is not None
+            added |= state.add(self.sync(op, test.text, "wrap", test.span, event), event.point)
         tests = {e.point: e for e in self.by_point.values() if e.in_test}
         first: dict[int, Event] = {}
         for event in events:
@@ -479,7 +518,7 @@ class Observer:
         innermost = [
             tests[point] for point in partial if not any(c.point in partial for c in self.descendants(point))
         ]
-        return self.wrap_all(state, innermost, first, numbers=True)
+        return self.wrap_all(state, innermost, first, numbers=True) or added
 
     def _origins(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
         """Where a partial value is made: below it, past everything that might not be linear.
@@ -849,7 +888,12 @@ class Observer:
             return None
         known = [scope for scope, home in self.homes.items() if home.is_same(found)]
         if not known:
-            body = Body(function_text(found.parsed), self.body.numbers)
+            watched = self.watch.scope_of(found)
+            body = (
+                Body(function_text(found.parsed), self.body.numbers)
+                if watched is None
+                else self.watch.bodies[watched]
+            )
             self._know(body, found)
             known = [body.scope.index]
         self.links[caller.scope.index, called, known[0]] = None

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from jax_pmap.emit.beside import Neighbourhood
-from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.places import Body, Branch, inside, place
 from jax_pmap.emit.weave import FOLD
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Argument, Backend, Guard, Plan, Refusal, RefusalError, Request, Role, Sync, refused
@@ -346,6 +346,7 @@ def _observe_variants(
         Neighbourhood(target),
         mutated,
         own_shares,
+        [name for name, given in restricted.items() if given is not None],
     )
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
@@ -383,7 +384,7 @@ def _observe_variants(
             variants.append({name: value})
             proved.append(value)
         values[name] = tuple(proved)
-    unseen = unseen_side(body, seen, reached, values)
+    unseen = unseen_side(body, seen, reached, values) or observer.watch.unseen(reached)
     if unseen is not None:
         return unseen
     syncs = minimal(observer, roles, count, syncs, target)
@@ -402,8 +403,28 @@ def _observe_variants(
     if asked:
         return decides(asked, by_name, target.facts)
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
-    final = dataclasses.replace(base, syncs=(*merge_neighbours(body, collectives), *folds), free=free)
+    beside = [branch for _, branch in observer.watch.unreached(reached)]
+    final = dataclasses.replace(
+        base,
+        syncs=(*merge_neighbours(body, collectives), *folds),
+        # The compiler keeps the meaning of what was not seen, too.
+        guards=() if request.backend is Backend.JIT else outermost_guards(beside),
+        free=free,
+    )
     return final, tuple(variants), values, reached
+
+
+def outermost_guards(branches: Sequence[Branch]) -> tuple[Guard, ...]:
+    """Guards of branches, but for those that stand in other ones."""
+
+    def around(branch: Branch) -> bool:
+        return any(
+            inside(place(branch.span), place(other.span)) and branch.span.file == other.span.file
+            for other in branches
+            if other is not branch
+        )
+
+    return tuple(Guard(branch.span, branch.condition) for branch in branches if not around(branch))
 
 
 def in_vain(observation: Observation, facts: FunctionFacts) -> bool:
@@ -551,13 +572,7 @@ def _plan(
         # Values that decide it are held to those that were tried.
         and (branch.tested is None or not branch.tested & body.local_names <= set(values))
     ]
-    guards = tuple(
-        Guard(branch.span, branch.condition)
-        for branch in unreached
-        if not any(
-            inside(place(branch.span), place(other.span)) for other in unreached if other is not branch
-        )
-    )
+    guards = (*outermost_guards(unreached), *observation.guards)
     return Observed(
         Plan(
             target=f"{target.source.shown_path}::{target.source.qualname}",

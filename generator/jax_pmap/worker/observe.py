@@ -84,6 +84,15 @@ class Recorder:
         for index, name in enumerate(self.mutated):
             self.tap(-1 - index, values[name])
 
+    def test(self, point: int, value: Any) -> Any:
+        """Record `value` where it is made of Python numbers, as `tap` does, and hand it on.
+
+        Arrays may belong to a transformation that runs the function inside.
+        """
+        leaves = value if isinstance(value, tuple | list) else [value]
+        numbers = all(isinstance(leaf, bool | int | float) for leaf in leaves)
+        return self.tap(point, value) if numbers else value
+
     def reach(self, branch: int) -> None:
         """Note that a branch of the body was entered."""
         self.reached.add(branch)

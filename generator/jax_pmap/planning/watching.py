@@ -1,0 +1,293 @@
+"""The functions beside the target that choose their way in Python, watched wherever they are called.
+
+Which way a function goes may hang on sizes, on the structure of its arguments or on numbers. Of the
+target and of the functions nested in it every branch is watched; of the user's other functions those that
+may go another way on other inputs, with all that stand between them and the target.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from jax_pmap.emit.beside import Beside, Neighbourhood, names_called
+from jax_pmap.emit.places import Body, Branch, Expression, inside, place
+from jax_pmap.model import Refusal
+from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.events import Event
+from jax_pmap.reading.scopes import bound_names, parameters
+from jax_pmap.reading.text import function_text
+
+#: Statements and expressions that choose a way.
+CHOICES = (
+    ast.If,
+    ast.While,
+    ast.For,
+    ast.Try,
+    ast.Match,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.Assert,
+    ast.comprehension,
+)
+
+
+class Watch:
+    """Finds the functions to watch, and numbers the tests in them."""
+
+    def __init__(
+        self, neighbourhood: Neighbourhood, numbers: Iterator[int], settled: Collection[str] = ()
+    ) -> None:
+        """Look for them from the target on; `settled` are its arguments that have no other values."""
+        self.neighbourhood, self.numbers = neighbourhood, numbers
+        #: Each function with those it names: (name it calls by, function).
+        self._calls: list[tuple[Beside, list[tuple[str, Beside]]]] = []
+        self._walk(neighbourhood.origin)
+        self._settled = _settled(self._calls, {*settled, neighbourhood.origin.facts.receiver})
+        chosen = [each for each, _ in self._calls[1:] if self._may_choose(each)]
+        carriers = _above(self._calls, chosen)
+        self.homes: dict[int, Beside] = {}
+        self.bodies: dict[int, Body] = {}
+        #: Of each watched test its number among what is recorded.
+        self.tests: dict[int, Expression] = {}
+        self._numbers: dict[int, int] = {}
+        for found in carriers:
+            body = Body(function_text(found.parsed), numbers)
+            self.homes[body.scope.index], self.bodies[body.scope.index] = found, body
+            for test in self._tests(body, found) if found in chosen else ():
+                number = next(numbers)
+                self.tests[number], self._numbers[test.point] = test, number
+        self._watched = {scope for scope, home in self.homes.items() if home in chosen}
+
+    def links(self, origin: int) -> Iterator[tuple[int, str, int]]:
+        """(scope of the caller's body, name it calls by, scope of the function called)."""
+        scopes = [(origin, self.neighbourhood.origin), *self.homes.items()]
+        for scope, caller in scopes:
+            for called, found in next(calls for each, calls in self._calls if each is caller):
+                for other, home in self.homes.items():
+                    if home is found:
+                        yield scope, called, other
+
+    def numbers_of(self, body: Body) -> Mapping[int, int]:
+        """The numbers of a body's watched tests, by point."""
+        return {e.point: self._numbers[e.point] for e in body.expressions if e.point in self._numbers}
+
+    def is_watched(self, body: Body) -> bool:
+        """Whether the ways that are taken in a body are recorded."""
+        return body.scope.index in self._watched
+
+    def scope_of(self, found: Beside) -> int | None:
+        """The scope of a function among these, or None."""
+        return next((scope for scope, home in self.homes.items() if home.is_same(found)), None)
+
+    def unreached(self, reached: Collection[int]) -> Iterator[tuple[Body, Branch]]:
+        """Branches that no input took and that other inputs might take."""
+        for scope in sorted(self._watched):
+            body, home = self.bodies[scope], self.homes[scope]
+            for branch in body.branches:
+                if branch.index in reached or branch.harmless or self._constant(branch.decided_by, home):
+                    continue
+                yield body, branch
+
+    def unseen(self, reached: Collection[int]) -> Refusal | None:
+        """A side of a conditional expression that no input took and that other inputs might take."""
+        branches = [(body, place(branch.span)) for body, branch in self.unreached(reached)]
+        for scope in sorted(self._watched):
+            body, home = self.bodies[scope], self.homes[scope]
+            for side in body.expressions:
+                if side.side_of is None or side.point in reached:
+                    continue
+                if any(body is other and inside(place(side.span), where) for other, where in branches):
+                    continue
+                if not self._constant(_names(side.side_of), home):
+                    return Refusal(
+                        "JP058",
+                        f"`{shortened(side.text)}` in `{home.facts.name}` is taken only where "
+                        f"`{shortened(side.side_of)}` turns out otherwise than on these inputs, so nothing "
+                        "in it was compared",
+                        "Write it as an if statement (its unseen branch then raises), decide it outside the "
+                        "function, or give inputs that take it",
+                        side.span,
+                    )
+        return None
+
+    def at_odds(self, events: Sequence[Event]) -> Refusal | None:
+        """A test that asks for a size of the batch in one call of a function, and of the whole in another."""
+        kinds: dict[int, set[str]] = {}
+        for event in events:
+            if event.point in self.tests and not event.unaligned:
+                kinds.setdefault(event.point, set()).update(leaf["kind"] for leaf in event.leaves)
+        innermost = self._innermost({point for point in kinds if len(kinds[point]) > 1})
+        for number in innermost:
+            if any(len(event.leaves) > 1 for event in events if event.point == number):
+                continue  # A shape, of which only one size is that of a share.
+            test = self.tests[number]
+            return Refusal(
+                "JP043",
+                f"`{shortened(test.text)}` decides which way to go, and is a size of the batch in one call "
+                "and none in another: no one collective makes it that of the whole batch in both",
+                "Decide it outside and pass it (a bool), or call two functions",
+                test.span,
+            )
+        return None
+
+    def partial(self, events: Sequence[Event]) -> list[tuple[Expression, Event]]:
+        """Tests, or what they are made of, that are those of a share: with what was seen first of each."""
+        first: dict[int, Event] = {}
+        for event in events:
+            if event.point in self.tests:
+                first.setdefault(event.point, event)
+        partial = {number for number, event in first.items() if event.whole_op(True) and event.partial(True)}
+        return [(self.tests[number], first[number]) for number in self._innermost(partial)]
+
+    def _innermost(self, numbers: Collection[int]) -> list[int]:
+        def below(inner: int, outer: int) -> bool:
+            one, other = self.tests[inner].span, self.tests[outer].span
+            return inner != outer and one.file == other.file and inside(place(one), place(other))
+
+        return [number for number in sorted(numbers) if not any(below(other, number) for other in numbers)]
+
+    def _walk(self, caller: Beside) -> None:
+        calls: list[tuple[str, Beside]] = []
+        self._calls.append((caller, calls))
+        for called in names_called(caller.parsed.definition):
+            found = self.neighbourhood.find(called, caller)
+            if found is None:
+                continue
+            known = next((each for each, _ in self._calls if each.is_same(found)), None)
+            calls.append((called, known or found))
+            if known is None:
+                self._walk(found)
+
+    def _may_choose(self, found: Beside) -> bool:
+        """Whether a function may go another way on other inputs of the target."""
+        for node in ast.walk(found.parsed.definition):
+            if isinstance(node, CHOICES) and not self._constant(_deciding(node), found):
+                return True
+        return False
+
+    def _tests(self, body: Body, found: Beside) -> list[Expression]:
+        return [e for e in body.expressions if e.in_test and not self._constant(_names(e.text), found)]
+
+    def _constant(self, names: Collection[str], found: Beside) -> bool:
+        """Whether values under these names are always the same in a function."""
+        return not set(names) & (_local(found) - self._settled[id(found)])
+
+
+def _names(source: str) -> set[str]:
+    tree = ast.parse(f"({source.strip()})")
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _deciding(node: ast.AST) -> set[str]:
+    """Names that decide which way one of the `CHOICES` goes."""
+    if isinstance(node, ast.Try):
+        parts: list[ast.AST] = [node]
+    elif isinstance(node, ast.comprehension):
+        parts = [*node.ifs]  # Over nothing, there is nothing that was not compared.
+    elif isinstance(node, ast.BoolOp):
+        parts = [*node.values]
+    else:
+        parts = [getattr(node, part) for part in ("test", "iter", "subject") if hasattr(node, part)]
+    return {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}
+
+
+def _local(found: Beside) -> set[str]:
+    """Names that a function and those nested in it bind, or take from the functions around it."""
+    out: set[str] = set(found.facts.closure_names)
+    for node in ast.walk(found.parsed.definition):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            out |= {each.arg for each in parameters(node.args)}
+            out |= bound_names(node.body if isinstance(node, ast.FunctionDef) else [node.body])
+        elif isinstance(node, ast.comprehension):
+            out |= {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
+    return out
+
+
+def _above(
+    calls: Sequence[tuple[Beside, list[tuple[str, Beside]]]], chosen: Sequence[Beside]
+) -> list[Beside]:
+    """The chosen functions and all that lead to them, without the target."""
+    out = list(chosen)
+    while True:
+        more = [
+            caller
+            for caller, called in calls[1:]
+            if caller not in out and any(found in out for _, found in called)
+        ]
+        if not more:
+            return [each for each, _ in calls[1:] if each in out]
+        out += more
+
+
+def _settled(
+    calls: Sequence[tuple[Beside, list[tuple[str, Beside]]]], own: Collection[str]
+) -> dict[int, frozenset[str]]:
+    """Of every function the parameters that are the same whatever the target is called with.
+
+    That is those that every call gives nothing, or what reads no other names than such and those of the
+    module; and the object of a method.
+    """
+    table: dict[int, frozenset[str]] = {}
+    for caller, _ in calls:
+        names = {parameter.name for parameter in caller.facts.parameters}
+        inside = [node for statement in caller.parsed.definition.body for node in ast.walk(statement)]
+        stored = {n.id for n in inside if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        stored |= {
+            each.arg
+            for n in inside
+            if isinstance(n, ast.FunctionDef | ast.Lambda)
+            for each in parameters(n.args)
+        }
+        table[id(caller)] = frozenset(names - stored)
+    origin = calls[0][0]
+    table[id(origin)] &= frozenset(own)
+    changed = True
+    while changed:
+        changed = False
+        for caller, called in calls:
+            free = _local(caller) - table[id(caller)]
+            for text, found in called:
+                if found is origin:
+                    continue
+                kept = table[id(found)] & _given_constants(caller, text, found, free)
+                changed |= kept != table[id(found)]
+                table[id(found)] = kept
+    return table
+
+
+def _given_constants(caller: Beside, called: str, found: Beside, free: Collection[str]) -> set[str]:
+    """Parameters that `caller` gives a function constants for, or nothing, wherever it names it."""
+    order = [parameter.name for parameter in found.facts.parameters]
+    receiver = {found.facts.receiver} & set(order)
+    order = [name for name in order if name not in receiver]
+    constant = {*order, *receiver}
+    known: set[int] = set()
+    for call in ast.walk(caller.parsed.definition):
+        if not isinstance(call, ast.Call):
+            continue
+        direct = ast.unparse(call.func) == called
+        through = isinstance(call.func, ast.Call) and bool(call.func.args)
+        if through and ast.unparse(call.func.args[0]) == called:  # type: ignore[attr-defined]
+            known.add(id(call.func.args[0]))  # type: ignore[attr-defined]
+        elif direct:
+            known.add(id(call.func))
+        else:
+            continue
+        if any(isinstance(each, ast.Starred) for each in call.args) or any(
+            each.arg is None for each in call.keywords
+        ):
+            return receiver
+        given = [*zip(order, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+        if len(call.args) > len(order):
+            return receiver
+        constant -= {name for name, value in given if _reads(value) & set(free) and name is not None}
+    named = (n for n in ast.walk(caller.parsed.definition) if isinstance(n, ast.Name | ast.Attribute))
+    # Handed on, it may be called with anything.
+    if any(id(n) not in known and isinstance(n.ctx, ast.Load) and ast.unparse(n) == called for n in named):
+        return receiver
+    return constant
+
+
+def _reads(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
