@@ -1,4 +1,4 @@
-"""A hook of mkdocs: files of the repository that pages link to become part of the site, at the same place."""
+"""Hooks of mkdocs: files of the repository that pages link to join the site; short code is not broken."""
 
 import re
 import shutil
@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+#: Characters up to which code in a sentence stays in one piece: what a narrow screen has room for.
+SHORT = 28
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Mark short code, which browsers would break behind the hyphens of ``--devices``."""
+    return re.sub(rf"<code>(?=[^<\n]{{1,{SHORT}}}</code>)", '<code class="short">', html)
 
 
 def on_post_build(config: Any) -> None:

@@ -250,6 +250,14 @@ CASES = (
         {"result": WHOLE},
     ),
     Case(
+        "haiku_classifier.py::train_step",
+        "example_inputs",
+        # The mean has as many features as there are devices, and is whole all the same.
+        {"params": WHOLE, "state": WHOLE, "opt_state": WHOLE, "images": BATCH, "labels": BATCH},
+        (("pmean", "loss"), ("pmean", "state"), ("pmean", "grads")),
+        {"result": WHOLE},
+    ),
+    Case(
         "batchnorm.py::train_step",
         "example_inputs",
         {"state": WHOLE, "images": BATCH, "labels": BATCH},
