@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_pmap.worker import strengthen
+from jax_pmap.worker import arguments, strengthen
 from jax_pmap.worker.decisions import Decisions
 
 pytest_plugins = ["project"]
@@ -189,3 +189,14 @@ def test_a_sum_that_the_given_inputs_leave_at_zero_is_synchronised(project: Proj
     result = project.run("gen", "pairs.py::peaks", *words)
     assert result.exit_code == 0, result.stderr
     assert [sync["op"] for sync in json.loads(result.stdout)["plan"]["syncs"]] == ["pmean", "psum"]
+
+
+def test_times_and_edges_stay_in_order_in_perturbed_inputs():
+    times = np.linspace(0.0, 1.0, 50, dtype="float32")
+    spectrum = {"down": times[::-1].copy(), "rows": np.tile(times, (8, 1)), "loose": np.cos(40 * times)}
+    values = {"ts": times, "x": spectrum}
+    for wild in (False, True):
+        changed = arguments.perturb(values, {"x": {2: 0}}, (), 0, wild=wild)
+        assert np.all(np.diff(changed["ts"]) > 0) and np.all(np.diff(changed["x"]["down"]) < 0)
+        assert np.all(np.diff(changed["x"]["rows"], axis=1) > 0)
+        assert not np.allclose(changed["ts"], times)

@@ -2,10 +2,12 @@
 
 import json
 import textwrap
+from pathlib import Path
 
 import pytest
 from project import Project
 
+from jax_pmap.drift import outdated
 from jax_pmap.emit.places import Body
 from jax_pmap.planning.callables import only_given_whole
 from jax_pmap.planning.observe import Observation
@@ -68,6 +70,53 @@ def test_object_that_is_the_default_is_compared(project: Project) -> None:
     write(project, "def f(x, cfg=Config()):\n    return getattr(jnp, cfg.reduction)(x)\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::inputs")
     assert "if cfg != Config():" in made.stdout, made.stderr
+
+
+def test_state_alone_is_no_batch_and_where_the_data_is_read_is_said(project: Project) -> None:
+    write(
+        project,
+        """
+        images = rows(24)
+
+
+        def loss(params):
+            return jnp.sum(jnp.tanh(images @ params) ** 2)
+
+
+        def update(params):
+            return params - 0.1 * jax.grad(loss)(params)
+
+
+        def start(): return (np.ones((5, 3)),)
+        """,
+    )
+    says = ("`images` (24, 5) of line", "def update(params, images)` and of `loss`", "parameters and state")
+    refusal = project.refused(
+        "JP040", "plan", "f.py::update", "--inputs", "f.py::start", says=says, exit_code=1
+    )
+    assert "with fewer rows" not in refusal.words
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "found"),
+    [
+        ("ImportError", "cannot import name 'optim' from 'flax' (/x/__init__.py)", "flax.optim"),
+        ("AttributeError", "module 'jax' has no attribute 'tree_map'", "jax.tree_map"),
+        ("AttributeError", "jax.tree_map was removed in JAX v0.6.0: use jax.tree.map", "jax.tree_map"),
+        (
+            "ModuleNotFoundError",
+            "No module named 'jax.experimental.optimizers'",
+            "jax.experimental.optimizers",
+        ),
+        ("ModuleNotFoundError", "No module named 'torch'", None),
+        ("ImportError", "cannot import name 'net' from 'models'", None),
+        ("ValueError", "module 'jax' has no attribute 'tree_map'", None),
+    ],
+)
+def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, found: str | None) -> None:
+    (tmp_path / "models.py").touch()
+    said = outdated({"type": kind, "message": message}, tmp_path)
+    assert (said is None) if found is None else (said is not None and f"has no `{found}`" in said)
 
 
 def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax_pmap.drift import outdated
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import Request, Say, refused
 from jax_pmap.planning.roles import Described
@@ -116,6 +117,7 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
             hint = "It reads its standard input, which is closed here: give what it asks for by options"
         elif problem.error["type"] == "ModuleNotFoundError":
             hint = "Install it, or name the interpreter that has it: --python PATH"
+        hint = outdated(problem.error, session.directory) or hint
         return refused(
             "JP019",
             f"`{request.run}` fails before it calls {name}: {problem.message}",

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax_pmap.drift import outdated
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.module import import_target, needed_names
@@ -97,7 +98,7 @@ def _inputs(
             raise refused(
                 "JP013",
                 f"the file of `{request.inputs}` cannot be imported: {problem.message}",
-                "Correct that file first",
+                outdated(problem.error, session.directory) or "Correct that file first",
                 error_span(problem.error, session.directory),
                 error_details(problem.error),
             ) from None
@@ -107,7 +108,10 @@ def _inputs(
         known = problem.data.get("known") or []
         takes = ", ".join(p.name for p in facts.parameters if p.name not in bound)
         if problem.error:
-            hint = "Correct it; it is called with a seed where it takes one, else without arguments"
+            hint = (
+                outdated(problem.error, session.directory)
+                or "Correct it; it is called with a seed where it takes one, else without arguments"
+            )
         elif known:
             hint = f"Functions in it: {', '.join(f'`{name}`' for name in known[:8])}"
         elif problem.message.startswith(("there is no file", "it is neither")):

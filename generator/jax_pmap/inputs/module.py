@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jax_pmap.drift import outdated
 from jax_pmap.model import Refusal, RefusalError, Request, refused
 from jax_pmap.notebook import is_notebook, place
 from jax_pmap.reading.scopes import used_names
@@ -254,6 +255,8 @@ class _Loader:
     def _hint(self, error: Answer) -> str:
         kind, message = error.get("type"), str(error.get("message", ""))
         shown = self.target.source.shown_path
+        if drift := outdated(error, self.session.directory):
+            return drift
         missing = re.search(r"No module named '([\w.]+)'", message)
         if kind in ("ModuleNotFoundError", "ImportError") and missing:
             return (
@@ -267,6 +270,13 @@ class _Loader:
                 f'Give the program with its options: --run "python {shown} …"; or put what runs it under '
                 "`if __name__ == '__main__':`"
             )
+        if kind == "FileNotFoundError":
+            return (
+                "Start jax-pmap in the folder that the path is meant from, with the file there, or pass what "
+                "the line makes as an argument"
+            )
+        if is_notebook(self.target.source.path):
+            return "Correct the cell, or pass what the line makes as an argument"
         return (
             f"Make the file importable: `python -c 'import {self.target.source.module}'` must work. Or put "
             "what runs the program under `if __name__ == '__main__':`, or pass what the line makes as an "

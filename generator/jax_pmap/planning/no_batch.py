@@ -20,8 +20,15 @@ ROWS = 8
 SHOWN = 4
 
 
-def no_batch(session: Session, target: Target, loaded: Loaded, error: dict[str, Any]) -> RefusalError:
-    """The refusal of inputs without a batch; `error` is the one of tracing with fewer rows, if any."""
+def no_batch(
+    session: Session, target: Target, loaded: Loaded, error: dict[str, Any], only_state: bool = False
+) -> RefusalError:
+    """The refusal of inputs without a batch.
+
+    `error` is the one of tracing with fewer rows, if any. With `only_state`, all arguments are parameters
+    and the like by their names and uses, and why those cannot be cut says nothing.
+    """
+    error = {} if only_state else error
     shapes = ", ".join(
         f"{leaf['path']} {tuple(leaf['shape'])}"
         for argument in loaded.described
@@ -37,6 +44,8 @@ def no_batch(session: Session, target: Target, loaded: Loaded, error: dict[str, 
         why = f" (with fewer rows: {error['type']}{f': {first_line(said)}' if said else ''})"
     reason = f"no axis was found along which the inputs of `{target.facts.name}` can be split{why}: "
     reason += shapes or "no arrays"
+    if only_state:
+        reason += "; by their names and uses, they are parameters and state"
     hint = f"{'Take sizes from shapes, or name the batch' if error else 'Name it'}: --shard NAME or "
     hint += "--shard NAME:AXIS"
     if enclosed := enclosed_arrays(session, target):
@@ -89,10 +98,12 @@ def _pass_it(target: Target, arrays: list[Answer]) -> str:
     """What to type to have the batch as an argument."""
     known = {parameter.arg for parameter in parameters(target.parsed.definition.args)}
     names = [row["name"].rpartition(".")[2] for row in arrays[:SHOWN]]
+    through = list(dict.fromkeys(f"`{row['through']}`" for row in arrays[:SHOWN] if row["through"]))
     made = ", ".join([*(p.arg for p in parameters(target.parsed.definition.args)), *dict.fromkeys(names)])
     if known & set(names):
         return "pass it as an argument"
-    return f"make it an argument, `def {target.facts.name}({made})`, and pass it where that is called"
+    inner = f" and of {', '.join(through)}, where it is read" if through else ""
+    return f"make it an argument, `def {target.facts.name}({made})`{inner}, and pass it where that is called"
 
 
 def _line_of(target: Target, name: str) -> int | None:

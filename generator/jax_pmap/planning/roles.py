@@ -192,6 +192,11 @@ class RoleFinder:
                     self.keys.add((name, index))
                     self.why.setdefault(name, "a PRNG key")
 
+    @property
+    def only_state(self) -> bool:
+        """Whether every array is a part of the parameters or the state, by its name and use."""
+        return bool(self.leaves) and not any(leaf.data for leaf in self.leaves)
+
     def _leaves(self) -> list[_Leaf]:
         parts = {re.split(r"[.\[]", path)[0] for path in self.differentiated}
         out = []

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from jax_pmap.drift import outdated
 from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body, Branch, inside, place
 from jax_pmap.emit.weave import FOLD
@@ -127,6 +128,7 @@ def find_plan(
     mutated = tuple(change["name"] for change in whole["mutated"])
     session.ask("precision", "tracing the function", statics=finder.statics)
     first: Refusal | None = None
+    small: Refusal | None = None
     gathering: tuple[Roles, Confirmed] | None = None
     gathered: Roles | None = None
     observed = 0
@@ -138,7 +140,7 @@ def find_plan(
         too_small = _batch_refusal(target, loaded, roles, request)
         if too_small is not None:
             # Of a size that only came up because the likelier one does not trace, nothing is said.
-            first = first or (None if finder.trace_error else too_small)
+            small = small or (None if finder.trace_error else too_small)
             continue
         observed += 1
         observe = functools.partial(
@@ -176,10 +178,13 @@ def find_plan(
         return _plan(target, loaded, request, body, roles, whole, *outcome)
     if gathering is not None:
         return _plan(target, loaded, request, body, gathering[0], whole, *gathering[1])
+    if small is not None and (first is None or first.code == "JP055"):
+        # What can be split and is refused says more than what cannot; what splitting does not change, less.
+        first = small
     if first is not None:
         first = with_enclosed(session, target, named(session, target, first, finder.statics))
         raise RefusalError(first)
-    raise no_batch(session, target, loaded, finder.trace_error)
+    raise no_batch(session, target, loaded, finder.trace_error, finder.only_state)
 
 
 def couples(outcome: Refusal | Confirmed, facts: FunctionFacts) -> bool:
@@ -276,7 +281,8 @@ def reference_runs(session: Session, target: Target, finder: Any) -> dict[str, A
     raise refused(
         "JP015",
         f"`{facts.name}` fails on these inputs: {error['type']}: {first_line(error['message'])}",
-        "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
+        outdated(error, session.directory)
+        or "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
         error_span(error, session.directory, target.source) or facts.span,
         error_details(error),
     )

@@ -429,7 +429,8 @@ def perturb(
 
     Floats keep their sign and size (each is scaled by a factor in [0.8, 1.2]); all-zero leaves
     become small positive numbers, since zero-initialised weights and moments would make summed
-    and averaged gradients look alike. Batch leaves are also put in another order, one that makes
+    and averaged gradients look alike. What rises or falls throughout along an axis, as times and the
+    edges of bins do, still does. Batch leaves are also put in another order, one that makes
     shards as unlike each other as the data allows; `wild` scales their rows by factors from -2 to
     3 as well, in order (0.1 to 3 where no element is negative), so that a clip, a branch or an
     absolute value behind a reduction does on some shard what it does not do on the whole; and it
@@ -449,7 +450,7 @@ def perturb(
         noise = random.uniform(-1.0, 1.0, wide.shape)
         if not wide.any():
             return (0.02 * (1.5 + noise)).astype(leaf.dtype)
-        return (wide * (1.0 + 0.2 * noise)).astype(leaf.dtype)
+        return in_order(wide, wide * (1.0 + 0.2 * noise)).astype(leaf.dtype)
 
     def row(leaf: Any, axis: int) -> Any:
         leaf = take(leaf, axis, order)
@@ -461,6 +462,18 @@ def perturb(
 
     moved = map_batch(values, axes, row)
     return {name: value if name in statics else jax.tree.map(one, value) for name, value in moved.items()}
+
+
+def in_order(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """`after`, sorted along the axes along which all of `before` rises, or falls."""
+    if before.dtype.kind == "c":
+        return after
+    for axis, size in enumerate(before.shape):
+        steps = np.diff(before, axis=axis)
+        if size > 2 and (np.all(steps > 0) or np.all(steps < 0)):
+            after = np.sort(after, axis=axis)
+            after = after if np.all(steps > 0) else np.flip(after, axis)
+    return after
 
 
 def exaggerate(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values:

@@ -162,23 +162,50 @@ def enclosed_arrays(request: Answer) -> Answer:
     """The arrays that the target reads besides its arguments: ``{"expressions": source of each, dotted}``.
 
     Names are those of the namespace the target runs in; what stands for an argument, as ``self.x``, is
-    looked up in the example.
+    looked up in the example. A function of the user's leads to what it reads in its turn, and is
+    named with that (``"through"``).
     """
     space = {**TARGET.namespace(), **(TARGET.data[0] if TARGET.data else {})}
-    found = []
+    found: list[dict[str, Any]] = []
+    known: set[int] = set()
     for expression in request["expressions"]:
         head, *rest = expression.split(".")
         value = space.get(head)
         try:
             for name in rest:
                 value = inspect.getattr_static(value, name)
-            leaves = jax.tree.leaves(value)
-            paths = arguments.leaf_paths(value)
-        except (AttributeError, TypeError, ValueError):
+        except AttributeError:
             continue
-        found += [
-            {"path": expression + path, "name": expression, "shape": list(leaf.shape)}
-            for path, leaf in zip(paths, leaves, strict=False)
-            if arguments.category(leaf) == "array"
-        ]
+        _arrays_of(expression, value, "", found, known)
     return {"arrays": found}
+
+
+def _arrays_of(name: str, value: Any, through: str, found: list[dict[str, Any]], known: set[int]) -> None:
+    """Add the arrays of `value`, or those around it where it is a function of the user's."""
+    function = inspect.unwrap(value) if callable(value) else None
+    if inspect.isfunction(function):
+        files = (
+            TARGET.module.__dict__.get("__file__"),
+            getattr(TARGET.fn, "__code__", _arrays_of.__code__).co_filename,
+        )
+        if id(function) in known or function.__code__.co_filename not in files:
+            return
+        known.add(id(function))
+        try:
+            around = inspect.getclosurevars(function)
+        except ValueError:  # A variable around it has no value yet.
+            return
+        for inner, held in {**around.globals, **around.nonlocals}.items():
+            _arrays_of(inner, held, name, found, known)
+        return
+    try:
+        leaves = jax.tree.leaves(value)
+        paths = arguments.leaf_paths(value)
+    except (AttributeError, TypeError, ValueError):
+        return
+    rows = [
+        {"path": name + path, "name": name, "shape": list(leaf.shape), "through": through}
+        for path, leaf in zip(paths, leaves, strict=False)
+        if arguments.category(leaf) == "array"
+    ]
+    found += [row for row in rows if row["path"] not in {other["path"] for other in found}]
