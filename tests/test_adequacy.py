@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_pmap.worker import arguments, strengthen
+from jax_pmap.worker import arguments, nans, sizes, strengthen
 from jax_pmap.worker.decisions import Decisions
 
 pytest_plugins = ["project"]
@@ -200,3 +201,73 @@ def test_times_and_edges_stay_in_order_in_perturbed_inputs():
         assert np.all(np.diff(changed["ts"]) > 0) and np.all(np.diff(changed["x"]["down"]) < 0)
         assert np.all(np.diff(changed["x"]["rows"], axis=1) > 0)
         assert not np.allclose(changed["ts"], times)
+
+
+@pytest.mark.parametrize(
+    ("function", "minds"),
+    [
+        (lambda x: jnp.mean(x[:100]), True),
+        (lambda x: jnp.sum(x) / min(len(x), 100), True),
+        (lambda x: jnp.mean(x) if len(x) < 100 else jnp.max(x), True),
+        (lambda x: jnp.mean(x) + jnp.sum(x) / (2 * len(x)) + jnp.var(x, ddof=1), False),
+        (lambda x: sum(x[i] for i in range(len(x))), False),
+    ],
+)
+def test_what_many_rows_are_computed_otherwise_is_found_without_running_them(function, minds: bool):
+    question = SimpleNamespace(
+        data=[{"x": np.zeros(24)}],
+        axes={"x": {0: 0}},
+        statics=(),
+        x64=False,
+        traceable=lambda values: function(**values),
+    )
+    assert sizes.minds_size(question) is minds
+
+
+def test_a_nan_that_several_devices_pass_over_is_named():
+    values = {"x": np.arange(1.0, 9.0)}
+
+    def reference(values):
+        return {"largest": jnp.max(values["x"]), "sum": jnp.sum(values["x"])}
+
+    def several(values):
+        return {"largest": np.nanmax(values["x"]), "sum": jnp.sum(values["x"])}
+
+    note = nans.passed_over(reference, several, values, {"x": {0: 0}})
+    assert note is not None
+    assert "shows in `['largest']` on one device and not on several" in note
+    assert nans.passed_over(reference, reference, values, {"x": {0: 0}}) is None
+
+
+def test_a_slice_that_only_a_large_batch_reaches_is_no_mean(project: Project):
+    project.write(
+        "first.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def f(x):
+            return jnp.mean(x[:100])
+
+
+        def centred(x):
+            return jnp.mean(x - jnp.mean(x))
+
+
+        p_centred = jax.pmap(lambda x: jax.lax.pmean(centred(x), "d"), axis_name="d", out_axes=None)
+
+
+        def inputs(seed=0):
+            return (np.random.default_rng(seed).normal(size=24),)
+        """,
+    )
+    example = ("--inputs", "first.py::inputs")
+    project.refused("JP045", "gen", "first.py::f", *example, says=("with a batch of 4096",), exit_code=1)
+    answer = project.refused(
+        "JP045",
+        *("verify", "first.py::p_centred", "--against", "first.py::centred", "--devices", "2", *example),
+        exit_code=1,
+    )
+    assert "every output of `centred` is rounding alone" in answer.words

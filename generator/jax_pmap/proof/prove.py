@@ -66,8 +66,7 @@ def prove(
     name = emitted_name(target) if in_place is None else target.facts.name
     checks: list[Check] = []
     notes: dict[str, None] = {}
-    lost: list[set[str]] = []
-    compared = 0
+    run: list[Answer] = []
     folded = ran_uneven = copies = False
     compiled: tuple[Collective, ...] | None = None
     for variant in observed.variants:
@@ -97,6 +96,7 @@ def prove(
             raise RefusalError(too_few(answer["skipped"], batch, target))
         notes |= dict.fromkeys(map(not_tried, answer["skipped"]))
         notes |= dict.fromkeys(adequacy(answer, target.source.root))
+        notes |= dict.fromkeys(answer["notes"])
         for check in answer["checks"]:
             if "failure" in check and check.get("uneven"):
                 raise RefusalError(uneven(check, target, remainder))
@@ -107,8 +107,7 @@ def prove(
             if check.get("collectives") is not None:
                 compiled = read_collectives(check["collectives"])
                 notes |= dict.fromkeys(unplanned(check["collectives"], plan, global_view))
-            lost.append(set(check["noise"]))
-            compared += check["compared"]
+            run.append(check)
             checks.append(check_of(check))
     if remainder != "error" and not ran_uneven:
         raise refused(
@@ -118,17 +117,7 @@ def prove(
             "Leave --remainder out, or give example inputs with a larger batch",
             target.facts.span,
         )
-    alone = sorted(set.intersection(*lost))
-    if alone and not compared:
-        raise refused(
-            "JP045",
-            f"every output of `{target.facts.name}` is rounding alone, on one device too: there is nothing "
-            "to compare",
-            "Give inputs of another size, or compute in wider floats",
-            target.facts.span,
-        )
-    if alone:
-        notes[rounding_alone(alone)] = None
+    notes |= dict.fromkeys(rounding_alone(run, target))
     if remainder == "drop":
         notes["of an uneven batch only the first rows are used, as many as the devices share evenly"] = None
     return Evidence(
@@ -186,11 +175,28 @@ def not_tried(skipped: Answer) -> str:
     )
 
 
-def rounding_alone(paths: Sequence[str]) -> str:
-    """What there is to say of outputs that have no digits of their own."""
+def rounding_alone(checks: Sequence[Answer], target: Target) -> Iterator[str]:
+    """What there is to say of outputs that have no digits of their own in any of the worker's `checks`.
+
+    Raises:
+        RefusalError: JP045, where no output has any.
+    """
+    # Zero on some inputs, which rounding can be too, tells no more than it does.
+    empty = set.intersection(*({*check["noise"], *check["zero"]} for check in checks))
+    paths = sorted(empty - set.intersection(*(set(check["zero"]) for check in checks)))
+    if not paths:
+        return
+    if not any(check["compared"] for check in checks):
+        raise refused(
+            "JP045",
+            f"every output of `{target.facts.name}` is rounding alone, on one device too: there is nothing "
+            "to compare",
+            "Give inputs of another size, or compute in wider floats",
+            target.facts.span,
+        )
     some = ", ".join(f"`{path}`" for path in paths[:SHOWN])
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return (
+    yield (
         f"nothing to compare in output {some}{more}: rounding alone, on one device too, as where a gradient "
         "cancels to zero"
     )
@@ -231,6 +237,11 @@ def adequacy(answer: Answer, root: Path) -> Iterator[str]:
         yield (
             f"went one way only on all inputs of the proof: {', '.join(places[:MOST_PLACES])}{more}; what "
             "the other way gives is not shown"
+        )
+    if answer["half"]:
+        yield (
+            "float16 ends at 65504: what is larger may become infinite on one device and not on several, or "
+            "the reverse, as gradients of a mean over fewer rows are larger"
         )
 
 
@@ -283,6 +294,8 @@ def failure(check: Answer, span: Span) -> Refusal:
     output = f"output `{found['path']}`" if found.get("path") else "the output"
     step = f", call {found['step'] + 1}" if found.get("step") else ""
     where = f"on {devices} devices{step}"
+    if check.get("resized"):
+        where += f" with a batch of {check['batch']}"
     hint = (
         "Name the roles yourself (--shard / --replicate), or try --backend jit; please report it with the "
         "function"

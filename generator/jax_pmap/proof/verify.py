@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import re
@@ -34,7 +35,7 @@ from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.no_batch import no_batch
 from jax_pmap.planning.plan import chain
 from jax_pmap.planning.roles import RoleFinder, Roles
-from jax_pmap.planning.search import CANDIDATES, batch_of, grown_axes, reference_runs
+from jax_pmap.planning.search import CANDIDATES, LOOKED_AT, batch_of, grown_axes, reference_runs
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.prove import (
     COUNTS,
@@ -43,6 +44,7 @@ from jax_pmap.proof.prove import (
     check_of,
     not_tried,
     read_collectives,
+    rounding_alone,
     steps_into,
 )
 from jax_pmap.reading.target import Target, read_target
@@ -147,9 +149,14 @@ class _Verification:
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
         self._load_others(loaded, finder.statics)
         best: tuple[int, Roles, dict[str, str]] | None = None
-        for number, roles in enumerate(finder.candidates()):
-            if number >= CANDIDATES:
+        tried = 0
+        for roles in itertools.islice(finder.candidates(), LOOKED_AT):
+            if tried >= CANDIDATES:
                 break
+            too_small = batch_of(roles, loaded) < self.runs[0].devices
+            if too_small and tried:
+                continue  # What the others came to says more.
+            tried += not too_small
             question = self._question(roles, loaded, whole)
             layouts = self._layouts(roles, loaded)
             self.say(f"finding out how `{self.name}` is called")
@@ -164,8 +171,8 @@ class _Verification:
             if not finder.found:
                 raise no_batch(lead, self.target, loaded, finder.trace_error)
             raise RefusalError(self._not_called())
-        for run, (tried, skipped, problem) in zip(self.runs, kept, strict=True):
-            run.tried, run.skipped, run.problem = tried, skipped, problem
+        for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
+            run.tried, run.skipped, run.problem = calls, skipped, problem
         _, roles, chosen = best
         return self._verdict(chosen, self._question(roles, loaded, whole), loaded)
 
@@ -369,6 +376,7 @@ class _Verification:
     def _notes(self, layout: Mapping[str, str], able: list[Run], loaded: Loaded) -> Iterator[str]:
         yield from loaded.notes
         yield from dict.fromkeys(note for run in able[-1:] for note in run.notes)
+        yield from rounding_alone([check for run in able for check in run.checks], self.target)
         for argument in loaded.described:
             keyed = any(leaf["category"] == "key" for leaf in argument["leaves"])
             if keyed and layout[argument["name"]] != "whole" and any(run.equal_draws for run in able):
@@ -376,6 +384,12 @@ class _Verification:
                     f"`{argument['name']}` was given as equal keys; that every device gets another one "
                     "where numbers are drawn for examples is up to whoever calls it"
                 )
+        whole = dict.fromkeys(layout, "whole")
+        if layout != whole and any(run.ends(whole) == ENDS.index("value") for run in able):
+            yield (
+                f"called as the reference is, `{self.name}` runs too and gives other results: this is about "
+                f"calls {layout_words(layout)}"
+            )
         for run in self.runs:
             if run.skipped is not None:
                 yield run.skipped

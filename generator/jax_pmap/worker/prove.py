@@ -307,11 +307,12 @@ def run_parallel(
     relative to its largest element, and whether copies on several devices were compared; or in
     ``"failure"`` the first difference found (of a value, with the two arrays under ``"values"``). Under
     ``"noise"`` are the paths of leaves that are rounding alone in every step: their bound is as large as
-    they are; ``"compared"`` counts the others.
+    they are; under ``"zero"`` those that are zero throughout; ``"compared"`` counts the others.
     """
     worst, closest, copies = (0.0, 0.0), -1.0, False
     compared: set[str] = set()
     noise: dict[str, None] = {}
+    zero: dict[str, None] = {}
     values = trial.values[0]
     for step, want in enumerate(trial.results):
         try:
@@ -349,8 +350,11 @@ def run_parallel(
                         "want": repr(right.ravel()[:4].tolist()),
                     }
                 }
-            if scale and bound >= scale:
+            if bound and bound >= scale:
                 noise[path] = None
+                continue
+            if not scale:
+                zero[path] = None
                 continue
             compared.add(path)
             if bound and error / bound > closest:
@@ -366,6 +370,7 @@ def run_parallel(
         "tolerance": worst[1],
         "replicas": copies,
         "noise": lost,
+        "zero": [path for path in zero if path not in compared and path not in noise],
         "compared": len(compared),
     }
 

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import itertools
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +17,19 @@ from .compiled import collectives, executables
 from .donation import check_donation
 from .explain import add_cause
 from .generator import Shares, rekeyed, repeat_draws
+from .nans import passed_over
 from .parallel import Caller, Layout, attempt, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
-from .sizes import check_sizes
+from .sizes import check_sizes, minds_size, run_large
 from .uneven import check_uneven
 
 #: Seed of the perturbed inputs.
 SEED = 20260
 #: Runs on inputs changed by a rounding, where floats are narrow or nothing else measures what rounding does.
 JITTERS = 4
+#: The rounding of float16, which holds no number above 65504.
+HALF = 2.0**-10
 Bounds = list[list[float]]
 #: Whether a result that is reshaped stays on its devices; before 0.8, what pmap returned did not.
 PLACED = jax.__version_info__ >= (0, 8)
@@ -69,8 +73,8 @@ class Question:
     settled: tuple[str, ...] = ()
     #: Inputs on which decisions go ways that they do not on the others, and decisions that never do.
     found: strengthen.Found = NOTHING
-    #: The first inputs with many more rows, where those are asked for.
-    large: Values | None = None
+    #: The first inputs with many more rows, other numbers in them first, where those are asked for.
+    large: tuple[Values, ...] = ()
 
     @property
     def wide(self) -> bool:
@@ -86,11 +90,11 @@ class Question:
         kind = "float64" if self.wide else "given"
         narrow = self.eps[kind] > prove.NARROW
         forms = [i for i, form in enumerate(strengthen.PERTURBED) if not (narrow and form == "far")]
-        more = (
-            []
-            if narrow
-            else range(len(strengthen.PERTURBED), len(strengthen.PERTURBED) + len(self.found.inputs))
-        )
+        # Where sums overflow, so do those of some shares and not of others.
+        short = self.eps[kind] == HALF
+        more = range(len(strengthen.PERTURBED), len(strengthen.PERTURBED) + len(self.found.inputs))
+        if short:
+            more = range(0)
         given = range(len(self.data))
         plans = [(kind, index) for index in (*given, *(len(self.data) + i for i in (*forms, *more)))]
         return plans + [("given", index) for index in given if with_given and self.wide]
@@ -99,12 +103,13 @@ class Question:
         """What the inputs show, and what they do not.
 
         ``"weak"``, in words, of those given; ``"sets"``, how many were made from them; ``"stuck"``, places
-        of decisions that go one way on all of them.
+        of decisions that go one way on all of them; ``"half"``, whether float16 is computed in.
         """
         return {
             "weak": strengthen.weaknesses(self.data[0], self.axes, counts),
             "sets": len({index for _, index in self.plans(False)}) - len(self.data),
             "stuck": list(self.found.stuck),
+            "half": HALF in self.eps.values(),
         }
 
     def shares(self, rows: int, count: int) -> Shares | None:
@@ -137,7 +142,7 @@ class Trials:
     def _run(self, kind: str, index: int, values: Values) -> Trial:
         question = self.question
         # Fed back into the function, results of wildly scaled inputs only show how far rounding spreads.
-        steps = 1 if index > len(question.data) else question.steps
+        steps = 1 if index > len(question.data) or index == -1 else question.steps
         if kind == "float64":
             values = arguments.to_float64(values)
         with prove.x64(question.precision(kind)):
@@ -186,11 +191,10 @@ class Trials:
         )
 
     def values(self, index: int) -> Values:
-        """Inputs `index`: as given, or past those perturbed, or past those found; -1 with many rows."""
+        """Inputs `index`: as given, or past those perturbed, or past those found; below 0 with many rows."""
         question, given = self.question, len(self.question.data)
         if index < 0:
-            assert question.large is not None
-            return question.large
+            return question.large[-1 - index]
         if index < given:
             return question.data[index]
         if index >= given + len(strengthen.PERTURBED):
@@ -349,6 +353,7 @@ def prove_emitted(
     if len(sizes) < min(2, len(counts)):
         return {"checks": [], "skipped": skipped}
     checks: list[Answer] = []
+    notes: list[str] = []
     folded = False
     for count, size in sizes.items():
         with prove.only_devices(len(jax.devices()) if fixed else count):
@@ -378,12 +383,41 @@ def prove_emitted(
                     checks.append({"devices": count, **found})
             if emitted.donated and count == max(sizes) and "failure" not in checks[-1]:
                 checks += check_donation(trials, function, emitted, count, size)
+            if count == max(sizes) and "failure" not in checks[-1] and minds_size(question):
+                large = run_large(
+                    trials,
+                    lambda _, function=function: lambda values: question.invoke(function, values),  # type: ignore[misc]
+                    emitted.replicas,
+                    count,
+                    "float64" if question.wide else "given",
+                )
+                # A branch on the size that was not taken raises by itself.
+                if large is not None and large.get("failure", {}).get("what") != "exception":
+                    checks.append(large)
+            if count == max(sizes) and "failure" not in checks[-1] and re.search("pmax|pmin", emitted.code):
+                notes += note_on_nans(trials, lambda v, f=function: question.invoke(f, v), count, size)  # type: ignore[misc]
             if remainder != "error" and "failure" not in checks[-1]:
                 base = arguments.batch_size(question.data[0], question.axes)
                 checks += check_uneven(trials, function, emitted, count, base, remainder)
         if "failure" in checks[-1]:
             break
-    return {"checks": checks, "skipped": skipped, "folded": folded, **question.adequacy(list(sizes))}
+    return {
+        "checks": checks,
+        "skipped": skipped,
+        "folded": folded,
+        "notes": notes,
+        **question.adequacy(list(sizes)),
+    }
+
+
+def note_on_nans(trials: Trials, call: Callable[[Values], Any], count: int, size: int) -> list[str]:
+    """What becomes of a NaN, where several devices make another thing of it than one."""
+    question, kind = trials.question, "float64" if trials.question.wide else "given"
+    shares = question.shares(size, count)
+    values = trials.at(kind, 0, size, shares)[0].values[0]
+    with prove.x64(question.precision(kind)), repeat_draws(shares):
+        note = passed_over(question.reference, call, values, question.axes)
+    return [note] if note else []
 
 
 def try_layouts(
@@ -458,8 +492,9 @@ def prove_parallel(
     given = trials.at("given", 0, size, question.shares(size, count))[0]
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
         lies_on = make(given).lies_on(given.values[0])
+    lost = note_on_nans(trials, make(given), count, size)
     more, notes = check_sizes(trials, make, inconsistent, count, lies_on)
-    return checks + more, notes
+    return checks + more, notes + lost
 
 
 def holds_key(value: Any) -> bool:

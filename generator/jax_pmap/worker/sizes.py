@@ -16,9 +16,10 @@ from .arguments import Packed, Values
 from .explain import add_cause
 from .generator import repeat_draws
 from .server import Answer, Problem
+from .specs import SEED
 
 if TYPE_CHECKING:
-    from .proving import Trials
+    from .proving import Question, Trials
 
 #: Rows from which on counts in 8 and 16 bits, and in floats of those widths, go wrong.
 MANY = 4096
@@ -58,13 +59,9 @@ def check_sizes(
     if checks and "failure" in checks[-1]:
         return checks, notes
     narrow = narrower(trials, make, base // count * count, count, kind)
-    if not narrow and lies_on > 1:
+    if not narrow and lies_on > 1 and not minds_size(question):
         return checks, notes
-    times, found = -(-MANY // base), None
-    big = enlarged(question.data[0], question.axes, times)
-    if times > 1 and strengthen.size_of(big) <= ROOM:
-        trials.question = dataclasses.replace(question, large=big)
-        found = run_size(trials, make, replicas, count, MANY // count * count, kind, -1)
+    found = run_large(trials, make, replicas, count, kind)
     if found is not None and found.get("failure", {}).get("what") != "exception":
         return [*checks, found], notes
     if narrow:
@@ -72,6 +69,100 @@ def check_sizes(
             f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"
         )
     return checks, notes
+
+
+def run_large(
+    trials: "Trials",
+    make: Callable[[prove.Trial], Callable[[Values], Any]],
+    replicas: Replicas,
+    count: int,
+    kind: str,
+) -> Answer | None:
+    """One run on `MANY` rows; None where they would take too much room, or the reference fails on them."""
+    question = trials.question
+    times = -(-MANY // arguments.batch_size(question.data[0], question.axes))
+    if times < 2 or times * strengthen.size_of(question.data[0]) > ROOM:
+        return None
+    big = enlarged(question.data[0], question.axes, times)
+    wild = strengthen.perturbed(big, question.axes, question.statics, question.settled, "wild", SEED)
+    trials.question = dataclasses.replace(question, large=(wild, big))
+    for index in (-1, -2):
+        found = run_size(trials, make, replicas, count, MANY // count * count, kind, index)
+        if found is not None:
+            return found
+    return None
+
+
+def minds_size(question: "Question") -> bool:
+    """Whether the reference computes otherwise with many rows than with those given.
+
+    A slice that takes all of a small batch and part of a large one is not in the program of the small one.
+    What grows or shrinks with the batch otherwise than in proportion is taken for a sign of it too.
+    """
+    base = arguments.batch_size(question.data[0], question.axes)
+    try:
+        with prove.x64(question.x64):
+            few, more = (program(question, rows) for rows in (base, 2 * base))
+            if len(more.names) >= len(few.names) + base:
+                return False  # Rows are gone through one by one, and would be so thousands of times.
+            return not alike(few, more, program(question, MANY // base * base))
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What a function is traced to for some number of rows."""
+
+    rows: int
+    #: Of its operations, in order.
+    names: tuple[str, ...]
+    #: Numbers that stand in it, and the sizes of its arrays.
+    numbers: tuple[float, ...]
+
+
+def program(question: "Question", rows: int) -> Program:
+    """The reference as it is traced for `rows`; no numbers are needed for that."""
+    packed = Packed(question.data[0], question.statics)
+    shapes = []
+    for leaf, axis in zip(packed.leaves, packed.axes(question.axes), strict=True):
+        shape = arguments.shape_of(leaf)
+        if axis is not None:
+            shape = (*shape[:axis], rows, *shape[axis + 1 :])
+        dtype = leaf.dtype if arguments.is_key(leaf) else jax.numpy.result_type(leaf)
+        weak = not hasattr(leaf, "dtype")
+        shapes.append(leaf if weak else jax.ShapeDtypeStruct(shape, dtype))
+    jaxpr = jax.make_jaxpr(lambda leaves: arguments.held_apart(question.traceable(packed.unpack(leaves)))[0])(
+        shapes
+    ).jaxpr
+    names: list[str] = []
+    numbers: list[float] = []
+    for equation in prove.equations(jaxpr):
+        names.append(equation.primitive.name)
+        for value in (*equation.invars, *equation.outvars):
+            numbers += getattr(value.aval, "shape", ())
+            if hasattr(value, "val") and np.ndim(value.val) == 0:
+                numbers.append(float(np.real(np.asarray(value.val, np.complex128))))
+    return Program(rows, tuple(names), tuple(numbers))
+
+
+def alike(few: Program, more: Program, many: Program) -> bool:
+    """Whether programs differ only by numbers in proportion to the rows, or inversely."""
+    if not few.names == more.names == many.names:
+        return False
+    if not len(few.numbers) == len(more.numbers) == len(many.numbers):
+        return False
+    x, y, z = (np.asarray(each.numbers, np.float64) for each in (few, more, many))
+    times = (many.rows - few.rows) / (more.rows - few.rows)
+
+    def straight(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        grows = np.isclose(c - a, times * (b - a), rtol=1e-5, atol=1e-9)
+        return np.asarray(grows | ((a == b) & (b == c)) | (np.isnan(a) & np.isnan(c)))
+
+    with np.errstate(all="ignore"):
+        return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z)))
 
 
 def run_size(
@@ -117,10 +208,10 @@ def run_size(
 
 
 def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
-    """The same rows, `times` over, in an order that makes shares unlike."""
+    """The same rows, each `times` over before the next, so that shares are as unlike as they are."""
 
     def repeated(leaf: Any, axis: int) -> Any:
-        return np.concatenate([np.asarray(leaf)] * times, axis) if not arguments.is_key(leaf) else leaf
+        return np.repeat(np.asarray(leaf), times, axis) if not arguments.is_key(leaf) else leaf
 
     return arguments.map_batch(values, axes, repeated)
 
