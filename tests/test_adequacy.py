@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -271,3 +272,32 @@ def test_a_slice_that_only_a_large_batch_reaches_is_no_mean(project: Project):
         exit_code=1,
     )
     assert "every output of `centred` is rounding alone" in answer.words
+
+
+REFUSES = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def probabilities(p):
+        if np.any(p > 1):
+            raise ValueError("no probability")
+        return p
+
+
+    def score(w, x, p):
+        p = jax.pure_callback(probabilities, jax.ShapeDtypeStruct(p.shape, p.dtype), p)
+        return jnp.mean((x @ w) ** 2 * p)
+
+
+    def inputs(seed):
+        random = np.random.default_rng(seed)
+        return random.normal(size=3), random.normal(size=(24, 3)), random.uniform(0.9, 1, 24)
+"""
+
+
+def test_inputs_of_ours_that_the_function_refuses_when_it_runs_are_left_out(project: Project) -> None:
+    project.write("score.py", textwrap.dedent(REFUSES))
+    made = project.run("gen", "score.py::score", "--inputs", "score.py::inputs")
+    assert "# Proved: 2, 3, 4, 8 devices" in made.stdout, made.stderr

@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -31,6 +31,8 @@ from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
 from .tracing import find_layers, precision, trace
+
+T = TypeVar("T")
 
 
 def forget(request: Answer) -> Answer:
@@ -180,6 +182,30 @@ def shares_of(values: Values, axes: LeafAxes, count: int) -> Shares | None:
     return Shares(-(-rows // count), rows) if TARGET.draws and rows else None
 
 
+def accepted(
+    compiled: Callable[[Sequence[Any]], T], data: Sequence[Values], statics: Sequence[str]
+) -> dict[int, T]:
+    """What a function returns for each set of values in `data` that it runs on; on the first, it must.
+
+    It may refuse others when it runs, as a solver does that is given times out of order.
+
+    Raises:
+        Problem: ``"reference"``, it fails on the first.
+    """
+    made = {}
+    for index, values in enumerate(data):
+        try:
+            made[index] = compiled(Packed(values, statics).leaves)
+        except (MemoryError, Problem):
+            raise
+        except BaseException as error:
+            if index and isinstance(error, Exception):
+                continue
+            found = describe_exception(error, "<jax-pmap")
+            raise Problem("reference", summary(error), error=found) from error
+    return made
+
+
 def observe_code(request: Answer) -> Answer:
     """Run tapped code on shards and compare with the tapped original on the whole batch.
 
@@ -216,25 +242,21 @@ def observe_code(request: Answer) -> Answer:
                 packed,
                 TARGET.one_device.run,
             )
-            try:
-                recorded = observe.record(compiled, recorder, [Packed(v, statics).leaves for v in data])
-            except MemoryError:
-                raise
-            except BaseException as error:
-                raise Problem(
-                    "reference", summary(error), error=describe_exception(error, "<jax-pmap")
-                ) from error
+            made = accepted(compiled, data, statics)
+            used = list(made)
+            recorded = observe.recorded(recorder, list(made.values()))
 
             @functools.cache
             def measured() -> list[list[float]]:
                 eps = TARGET.eps["float64" if wide else "given"]
-                moved = [arguments.jitter(v, statics, eps, SEED + i) or v for i, v in enumerate(data)]
+                moved = [arguments.jitter(data[i], statics, eps, SEED + i) or data[i] for i in used]
                 return observe.rounding_noise(
                     compiled, recorded[1], [Packed(v, statics).leaves for v in moved]
                 )
 
-            TARGET.whole[key] = recorded, measured
-        whole, noise = TARGET.whole[key]
+            TARGET.whole[key] = recorded, measured, used
+        whole, noise, used = TARGET.whole[key]
+        data = [data[i] for i in used]
         recorder.most = count * observe.largest(whole[0])
         try:
             sharded = function(request["code"], request["around"])

@@ -183,7 +183,11 @@ def record(
     compiled: Callable[..., list[np.ndarray]], recorder: Recorder, data: Sequence[Sequence[Any]]
 ) -> Recorded:
     """Events, their arrays for every set of leaves in `data`, and the branches reached."""
-    arrays = [compiled(leaves) for leaves in data]
+    return recorded(recorder, [compiled(leaves) for leaves in data])
+
+
+def recorded(recorder: Recorder, arrays: list[list[np.ndarray]]) -> Recorded:
+    """What `recorder` met, with the arrays that came of it for every set of leaves."""
     return list(recorder.events), arrays, sorted(recorder.reached)
 
 

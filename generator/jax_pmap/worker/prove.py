@@ -162,8 +162,8 @@ class Trial:
             values = feed(values, result, chain)
 
     def finite(self) -> bool:
-        """Whether every float of every step is a number."""
-        return all(finite(result) for result in self.results)
+        """Whether it ran, and every float of every step is a number."""
+        return bool(self.results) and all(finite(result) for result in self.results)
 
 
 #: How many times the reference's own rounding the emitted code may be off. Another order of

@@ -145,8 +145,16 @@ class Trials:
         steps = 1 if index > len(question.data) or index == -1 else question.steps
         if kind == "float64":
             values = arguments.to_float64(values)
-        with prove.x64(question.precision(kind)):
-            return Trial(question.reference, values, question.chain, steps)
+        try:
+            with prove.x64(question.precision(kind)):
+                return Trial(question.reference, values, question.chain, steps)
+        except (MemoryError, Problem):
+            raise
+        except Exception:
+            if 0 <= index < len(question.data):
+                raise
+            # A function may refuse, when it runs, inputs that are not the user's own.
+            return Trial(question.reference, values, question.chain, 0)
 
     def _make(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.rounding["given"]
@@ -170,7 +178,8 @@ class Trials:
         # In the precision of the run: float32 would round so small a change away.
         exact = arguments.to_float64(values) if kind == "float64" else values
         others = [arguments.jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
-        jittered = [self._run(kind, index, other) for other in others if other is not None]
+        moved = [self._run(kind, index, other) for other in others if other is not None]
+        jittered = [other for other in moved if other.results]
         if not compared:
             allowed = prove.jittered_bounds(trial, jittered, eps, own)
         return trial, prove.tightened(allowed, trial, jittered, own) if narrow and jittered else allowed
@@ -205,12 +214,12 @@ class Trials:
         )
 
     def left_domain(self, index: int, size: int, shares: Shares | None) -> bool:
-        """Whether perturbing made the reference return what is no number, where it did not before."""
+        """Whether perturbing made the reference fail, or return what is no number, and it did not before."""
         if index < len(self.question.data):
             return False
         kind = "float64" if self.question.wide else "given"
         perturbed, given = (self.at(kind, i, size, shares)[0] for i in (index, 0))
-        return not perturbed.finite() and given.finite()
+        return not perturbed.results or (not perturbed.finite() and given.finite())
 
 
 @dataclass(frozen=True, slots=True)

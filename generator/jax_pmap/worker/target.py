@@ -32,7 +32,7 @@ class Target:
         self.x64 = False
         #: Argument values by parameter name, one dict for each set of inputs.
         self.data: list[Values] = []
-        self.whole: dict[str, tuple[observe.Recorded, observe.Noise]] = {}
+        self.whole: dict[str, tuple[observe.Recorded, observe.Noise, list[int]]] = {}
         self.eps: dict[str, float] = {}
         #: The same by output.
         self.rounding: dict[str, prove.Rounding] = {}
