@@ -42,8 +42,8 @@ class Gradients:
     has_aux: bool
     #: Names they are given.
     names: set[str]
-    #: Calls that update parameters or optimiser state with them.
-    updates: list[ast.Call] = field(default_factory=list)
+    #: Where parameters or optimiser state are updated with them: calls, and ``params - rate * grads``.
+    updates: list[ast.expr] = field(default_factory=list)
     #: Collectives that take them, or what was made of them.
     synced_by: set[str] = field(default_factory=set)
     #: True when they go somewhere that cannot be followed.
@@ -109,6 +109,23 @@ def _follow(module: Module, mappings: Mappings, function: Function, found: Gradi
             found.updates.append(call)
         elif not _is_harmless(module, mappings, name, call):
             found.lost = True
+    found.updates += _subtractions(function, found)
+
+
+def _subtractions(function: Function, found: Gradients) -> Iterator[ast.expr]:
+    """``params - rate * grads``, of what the gradient is taken of."""
+    first = found.call.args[0] if found.call.args else None
+    if not isinstance(first, ast.Name):
+        return
+    for node in ast.walk(function):
+        if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
+            continue
+        if not isinstance(node.left, ast.Name) or node.left.id != first.id:
+            continue
+        step = node.right
+        parts = [step.left, step.right] if isinstance(step, ast.BinOp) else [step]
+        if any(isinstance(part, ast.Name) and part.id in found.names for part in parts):
+            yield node
 
 
 def _holders(function: ast.AST, found: Gradients) -> set[str]:

@@ -1,11 +1,12 @@
 """JP104: gradients that differ between devices go into an update."""
 
+import ast
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.gradients import Gradients, gradients, returned_reduction
-from jax_pmap.checking.mapped import Mappings
-from jax_pmap.checking.module import Function, Module
+from jax_pmap.checking.mapped import Mapping, Mappings
+from jax_pmap.checking.module import Function, Module, names_in, parameters
 from jax_pmap.checking.rule import Rule, diagnostic
 
 INVALID = (
@@ -64,8 +65,57 @@ class Trainer:
         grads = jax.grad(self.loss)(params, x)
         return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, grads)
 """,
+    """\
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
+def train_step(w, x):
+    loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+    return w - 0.1 * grad, jax.lax.pmean(loss, "batch")
+""",
 )
 VALID = (
+    """\
+import functools
+
+import jax
+from model import loss_fn
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
+def averaged_first(w, x):
+    loss, grad = jax.value_and_grad(loss_fn)(w, x)
+    grad = jax.lax.pmean(grad, "batch")
+    return w - 0.1 * grad, loss
+
+
+@functools.partial(jax.pmap, axis_name="chains")
+def a_chain_for_each_device(w, key):
+    grad = jax.grad(loss_fn)(w)
+    return w - 0.1 * grad + jax.random.normal(key, w.shape)
+
+
+@functools.partial(jax.pmap, axis_name="members", in_axes=(0, None))
+def a_member_for_each_device(w, x):
+    grad = jax.grad(loss_fn)(w, x)
+    return w - 0.1 * grad
+
+
+@functools.partial(jax.pmap, axis_name="clients", in_axes=(None, 0))
+def the_weights_are_averaged(w, x):
+    grad = jax.grad(loss_fn)(w, x)
+    return jax.lax.pmean(w - 0.1 * grad, "clients")
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0))
+def the_distance_to_it_is_no_update(w, x):
+    grad = jax.grad(loss_fn)(w, x)
+    return jax.lax.pmean(((w - grad) ** 2).sum(), "batch")
+""",
     """\
 import functools
 
@@ -158,6 +208,8 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 continue
             if returned_reduction(module, made) is not None:
                 continue  # JP105
+            if isinstance(made.updates[0], ast.BinOp) and not _of_shares(module, mapping, made):
+                continue  # a chain or a member of an ensemble may be each device's own
             name = sorted(made.names)[0]
             axis = f'"{mapping.axis}"' if isinstance(mapping.axis, str) else '"batch"'
             yield module.finding(
@@ -167,6 +219,24 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 "averaged over the devices",
                 f"Average it first: `{name} = jax.lax.pmean({name}, axis_name={axis})`",
             )
+
+
+def _of_shares(module: Module, mapping: Mapping, made: Gradients) -> bool:
+    """Whether a gradient is taken with data that is split, beside what it is taken of."""
+    reference, application = mapping.function, mapping.application
+    if reference is None or application.open:
+        return False
+    names = parameters(reference.node)[reference.bound :]
+    node = application.argument(99, "in_axes")
+    axes = 0 if node is None else module.constant(node)
+    if not isinstance(axes, int | tuple):
+        return False
+    per_name = dict(zip(names, axes, strict=False)) if isinstance(axes, tuple) else dict.fromkeys(names, axes)
+    first, *others = made.call.args
+    used = set().union(*(names_in(each) for each in others)) if others else set()
+    if made.loss is not None and reference.node in module.ancestors(made.loss.node):
+        used |= names_in(made.loss.node)
+    return any(isinstance(per_name.get(name), int) for name in used - names_in(first))
 
 
 def _elsewhere(module: Module, mappings: Mappings, made: Gradients, function: Function) -> bool:

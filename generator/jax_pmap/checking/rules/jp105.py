@@ -41,6 +41,21 @@ def train_step(state, x):
     grads = jax.lax.psum(grads, "batch")
     return state.apply_gradients(grads=grads), loss
 """,
+    """\
+import jax
+
+
+def objective(w, x):
+    return jax.lax.pmean(((x @ w) ** 2).mean(), axis_name="n")
+
+
+def train(w, x):
+    grad = jax.grad(objective)(w, x)
+    return w - 0.1 * grad
+
+
+p_train = jax.pmap(train, axis_name="n", in_axes=(None, 0), out_axes=None)
+""",
 )
 VALID = (
     """\

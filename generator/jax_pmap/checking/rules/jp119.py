@@ -27,6 +27,38 @@ def train_step(params, batch):
     grads = jax.lax.pmean(grads, axis_name="batch")
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
 """,
+    """\
+import functools
+
+import jax
+import jax.numpy as jnp
+from model import loss_fn
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(w, batch):
+    loss, grad = jax.value_and_grad(loss_fn)(w, batch)
+    grad = jnp.clip(grad, -1.0, 1.0)
+    grad = jax.lax.pmean(grad, axis_name="batch")
+    return w - 0.1 * grad
+""",
+    """\
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+from model import loss_fn
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def train_step(params, batch):
+    grads = jax.grad(loss_fn)(params, batch)
+    norm = optax.global_norm(grads)
+    grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, 1.0 / norm), grads)
+    grads = jax.lax.pmean(grads, axis_name="batch")
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+""",
 )
 VALID = (
     """\
@@ -51,6 +83,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import optax
 
 
 @functools.partial(jax.pmap, axis_name="batch")
@@ -58,8 +91,19 @@ def values_may_be_clipped(params, batch):
     grads = jax.grad(lambda p: jnp.clip(p * batch, 0, 1).sum())(params)
     grads = jax.lax.pmean(grads, axis_name="batch")
     return grads
+
+
+@functools.partial(jax.pmap, axis_name="batch")
+def a_norm_may_be_logged(params, batch):
+    grads = jax.grad(lambda p: (p * batch).sum())(params)
+    norm = jnp.minimum(optax.global_norm(grads), 10.0)
+    scaled = jax.tree.map(lambda g: 0.5 * g, grads)
+    scaled = jax.lax.pmean(scaled, axis_name="batch")
+    return scaled, norm
 """,
 )
+#: What keeps numbers within limits.
+_CLIPS = frozenset({"jax.numpy.clip", "jax.numpy.minimum", "jax.lax.clamp", "jax.lax.min"})
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -117,7 +161,12 @@ def _keeps(module: Module, clipped: ast.Call, names: set[str]) -> bool:
 
 
 def _is_clip(module: Module, call: ast.Call) -> bool:
-    """``clip.update(grads, …)`` of a clipping transformation of optax."""
+    """``clip.update(grads, …)`` of a clipping transformation of optax, or a clip of the numbers."""
+    name = module.qualname(call.func)
+    if name in _CLIPS:
+        return True
+    if name == "jax.tree.map" and call.args and isinstance(call.args[0], ast.Lambda):
+        return any(module.qualname(each.func) in _CLIPS for each in module.calls(call.args[0].body))
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
         return False
     made = module.assigned(call.func.value)
