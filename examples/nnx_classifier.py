@@ -1,4 +1,7 @@
-"""A Flax NNX step: model, optimiser and metrics are objects that the step changes in place."""
+"""A Flax NNX step: model, optimiser and metrics are objects that the step changes in place.
+
+The dropout masks come from a stream of random numbers inside the model.
+"""
 
 import numpy as np
 import optax
@@ -6,15 +9,16 @@ from flax import nnx
 
 
 class Classifier(nnx.Module):
-    """Two linear layers."""
+    """Two linear layers, dropout between them."""
 
     def __init__(self, *, rngs: nnx.Rngs):
         self.hidden = nnx.Linear(8, 16, rngs=rngs)
+        self.dropout = nnx.Dropout(0.2, rngs=rngs)
         self.out = nnx.Linear(16, 4, rngs=rngs)
 
     def __call__(self, x):
         """Logits of shape ``(batch, 4)``."""
-        return self.out(nnx.relu(self.hidden(x)))
+        return self.out(self.dropout(nnx.relu(self.hidden(x))))
 
 
 def loss_fn(model, batch):

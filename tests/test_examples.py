@@ -147,8 +147,15 @@ CASES = (
     Case(
         "nnx_classifier.py::train_step",
         "example_inputs",
-        {"model": WHOLE, "optimizer": WHOLE, "metrics": WHOLE, "batch": BATCH},
+        {
+            "model.dropout.rngs.key.value": KEY,
+            "model": WHOLE,
+            "optimizer": WHOLE,
+            "metrics": WHOLE,
+            "batch": BATCH,
+        },
         (
+            ("fold_in", "model"),
             ("pmean", "loss"),
             ("pmean", "grads"),
             ("all_gather", "logits"),  # so that every example is counted once

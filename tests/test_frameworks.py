@@ -180,6 +180,25 @@ NNX = """
             self.seen = nnx.Variable(jnp.zeros(()))
 
 
+    class Noisy(nnx.Module):
+        def __init__(self, *, rngs):
+            self.weights = nnx.Param(jnp.ones((8,)))
+            self.noise = rngs.noise.fork()
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.dropout(x * (self.weights + self.noise.normal((8,))))
+
+
+    @nnx.jit
+    def noisy(model, x):
+        return model(x)
+
+
+    def noisy_inputs():
+        return Noisy(rngs=nnx.Rngs(0)), rows(0)["x"]
+
+
     def rows(seed):
         rng = np.random.default_rng(seed)
         return {"x": rng.normal(size=(24, 8)).astype("f"), "y": rng.normal(size=(24, 1)).astype("f")}
@@ -207,12 +226,16 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
     assert "nnx.update((model, optimizer), nnx.state(changed))" in code
     assert "return loss, unshard(out)" in code
     project.write("step_pmap.py", code)
+    noisy = project.run("gen", "steps.py::noisy", "--inputs", "steps.py::noisy_inputs").stdout
+    assert "    with own_draws(model.dropout.rngs):\n        return model(x), model\n" in noisy
+    project.write("noisy_pmap.py", noisy)
     project.write(
         "compare.py",
         """
         import jax
+        import numpy as np
         from flax import nnx
-        import steps, step_pmap
+        import steps, step_pmap, noisy_pmap
 
         one, many = steps.inputs(), steps.inputs()
         for _ in range(3):
@@ -222,6 +245,19 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
             left, right = (nnx.to_pure_dict(nnx.state(each)) for each in (left, right))
             assert jax.tree.all(jax.tree.map(lambda x, y: abs(x - y).max() < 1e-5, left, right))
         assert many[0].calls.value == 3
+
+        model, other = (steps.noisy_inputs()[0] for _ in range(2))
+        ones = np.ones((16, 8), "f")
+        drawn = [noisy_pmap.noisy(model, ones), noisy_pmap.noisy(model, ones), steps.noisy(other, ones)]
+        drawn = [np.asarray(each).reshape(4, 4, 8) for each in drawn]
+        assert len({str(masks != 0) for call in drawn for masks in call}) == 12
+        # The noise on the weights is one for all devices, and that of one device.
+        kept = [np.where(call == 0, np.nan, call) for call in drawn]
+        for call in (kept[0], kept[2]):
+            assert np.allclose(np.nanmax(call, (0, 1)), np.nanmin(call, (0, 1)))
+        assert np.allclose(np.nanmax(kept[0], (0, 1)), np.nanmax(kept[2], (0, 1)))
+        assert model.dropout.rngs.count == 2
+        assert model.dropout.rngs.key[...] == other.dropout.rngs.key[...]
         """,
     )
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}

@@ -246,6 +246,8 @@ class Sync:
     value: str
     #: ``"after"``: the name is reassigned after the statement at `span`.
     #: ``"wrap"``: the expression at `span` is wrapped where it stands.
+    #: ``"around"``: while the function runs, the keys inside the object `value` are folded; of a
+    #: ``"fold_in"``, whose `span` is the function's name.
     where: str
     #: Place in the *original* file of the statement or expression.
     span: Span

@@ -19,7 +19,8 @@ DIAGNOSTIC = Diagnostic(
         "all that is drawn from it belongs to examples."
     ),
     cure=(
-        "Split the key with `jax.random.split` and use one part for the examples alone. A key for every "
+        "Split the key with `jax.random.split` and use one part for the examples alone; of Flax NNX, give "
+        "each its own stream (`nnx.Rngs(params=0, dropout=1, noise=2)`). A key for every "
         "example, made outside and passed like data, works too, and then even the numbers are those of one "
         "device."
     ),

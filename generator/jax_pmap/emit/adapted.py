@@ -70,6 +70,7 @@ def woven_with(
         jax=names.jax,
         renames=renames,
         own_share=names.own_share,
+        own_draws=names.own_draws,
     )
 
 

@@ -31,7 +31,7 @@ from jax_pmap.emit.source import (
     string,
     wrapped_f_string,
 )
-from jax_pmap.emit.weave import OWN_SHARE
+from jax_pmap.emit.weave import AROUND, OWN_SHARE
 from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
 
@@ -108,6 +108,7 @@ class Context:
             "fit": self._fit(),
             "bound": self._bound(),
             "own_share": self.backend is not Backend.JIT and any(sync.op == OWN_SHARE for sync in plan.syncs),
+            "own_draws": self._own_draws(),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
@@ -132,11 +133,17 @@ class Context:
     def _needed(self) -> set[str]:
         """What the file imports for itself."""
         unused = set() if "place" in self.unit.helpers else {"collections"}
+        if not self._own_draws():
+            unused.add("contextlib")
         if not any(part.equinox for part in self.partition.parts):
             unused.add("eqx")
-        if not self.plan.mutated:
+        if not self.plan.mutated and not self._own_draws():
             unused.add("nnx")
         return ALIASES.keys() - unused
+
+    def _own_draws(self) -> bool:
+        """Whether the keys inside an object are folded."""
+        return self.backend is not Backend.JIT and any(sync.where == AROUND for sync in self.plan.syncs)
 
     # --- the mapped function --------------------------------------------------------------
 

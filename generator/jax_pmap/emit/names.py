@@ -9,6 +9,7 @@ from dataclasses import dataclass
 #: alias -> (module, attribute or None), for everything emitted code imports for itself.
 ALIASES = {
     "collections": ("collections", None),
+    "contextlib": ("contextlib", None),
     "functools": ("functools", None),
     "jax": ("jax", None),
     "np": ("numpy", None),
@@ -38,6 +39,7 @@ class Names:
     compiled: str
     #: Modules and classes as they are bound in the emitted file.
     collections: str
+    contextlib: str
     functools: str
     jax: str
     np: str
@@ -56,6 +58,8 @@ class Names:
     cut: str
     #: Helper that takes a device's part of a value that all devices have whole.
     own_share: str
+    #: Helper that folds the keys inside objects while the body runs.
+    own_draws: str
 
 
 #: Those of our own things whose name is always the same, where it is free.

@@ -200,6 +200,11 @@ class Body:
             where.end.column + indent,
         )
 
+    @property
+    def head(self) -> Span:
+        """Where the function's name stands."""
+        return self.span(self.function.name)
+
     def code(self, node: cst.CSTNode) -> str:
         """Source of `node` as written."""
         return self.module.code_for_node(node).strip()

@@ -24,6 +24,8 @@ FIRST_SLICE = "__jax_pmap_first_slice__"
 #: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
 #: device's part of a value that all of them have whole.
 FOLD, OWN_SHARE = "fold_in", "own_share"
+#: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.
+AROUND = "around"
 Placed = TypeVar("Placed", Sync, Guard)
 #: What a node becomes: another one, several, or nothing.
 Replacement: TypeAlias = "cst.CSTNode | cst.FlattenSentinel[Any] | cst.RemovalSentinel"
@@ -43,6 +45,7 @@ def weave(
     renames: Mapping[str, str] = MappingProxyType({}),
     own_share: str = "own_share",
     tests: Mapping[int, int] = MappingProxyType({}),
+    own_draws: str = "own_draws",
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
@@ -51,11 +54,13 @@ def weave(
     recorded too; with `everywhere`, inner functions are tapped like the outermost; `result` names
     the result where it must be taken apart, `jax` is what jax is imported as; `renames` are sources
     in place of functions that are called as ``module.name`` or ``self.name``; `own_share` is the name of
-    the helper that takes a device's part of a whole value; `tests` are numbers under which what decides
-    on the way through the function is recorded, by point.
+    the helper that takes a device's part of a whole value, `own_draws` that of the one that folds the keys
+    inside objects while the body runs; `tests` are numbers under which what decides on the way through the
+    function is recorded, by point.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
-    editor.everywhere, editor.renames, editor.own_share, editor.tests = everywhere, renames, own_share, tests
+    editor.everywhere, editor.renames, editor.tests = everywhere, renames, tests
+    editor.own_share, editor.own_draws = own_share, own_draws
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -116,12 +121,16 @@ class Editor(cst.CSTTransformer):
         self.scope = scope
         self.everywhere = False
         self.renames: Mapping[str, str] = {}
-        self.own_share = "own_share"
+        self.own_share, self.own_draws = "own_share", "own_draws"
         self.tests: Mapping[int, int] = {}
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
+        #: Folds of the keys inside objects.
+        self.around: list[Sync] = []
         for sync in syncs:
-            if sync.where == "after":
+            if sync.where == AROUND:
+                self.around.append(sync)
+            elif sync.where == "after":
                 self.after.setdefault(place(sync.span), []).append(sync)
             else:
                 self.wrap[place(sync.span)] = sync
@@ -133,6 +142,7 @@ class Editor(cst.CSTTransformer):
         return [
             *(s for where, syncs in self.after.items() if ("after", where) not in self.used for s in syncs),
             *(s for where, s in self.wrap.items() if ("wrap", where) not in self.used),
+            *(s for s in self.around if place(s.span) != place(self.body.head)),
         ]
 
     def collective(self, op: str, value: str) -> str:
@@ -158,6 +168,8 @@ class Editor(cst.CSTTransformer):
             new = self.line(original, updated)
         elif isinstance(original, cst.FunctionDef) and original is not self.body.function:
             new = self.nested(original, updated)
+        elif isinstance(updated, cst.FunctionDef) and self.around:
+            new = self.with_own_draws(updated)
         elif isinstance(original, cst.BaseExpression) and isinstance(updated, cst.BaseExpression):
             new = self.expression(original, updated)
         if original in self.body.branch_nodes:
@@ -205,6 +217,17 @@ class Editor(cst.CSTTransformer):
         call = cst.parse_expression(self.fold("key"))
         assert isinstance(call, cst.Call)
         return call.with_changes(args=[call.args[0].with_changes(value=parenthesized(value)), *call.args[1:]])
+
+    def with_own_draws(self, function: cst.FunctionDef) -> cst.FunctionDef:
+        """The function with all of its body, behind the docstring, in ``with own_draws(model):``."""
+        suite: cst.BaseSuite = function.body
+        if isinstance(suite, cst.SimpleStatementSuite):
+            suite = cst.IndentedBlock([cst.SimpleStatementLine([each]) for each in suite.body])
+        assert isinstance(suite, cst.IndentedBlock)
+        first = 0 if function.get_docstring() is None else 1
+        call = cst.parse_expression(f"{self.own_draws}({', '.join(sync.value for sync in self.around)})")
+        block = cst.With([cst.WithItem(call)], cst.IndentedBlock(suite.body[first:], footer=suite.footer))
+        return function.with_changes(body=suite.with_changes(body=[*suite.body[:first], block], footer=()))
 
     def fold(self, key: str) -> str:
         """Source of a key that is another on every device."""

@@ -3,7 +3,8 @@
 The function is traced on the whole batch and on shares with every key marked where it stands in
 the source. A draw whose shape grows with the batch needs a key that differs between devices; the
 last place its key passes on the way there, where nothing else is drawn from it and it is not returned,
-is where it is folded.
+is where it is folded. Keys inside objects (the streams of Flax NNX) have no place in the source; those of an
+argument are folded when the function begins, and are as they were when it ends.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.places import Body, Expression
-from jax_pmap.emit.weave import FOLD, inside_of, weave
+from jax_pmap.emit.weave import AROUND, FOLD, inside_of, weave
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import containers_above
-from jax_pmap.planning.observe import JAX, OWN_SHARE_NAME, Observer
+from jax_pmap.planning.observe import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, Observer
 from jax_pmap.planning.roles import Roles
 from jax_pmap.session import Answer
 
@@ -55,6 +56,16 @@ def find_folds(
                 observer.facts.span,
             )
         needed = {i for i, draw in enumerate(answer["draws"]) if draw["example"] and not draw["varying"]}
+        inside = [sync.value for sync in folds if sync.where == AROUND]
+        if inside and answer["returned"]:
+            return Refusal(
+                "JP051",
+                f"random numbers that belong to examples come from the streams of `{inside[0]}`, whose keys "
+                "have to be others on every device, and a copy of them is returned",
+                "Return the rest without them (`nnx.state(model, nnx.Not(nnx.RngKey))`), or have `nnx.merge` "
+                "and `nnx.value_and_grad` work on one model: no copy=True",
+                observer.facts.span,
+            )
         if not needed:
             return tuple(folds)
         found, lost = _choose(observer, answer, needed)
@@ -85,6 +96,7 @@ def _survey(
             everywhere=True,
             renames=observer.renames(body),
             own_share=OWN_SHARE_NAME,
+            own_draws=OWN_DRAWS_NAME,
         )
         return observer.named(body, made)
 
@@ -113,11 +125,17 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
     passed: dict[tuple[int, str], set[int]] = {}
     surely: dict[tuple[int, str], set[int]] = {}
     barred: set[tuple[int, str]] = set()
+    inside: dict[tuple[int, str], set[int]] = {}
     for number, mark in enumerate(answer["marks"]):
         at = mark["point"], mark["path"]
         drawn = {i for i, draw in enumerate(answer["draws"]) if number in draw["marks"]}
         passed.setdefault(at, set()).update(drawn)
         surely.setdefault(at, set()).update(i for i in drawn if number in answer["draws"][i]["always"])
+        if mark["point"] < 0:
+            inside[at] = drawn
+            if drawn - needed:
+                barred.add(at)
+            continue
         # Source that takes a container apart names it several times; a display's members speak for it.
         text = by_number[mark["point"]].text
         again = bool(mark["path"]) and not text.replace(".", "").replace("_", "").isalnum()
@@ -139,10 +157,13 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
         others = {i for other in chosen if other != at for i in surely[other]}
         if passed[at] <= others:
             chosen.remove(at)
+    out = [
+        Sync(FOLD, value, AROUND, observer.body.head)
+        for value in _objects(observer, [at for at in chosen if at in inside], inside, needed)
+    ]
     by_point: dict[int, list[str]] = {}
-    for point, path in chosen:
+    for point, path in (at for at in chosen if at not in inside):
         by_point.setdefault(point, []).append(path)
-    out = []
     for point, paths in by_point.items():
         expression = by_number[point]
         tree = next((m["tree"] for m in answer["marks"] if m["point"] == point and m["tree"]), None)
@@ -152,6 +173,27 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
             continue
         out.append(Sync(FOLD, expression.text, "wrap", expression.span, tuple(paths), containers))
     return sorted(out, key=lambda sync: (sync.span.line, sync.span.column)), lost
+
+
+def _objects(
+    observer: Observer,
+    chosen: Sequence[tuple[int, str]],
+    inside: Mapping[tuple[int, str], set[int]],
+    needed: set[int],
+) -> list[str]:
+    """Source of the objects whose keys are folded around the body, for keys inside arguments.
+
+    An argument as a whole, where none of its keys must stay the same on all devices; else its streams. Where
+    a key is folded that nothing is drawn from, that changes nothing.
+    """
+    out: list[str] = []
+    for point in dict.fromkeys(point for point, _ in chosen):
+        name = observer.facts.parameters[-1 - point].name
+        if all(drawn <= needed for (other, _), drawn in inside.items() if other == point):
+            out.append(name)
+        else:
+            out += [name + path.removesuffix(".key") for other, path in chosen if other == point]
+    return out
 
 
 def _open_everything(observer: Observer) -> None:
@@ -168,10 +210,15 @@ def _open_everything(observer: Observer) -> None:
 def _entangled(observer: Observer, answer: Answer, lost: Sequence[int]) -> Refusal:
     """A draw for examples whose key cannot be folded anywhere."""
     expression: Expression | None = None
+    stream = ""
     why = "no key of its own in the source leads to it"
     for i in lost:
         for number in answer["draws"][i]["marks"]:
             mark = answer["marks"][number]
+            if mark["point"] < 0:
+                name = observer.facts.parameters[-1 - mark["point"]].name
+                stream = name + mark["path"].removesuffix(".key")
+                continue
             expression = expressions(observer)[mark["point"]]
             same = [
                 n
@@ -188,6 +235,15 @@ def _entangled(observer: Observer, answer: Answer, lost: Sequence[int]) -> Refus
                 why = "numbers that all devices share are drawn from it too"
             else:
                 why = "it is many keys here, not one"
+    if expression is None and stream:
+        return Refusal(
+            "JP051",
+            f"random numbers that belong to examples come from the stream `{stream}`, so its key has to be "
+            "another on every device, but numbers that all devices share are drawn from it too",
+            "Give those a stream of their own: `nnx.Rngs(0)` in the module that draws them, or another name "
+            "(`rngs.noise()`), with `nnx.Rngs(params=0, dropout=1, noise=2)`",
+            observer.facts.span,
+        )
     if expression is None:
         return Refusal(
             "JP051",

@@ -57,8 +57,20 @@ REDUCTIONS = {
 KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
-#: What observed code calls: the device's share of a value, and what a loop over slices begins with.
+OWN_DRAWS_NAME = "__jax_pmap_own_draws__"
+#: What observed code calls: the device's share of a value, the folding of keys inside objects, and what a
+#: loop over slices begins with.
 HELPERS = f"""\
+@__jax_pmap_contextlib__.contextmanager
+def {OWN_DRAWS_NAME}(*objects):
+    from flax import nnx
+    keys = {JAX}.tree.map(lambda key: key, nnx.state(objects, nnx.RngKey))
+    index = {JAX}.lax.axis_index({{axis}})
+    fold = {JAX}.numpy.vectorize(lambda key: {JAX}.random.fold_in(key, index))
+    nnx.update(objects, {JAX}.tree.map(fold, keys))
+    yield
+    nnx.update(objects, keys)
+
 def {OWN_SHARE_NAME}(x, axis=0):
     size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
     return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
@@ -218,6 +230,7 @@ class Observer:
         That is what is looked into, and with the bodies `besides` what is watched.
         """
         first = [
+            "import contextlib as __jax_pmap_contextlib__",
             "import functools as __jax_pmap_functools__",
             f"import jax as {JAX}",
             HELPERS.format(axis=repr(self.axis_name)),
@@ -274,7 +287,9 @@ class Observer:
         """The tapped target, and the functions that are looked into, tapped and plain."""
         taps = self._taps(state)
         probes = list(state.opened.values())
-        woven = functools.partial(weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME)
+        woven = functools.partial(
+            weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME, own_draws=OWN_DRAWS_NAME
+        )
         known = {body.scope.index for body in self.bodies}
         besides = [body for scope, body in self.watch.bodies.items() if scope not in known]
 
@@ -324,7 +339,7 @@ class Observer:
             if "raised" in answer:
                 every = [Event(data) for data in answer["events"]]
                 watched = [event for event in every if event.point in self.watch.tests]
-                failed = [event for event in every if event.point not in self.watch.tests]
+                failed = [e for e in every if e.point in self.owner and e.point not in self.watch.tests]
                 if self.gathering.go_on(state, failed):
                     continue
                 if not state.fresh:

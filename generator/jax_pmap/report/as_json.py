@@ -299,9 +299,11 @@ def _check(decoded: Any, path: str) -> None:
     """Refuse what has the right type and still cannot be meant; parts of it reach the emitted code."""
     if isinstance(decoded, Sync):
         _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
-        _check_choice(decoded.where, ("after", "wrap"), f"{path}.where")
-        if decoded.op in ("fold_in", "own_share") and decoded.where != "wrap":
+        _check_choice(decoded.where, ("after", "wrap", "around"), f"{path}.where")
+        if decoded.op in ("fold_in", "own_share") and decoded.where == "after":
             _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
+        if decoded.where == "around" and decoded.op != "fold_in":
+            _refuse(f"`{path}.where` is `around`, which only fold_in can be.")
         if (decoded.op in ("all_gather", "own_share")) != (decoded.axis is not None):
             _refuse(f"`{path}` has op `{decoded.op}` and axis `{json.dumps(decoded.axis)}`.")
     elif isinstance(decoded, AxesNode):

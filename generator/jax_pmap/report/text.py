@@ -293,7 +293,8 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
         if len(paths) > 3:
             value += f", … {len(paths) - 3} more"
         if sync.op == "fold_in":
-            value += ": key folded with the device's index"
+            keys = "its keys" if sync.where == "around" else "key"
+            value += f": {keys} folded with the device's index"
         elif sync.op == "own_share":
             value += ": the device's part"
         op = sync.op if written else _KINDS[sync.op]

@@ -94,6 +94,15 @@ def graph_variables(value: Any) -> list[Any]:
     return [leaf for leaf in found if isinstance(leaf, nnx.Variable)]
 
 
+def graph_keys(value: Any) -> list[tuple[str, Any]]:
+    """The Flax NNX variables in a value that hold the keys of random streams, by their paths."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return []
+    found, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in found if isinstance(leaf, nnx.RngKey)]
+
+
 def changed(before: tuple[list[Any], Any], value: Any) -> bool:
     """Whether a value is no longer made of the leaves and containers it was."""
     leaves, tree = jax.tree.flatten(value)

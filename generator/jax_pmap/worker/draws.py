@@ -17,7 +17,7 @@ import jax.extend.core
 import numpy as np
 from jax.interpreters import ad, batching
 
-from .arguments import LeafAxes, Packed, Values, invoke, is_key, shards, skeleton
+from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, is_key, shards, skeleton
 
 #: Equations that draw from the key in their first operand.
 DRAWING = frozenset({"random_bits", "random_gamma", "rng_bit_generator"})
@@ -87,6 +87,16 @@ class Marker:
         if is_key(value) or raw:
             return mark_p.bind(value, point=point, path="", bare=self.bare(value))
         return value
+
+    def enter(self, signature: inspect.Signature, values: Values) -> None:
+        """Mark the keys of Flax NNX streams in the arguments: of the first parameter as point -1, and so on.
+
+        They are no values of the body, which draws from them by calling the objects that hold them.
+        """
+        for index, name in enumerate(signature.parameters):
+            for path, variable in graph_keys(values.get(name)):
+                key = variable[...]
+                variable[...] = mark_p.bind(key, point=-1 - index, path=path, bare=self.bare(key))
 
     def bare(self, leaf: Any) -> bool:
         """Whether a leaf is one key, raw or typed."""
@@ -364,16 +374,19 @@ def survey(
 ) -> dict[str, Any]:
     """Every draw of `fn` on shares of the batch, and the marks that its key has passed.
 
-    ``{"draws": [{"example", "varying", "folded", "marks", "always"}], "marks": [{"point",
-    "path", "bare", "kept", "tree"}]}`` with the marks of a draw as places in that list, and those of them
-    that its key passes in every round of a loop; a mark is kept where what passed it is returned.
+    ``{"draws": [{"example", "varying", "folded", "marks", "always"}], "marks": [{"point", "path", "bare",
+    "kept", "tree"}], "returned": whether a folded key is}`` with the marks of a draw as places in that list,
+    and those of them that its key passes in every round of a loop; a mark is kept where what passed it is
+    returned.
     ``{"unfollowed": reason}`` where draws and shares cannot be matched.
     `whole` is the jaxpr of the function on all of the batch.
     """
     one, leaves, in_axes = shards(values, axes, count, statics)
 
     def run(*leaves: Any) -> list[Any]:
-        return arrays_of(invoke(fn, signature, one.unpack(leaves)))
+        given = one.unpack(leaves)
+        marker.enter(signature, given)
+        return arrays_of(invoke(fn, signature, given))
 
     devices = jax.devices()[:count]
     mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=devices)
@@ -392,7 +405,12 @@ def survey(
         if old.shape == new.shape[1:]
         for place in result.marks
     }
+    returned = any(
+        flow.folded and old.shape == new.shape[1:]
+        for flow, old, new in zip(after.results, whole.out_avals, parts.out_avals, strict=True)
+    )
     return {
+        "returned": returned,
         "draws": [
             {
                 "example": right.shape != left.shape,

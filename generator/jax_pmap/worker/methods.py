@@ -306,7 +306,7 @@ def survey_draws(request: Answer) -> Answer:
     """Which draws of the function belong to examples, and which marked keys they come from."""
     axes, statics, count = leaf_axes(request), request["statics"], request["count"]
     if not TARGET.draws:
-        return {"draws": [], "marks": []}
+        return {"draws": [], "marks": [], "returned": False}
     values, _ = prove.cut_to(TARGET.values(request.get("overrides", {})), axes, count)
     marker = draws.Marker()
     scope = {**TARGET.namespace(), observe.RECORDER: marker}
