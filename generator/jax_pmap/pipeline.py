@@ -203,6 +203,10 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         session.unfused = is_large(target)
         saved = _saved_plan(request, target)
         loaded = load(session, target, request, say, request.instead and request.instead[1])
+        if not request.in_place:
+            from jax_pmap.emit.unit import check_reachable
+
+            check_reachable(target)
         observed = find_plan(session, target, loaded, request, say, saved)
         made = _proved(session, target, loaded, observed, request, say)
         files = session.ask("loaded_files", "listing what was imported")["files"]

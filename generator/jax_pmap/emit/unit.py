@@ -37,14 +37,7 @@ def emit(
         RefusalError: JP046 where the backend cannot express the plan, JP017 where the plan does not
             fit the source, JP008 where the module has no name to import it by.
     """
-    facts, source = target.facts, target.source
-    if facts.receiver or facts.closure_names:
-        raise refused(
-            "JP050",
-            f"`{source.qualname}` {running_values(facts)}, and no other file can import it",
-            "Have it changed where it stands: --in-place (or --in-place --diff for the patch)",
-            facts.span,
-        )
+    check_reachable(target)
     backend = request.backend
     check_backend(target, backend)
     if carried:
@@ -60,7 +53,7 @@ def emit(
     unit = _unit(target, plan, request, adapted, definitions, carried)
     names = unit.names
     result = "result"
-    while result in facts.taken_names:
+    while result in target.facts.taken_names:
         result += "_"
     with fitting(target):
         body, woven = woven_target(target, plan, syncs, adapted, names, renames, result)
@@ -69,6 +62,22 @@ def emit(
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
     return render(unit, plan, backend, header)
+
+
+def check_reachable(target: Target) -> None:
+    """Refuse a file of its own for what only the running program holds.
+
+    Raises:
+        RefusalError: JP050.
+    """
+    facts = target.facts
+    if facts.receiver or facts.closure_names:
+        raise refused(
+            "JP050",
+            f"`{target.source.qualname}` {running_values(facts)}, and no other file can import it",
+            "Have it changed where it stands: --in-place (or --in-place --diff for the patch)",
+            facts.span,
+        )
 
 
 def _unit(

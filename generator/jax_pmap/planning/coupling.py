@@ -10,6 +10,10 @@ from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal
 from jax_pmap.reading.facts import FunctionFacts
 
+#: How jax and equinox speak of values whose types say that they differ between devices, where a loop or a
+#: closure was made for values that do not.
+NOT_INSIDE_A_MAP = re.compile(r"Closure-converted function|manual axis types do not match|to='varying'")
+
 
 def coupled(facts: FunctionFacts, statement: Statement, culprit: Expression | None) -> Refusal:
     """A value that is neither whole, nor a share, nor partial, made by `culprit`."""
@@ -65,6 +69,14 @@ def fails_on_share(facts: FunctionFacts, error: Mapping[str, Any], last: Stateme
     """The function runs on the whole batch and raises `error` on one device's share of it."""
     where = f" after line {last.span.line}" if last else ""
     said = next((line.strip() for line in error["message"].splitlines() if line.strip()), "")
+    if NOT_INSIDE_A_MAP.search(error["message"]):
+        return Refusal(
+            "JP043",
+            f"a loop or a library that `{facts.name}` uses does not run inside jax.pmap or jax.shard_map, "
+            f"whatever the batch{where}: {error['type']}: {said}",
+            "Try --backend jit, where nothing is mapped, or keep it on one device",
+            last.span if last else facts.span,
+        )
     return Refusal(
         "JP043",
         f"on one device's share of the batch the function fails{where}: {error['type']}: {said}".rstrip(": "),
