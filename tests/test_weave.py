@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import colorsys
+import dataclasses
 import fnmatch
 import functools
 import importlib
@@ -18,9 +19,11 @@ from typing import Any
 
 import pytest
 
+from jax_pmap.emit.lines import as_written, shifted
 from jax_pmap.emit.places import Body, Branch, Expression, Statement, place
 from jax_pmap.emit.weave import RECORDER, Probe, inside_of, name_node, probe_name, rebuild, weave
-from jax_pmap.model import Guard, Span, Sync
+from jax_pmap.model import Guard, Source, Span, Sync
+from jax_pmap.reading.parse import parse
 from jax_pmap.reading.text import FunctionText
 
 #: Modules of the standard library whose functions are the corpus.
@@ -391,6 +394,36 @@ def test_a_sync_finds_its_place_by_the_span_alone() -> None:
     assert woven(first, sync) == woven(second, sync)
     assert inside_of(first, [sync]) == [sync]
     assert inside_of(body_of(text, 40), [sync]) == []
+
+
+def test_keys_inside_objects_are_folded_around_the_body() -> None:
+    """Behind the docstring, and with the user's lines one step further in where they are edited."""
+    text = '''
+        def f(model, x):
+            """What it does."""
+            # Why.
+            y = model(
+              x)
+            note = """
+        as it is
+        """
+            return y
+        '''
+    body = body_of(text)
+    fold = Sync("fold_in", "model.dropout", "around", body.head)
+    made = weave(body, [fold])
+    code = body.body_source(made)
+    assert code.startswith("with own_draws(model.dropout):\n    # Why.\n    y = model(\n      x)\n")
+    assert code.endswith('note = """\nas it is\n"""\n    return y\n')
+    parsed = parse(Source("f", Path("f.py"), "user.py", "f", Path(), "f", source(text)))
+    lines = as_written(parsed, shifted(code, "    "), "    ", "with own_draws(")
+    assert lines[:4] == [
+        "    with own_draws(model.dropout):",
+        *(" " * 8 + x for x in ("# Why.", "y = model(", "  x)")),
+    ]
+    assert lines[4:] == ['        note = """', "as it is", '"""', "        return y"]
+    with pytest.raises(LookupError):
+        weave(body, [dataclasses.replace(fold, span=body.scope.span)])
 
 
 def test_a_sync_without_a_place_is_an_error() -> None:

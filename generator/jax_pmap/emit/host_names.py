@@ -90,6 +90,9 @@ class HostNames:
     def changes(self, statements: Iterable[str]) -> list[Change]:
         """New imports, each where isort would put it among those that are there."""
         rows: dict[int, list[str]] = {}
+        #: Of sections that the file has none of yet, ahead of its imports or behind them.
+        ahead: dict[tuple[int, int], list[str]] = {}
+        behind: dict[tuple[int, int], list[str]] = {}
         plain = [s for s in self.leading if isinstance(s, ast.Import | ast.ImportFrom)]
         plain = [s for s in plain if not (isinstance(s, ast.ImportFrom) and s.module == "__future__")]
         start = _end(self.leading[0]) if self.leading else self._top()
@@ -106,11 +109,15 @@ class HostNames:
             elif same:
                 rows.setdefault(_end(same[-1]), []).append(statement)
             elif plain and section < order(plain[0])[0]:
-                rows.setdefault(plain[0].lineno - 1, []).append(statement + "\n")
+                ahead.setdefault((plain[0].lineno - 1, section), []).append(statement)
             elif plain:
-                rows.setdefault(_end(plain[-1]), []).append("\n" + statement)
+                behind.setdefault((_end(plain[-1]), section), []).append(statement)
             else:
                 alone.append(statement)
+        for (at, _), found in reversed(ahead.items()):
+            rows.setdefault(at, []).insert(0, "\n".join(found) + "\n")
+        for (at, _), found in behind.items():
+            rows.setdefault(at, []).append("\n" + "\n".join(found))
         changes = [Change(at, at, split("\n".join(lines))) for at, lines in rows.items()]
         if alone:
             gap = "\n" if start and self.leading else ""

@@ -52,13 +52,23 @@ def shifted(text: str, base: str) -> list[str]:
     ]
 
 
-def as_written(parsed: ParsedSource, woven: list[str], unit: str) -> list[str]:
-    """The lines of a woven definition; those that were there are character for character the user's."""
+def as_written(parsed: ParsedSource, woven: list[str], unit: str, block: str = "") -> list[str]:
+    """The lines of a woven definition; those that were there are character for character the user's.
+
+    They stand one step of indentation further in behind a line that begins with `block`.
+    """
+    opens = (number for number, line in enumerate(woven) if block and line.strip().startswith(block))
+    moved = next(opens, len(woven))
     old = parsed.lines[parsed.definition.lineno - 1 : parsed.definition.end_lineno]
     matcher = difflib.SequenceMatcher(None, [each.strip() for each in old], [e.strip() for e in woven], False)
     out: list[str] = []
     for kind, first, end, start, stop in matcher.get_opcodes():
-        out += old[first:end] if kind == "equal" else _fitted(woven[start:stop], unit)
+        if kind != "equal":
+            out += _fitted(woven[start:stop], unit)
+            continue
+        for number, line in zip(range(start, stop), old[first:end], strict=True):
+            # What is the same there and here is empty, or stands in a string.
+            out.append(unit + line if number > moved and line != woven[number] else line)
     return out
 
 
