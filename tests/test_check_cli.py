@@ -306,6 +306,11 @@ def test_stdin(folder):
     assert result.exit_code == 1
     assert result.stdout.startswith("src/wrong.py:4:2: JP101")
     assert run("-", text=WRONG).stdout.startswith("<stdin>:4:2: JP101")
+    page = f"# A page\n\n```python\n{WRONG}```\n"
+    result = run("-", "--stdin-filename", "docs/page.md", text=page)
+    assert result.stdout.startswith("docs/page.md:7:2: JP101")
+    assert run("-", "--stdin-filename", "page.md", "--fix", text=page).stdout == page
+    assert "is checked alone" in run("-", "a.py", text=WRONG).stderr
     result = run("-", "--fix", text=WRONG)
     assert (result.exit_code, result.stdout) == (0, RIGHT)
     result = run("-", "--fix", text=WRONG + "\nf = jax.pmap(lambda x: x, out_axes=-1)\n")

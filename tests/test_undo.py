@@ -4,7 +4,8 @@ import textwrap
 
 import pytest
 
-from jax_pmap.emit.undo import is_same, marks, taken_back
+from jax_pmap.emit.mark import marks
+from jax_pmap.emit.undo import is_same, taken_back
 
 MARK = """\
 # Parallel by jax-pmap 0.1.0: `p_step` runs on every device, `step` as before. By:

@@ -59,6 +59,7 @@ def assert_parallel_equal(
         ValueError: there is nothing to compare: one device only, no count that fits, or the same data on
             every share, which would hide a missing `pmean`.
     """
+    __tracebackhide__ = True  # pytest then points at the line of the test
     available = jax.local_device_count()
     if available < 2:
         raise ValueError(
@@ -145,6 +146,7 @@ def _refuse_repeats(count: int, args: Any, kwargs: Any) -> None:
 
 
 def _compare(got: Any, want: Any, allowed: list[float], count: int) -> None:
+    __tracebackhide__ = True
     form = same_form(got, want)
     if form is not None:
         where = f"output `{form['path']}`" if form["path"] else "the output"

@@ -12,7 +12,6 @@ import difflib
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.commands import recorded_request
@@ -20,13 +19,11 @@ from jax_pmap.checking.environment import file_digests, interpreter_digest, unch
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.generated import ENVIRONMENT, SHOWN, Outcome, lanes, users
 from jax_pmap.config import PYPROJECT, project_root, read_config
+from jax_pmap.emit.mark import Mark, marks
 from jax_pmap.files import replace_text
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Generated, Refusal, RefusalError, Request, Say, Source, Span
 from jax_pmap.sources import SourceText, decode, read_bytes
-
-if TYPE_CHECKING:
-    from jax_pmap.emit.undo import Mark
 
 #: Stands in the mark above every such function.
 MARK = b"# Parallel by jax-pmap"
@@ -44,8 +41,10 @@ class Edited:
 
 def check_in_place(files: list[Edited], cache: Cache, fix: bool, say: Say) -> list[Outcome]:
     """Look at every function that was changed where it stands, in the order of `files`."""
-    if not files:
-        return []
+    found = {file: Outcome(()) for file in files}
+    todo = [file for file in files if not _File(file, cache, fix, say).is_known()]
+    if not todo:
+        return [found[file] for file in files]
     # Before there are threads: two that import one of these at once find it half made.
     for name in ("black", "jinja2", "libcst", "jax_pmap.emit.undo", "jax_pmap.planning.search"):
         importlib.import_module(name)
@@ -53,8 +52,9 @@ def check_in_place(files: list[Edited], cache: Cache, fix: bool, say: Say) -> li
     def one(file: Edited) -> Outcome:
         return _File(file, cache, fix, say).outcome()
 
-    with concurrent.futures.ThreadPoolExecutor(lanes(len(files))) as threads:
-        return list(threads.map(one, files))
+    with concurrent.futures.ThreadPoolExecutor(lanes(len(todo))) as threads:
+        found |= zip(todo, threads.map(one, todo), strict=True)
+    return [found[file] for file in files]
 
 
 class _File:
@@ -70,10 +70,15 @@ class _File:
     def _read(self) -> SourceText:
         return decode(read_bytes(self.path) or b"", self.file.shown)
 
+    def is_known(self) -> bool:
+        """Whether every function was looked at before, and nothing it depends on changed since."""
+        try:
+            return all(self._kept(mark) for mark in marks(self.source.text) if mark.added is not None)
+        except RefusalError:
+            return False
+
     def outcome(self) -> Outcome:
         """What is found, function by function: each is mended before the next one is looked at."""
-        from jax_pmap.emit.undo import marks
-
         for name in [each.qualname for each in marks(self.source.text)]:
             mark = next((each for each in marks(self.source.text) if each.qualname == name), None)
             if mark is None or mark.added is None:
@@ -93,14 +98,9 @@ class _File:
         if back is None:
             self._found(mark, "JP153", _GONE.format(name=mark.qualname), _KEEP)
             return
-        request = self._request(mark)
-        interpreter = find_interpreter(
-            request.python, request.directory, read_config(request.directory).python
-        )
-        key = digest("in place", str(self.path), text, mark.qualname, interpreter_digest(interpreter.path))
-        kept = self.cache.get(key)
-        if kept is not None and unchanged(kept["files"]):
+        if self._kept(mark):
             return
+        request = self._request(mark)
         self.say(f"proving {self.file.shown}::{mark.qualname} again")
         result = generate(dataclasses.replace(request, instead=(self.path, back)))
         if isinstance(result, Refusal):
@@ -109,8 +109,8 @@ class _File:
             else:
                 self._refused(mark, result)
         elif is_same(result.code, text, mark.qualname):
-            settings = project_root(request.directory) / PYPROJECT
-            self.cache.put(key, {"files": file_digests(sorted({*users(result.files), str(settings)}))})
+            files = {*users(result.files), str(project_root(request.directory) / PYPROJECT)}
+            self.cache.put(self._key(mark), {"files": file_digests(sorted(files))})
         elif self.fix:
             self._mend(result)
         else:
@@ -121,6 +121,18 @@ class _File:
         return dataclasses.replace(
             request, python=self.file.python or request.python, timeout=self.file.timeout
         )
+
+    def _key(self, mark: Mark) -> str:
+        request = self._request(mark)
+        interpreter = find_interpreter(
+            request.python, request.directory, read_config(request.directory).python
+        )
+        known = interpreter_digest(interpreter.path)
+        return digest("in place", str(self.path), self.source.text, mark.qualname, known)
+
+    def _kept(self, mark: Mark) -> bool:
+        kept = self.cache.get(self._key(mark))
+        return kept is not None and unchanged(kept["files"])
 
     def _mend(self, result: Generated) -> None:
         source = self.source

@@ -107,6 +107,9 @@ class _Gathered:
 
 def _check(request: CheckRequest, say: Say) -> CheckReport:
     settings = read_config(request.directory).check
+    _check_codes(request, "`--{name} {code}`")
+    stored = CheckRequest(select=settings.select, ignore=settings.ignore)
+    _check_codes(stored, "`{code}`, under `{name}` of `[tool.jax-pmap.check]` in pyproject.toml,")
     request = dataclasses.replace(
         request,
         select=request.select or settings.select,
@@ -115,7 +118,7 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
     )
     wanted = _wanted(request)
     if request.text is not None:
-        return _check_one_text(request, request.text, wanted)
+        return _check_one_text(request, request.text, wanted, say)
     cache = Cache(project_root(request.directory) if request.cache else None)
     files = list(files_of(request))
     gathered = _Gathered(wanted)
@@ -181,22 +184,34 @@ def _wanted(request: CheckRequest) -> frozenset[str]:
     """The codes to report, JP005 always: what cannot be read cannot be said to be right."""
     from jax_pmap import diagnostics
 
+    return chosen(diagnostics.codes(), request.select, request.ignore) | {"JP005"}
+
+
+def _check_codes(request: CheckRequest, said: str) -> None:
+    """Refuse codes that there are not, JP018; `said` is how one is spoken of."""
+    from jax_pmap import diagnostics
+
     known = diagnostics.codes()
-    for option, codes in (("--select", request.select), ("--ignore", request.ignore)):
+    for option, codes in (("select", request.select), ("ignore", request.ignore)):
         for code in codes:
             if not any(name.startswith(code) for name in known):
                 near = diagnostics.nearest(code)
                 raise refused(
                     "JP018",
-                    f"`{option} {code}` names no code.",
+                    f"{said.format(name=option, code=code)} names no code.",
                     f"Did you mean `{near}`?" if near else "`jax-pmap explain` lists them all.",
                     None,
                 )
-    return chosen(known, request.select, request.ignore) | {"JP005"}
 
 
-def _check_one_text(request: CheckRequest, text: str, wanted: frozenset[str]) -> CheckReport:
+def _check_one_text(request: CheckRequest, text: str, wanted: frozenset[str], say: Say) -> CheckReport:
+    """Check a text by the rules alone: nothing of it is run."""
     shown = request.text_name
+    if shown.endswith(_PAGES):
+        page = Page(request.directory / shown, shown, text, True, False, None, request.timeout)
+        on_page = [each for each in check_pages([page], Cache(None), 1, say)[0] if each.code in wanted]
+        kept = unsuppressed(on_page, text.splitlines())
+        return CheckReport(_numbered(kept, {shown: text.splitlines()}), 1, 0, text if request.fix else None)
     found = [finding for finding in check_text(text, shown) if finding.code in wanted]
     fixed = 0
     if request.fix:
@@ -233,12 +248,10 @@ def files_of(request: CheckRequest) -> Iterator[tuple[Path, str]]:
         elif path.is_file():
             found = iter([path])
         else:
-            raise refused(
-                "JP018",
-                f"`{text}` is neither a file nor a folder.",
-                "Name files or folders to check; without any, the current folder is checked.",
-                None,
-            )
+            hint = "Name files or folders to check; without any, the current folder is checked."
+            if text == "-":
+                hint = "A text on standard input is checked alone: `jax-pmap check - --stdin-filename NAME`."
+            raise refused("JP018", f"`{text}` is neither a file nor a folder.", hint, None)
         for each in found:
             if each not in seen:
                 seen.add(each)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import shlex
 import tokenize
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,12 @@ from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
 from jax_pmap.emit.imports import merged
 from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, shifted, split
+from jax_pmap.emit.mark import LINE, marks
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
 from jax_pmap.emit.source import assigned_names
-from jax_pmap.emit.undo import is_same, marks, taken_back
+from jax_pmap.emit.undo import is_same, taken_back
 from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, returns_of
 from jax_pmap.emit.weave import name_node, renamed
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
@@ -33,7 +33,6 @@ from jax_pmap.reading.target import Target
 if TYPE_CHECKING:
     import libcst as cst
 
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 #: Decorators that say how the function is looked up, or check its arguments: they stay on the drop-in.
 _OUTSIDE = ("staticmethod", "classmethod", "typing.", "typing_extensions.", "beartype.", "jaxtyping.")
 
@@ -150,7 +149,7 @@ class _File:
         self.target = target
         self.parsed = target.parsed
         self.node = target.parsed.definition
-        self.raw: list[str] = _LINE.findall(target.source.text)
+        self.raw: list[str] = LINE.findall(target.source.text)
         first = target.parsed.lines[self.node.lineno - 1]
         self.base = indent_of(first)
         self.unit = self._unit()
