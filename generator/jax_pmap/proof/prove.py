@@ -238,6 +238,12 @@ def adequacy(answer: Answer, root: Path) -> Iterator[str]:
             f"went one way only on all inputs of the proof: {', '.join(places[:MOST_PLACES])}{more}; what "
             "the other way gives is not shown"
         )
+    if answer["narrow"] and answer["checks"]:
+        bound = max(check.get("tolerance", 0.0) for check in answer["checks"])
+        yield (
+            f"floats of 16 bits or less inside: results that differ by less than {bound:.0%} of their size "
+            "cannot be told from rounding"
+        )
     if answer["half"]:
         yield (
             "float16 ends at 65504: what is larger may become infinite on one device and not on several, or "

@@ -201,10 +201,9 @@ class Caller:
         """Whether any argument has a device axis."""
         return any(form != "whole" for form in self.layout.values())
 
-    def lies_on(self, values: Values) -> int:
-        """On how many devices the outputs of a call lie."""
-        laid = put(values, self.axes, self.layout, self.count)
-        return devices_of(called(self.function, self.signature, laid))
+    def laid_out(self, values: Values) -> Any:
+        """Lay the values out, call, and return the outputs as they are."""
+        return called(self.function, self.signature, put(values, self.axes, self.layout, self.count))
 
     def __call__(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as the reference does."""

@@ -18,7 +18,7 @@ from .donation import check_donation
 from .explain import add_cause
 from .generator import Shares, rekeyed, repeat_draws
 from .nans import passed_over
-from .parallel import Caller, Layout, attempt, fitting, inconsistent, layouts
+from .parallel import Caller, Layout, attempt, devices_of, fitting, inconsistent, layouts
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
 from .sizes import check_sizes, minds_size, run_large
@@ -103,13 +103,15 @@ class Question:
         """What the inputs show, and what they do not.
 
         ``"weak"``, in words, of those given; ``"sets"``, how many were made from them; ``"stuck"``, places
-        of decisions that go one way on all of them; ``"half"``, whether float16 is computed in.
+        of decisions that go one way on all of them; ``"half"``, whether float16 is computed in;
+        ``"narrow"``, whether any floats of 16 bits or less are.
         """
         return {
             "weak": strengthen.weaknesses(self.data[0], self.axes, counts),
             "sets": len({index for _, index in self.plans(False)}) - len(self.data),
             "stuck": list(self.found.stuck),
             "half": HALF in self.eps.values(),
+            "narrow": self.eps["float64" if self.wide else "given"] > prove.NARROW,
         }
 
     def shares(self, rows: int, count: int) -> Shares | None:
@@ -488,21 +490,26 @@ def prove_parallel(
         # What is wrong with the keys says more than the numbers that come of it.
         shape = trials.at("given", 0, size, question.shares(size, count))[0]
         own = dataclasses.replace(question, invoke=lambda run, values: run(values))
-        found = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
-        if "failure" in found:
-            return [{"devices": count, "precision": "given", **found}], []
+        keys = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
+        if "failure" in keys:
+            return [{"devices": count, "precision": "given", **keys}], []
     with prove.x64(question.precision("float64" if question.wide else "given")):
         # Both are looked into: what is wrong may be a decision that only one of them takes.
         program = make(trials.at("given", 0, size, question.shares(size, count))[0])
-        trials.question = dataclasses.replace(question, found=trials.search([program], [count]))
+        found = trials.search([program], [count])
+        # Unlike emitted code, it need not be made of the reference's own operations.
+        more = strengthen.extremes(question.data[0], question.axes, question.settled)
+        found = dataclasses.replace(found, inputs=(*found.inputs, *more))
+        trials.question = dataclasses.replace(question, found=found)
     checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
     if "failure" in checks[-1] or not with_given:
         return checks, []
     given = trials.at("given", 0, size, question.shares(size, count))[0]
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
-        lies_on = make(given).lies_on(given.values[0])
+        caller = make(given)
+        lies_on = devices_of(caller.laid_out(given.values[0]))
     lost = note_on_nans(trials, make(given), count, size)
-    more, notes = check_sizes(trials, make, inconsistent, count, lies_on)
+    more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
     return checks + more, notes + lost
 
 

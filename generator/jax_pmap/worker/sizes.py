@@ -35,10 +35,12 @@ def check_sizes(
     replicas: Replicas,
     count: int,
     lies_on: int,
+    laid_out: Callable[[Values], Any],
 ) -> tuple[list[Answer], list[str]]:
     """Runs with one or two examples a device, and with many where that can tell; and notes.
 
     `lies_on` is on how many devices the results of the given batch lie; those of a larger one may on more.
+    `laid_out` calls the parallel function, and returns what it does.
     """
     question, notes = trials.question, []
     kind = "float64" if question.wide else "given"
@@ -59,7 +61,9 @@ def check_sizes(
     if checks and "failure" in checks[-1]:
         return checks, notes
     narrow = narrower(trials, make, base // count * count, count, kind)
-    if not narrow and lies_on > 1 and not minds_size(question):
+    # Numbers may be needed where it is traced, such as by a drop-in that prepares its batch.
+    minds = minds_size(question) or minds_size(question, laid_out, count)
+    if not narrow and lies_on > 1 and not minds:
         return checks, notes
     found = run_large(trials, make, replicas, count, kind)
     if found is not None and found.get("failure", {}).get("what") != "exception":
@@ -93,19 +97,21 @@ def run_large(
     return None
 
 
-def minds_size(question: "Question") -> bool:
-    """Whether the reference computes otherwise with many rows than with those given.
+def minds_size(question: "Question", function: Callable[[Values], Any] | None = None, count: int = 1) -> bool:
+    """Whether a function, by default the reference, computes otherwise with many rows than with those given.
 
+    True where it cannot be traced without numbers. Rows are a multiple of `count`.
     A slice that takes all of a small batch and part of a large one is not in the program of the small one.
     What grows or shrinks with the batch otherwise than in proportion is taken for a sign of it too.
     """
-    base = arguments.batch_size(question.data[0], question.axes)
+    base = arguments.batch_size(question.data[0], question.axes) // count * count
+    traced = question.traceable if function is None else function
     try:
         with prove.x64(question.x64):
-            few, more = (program(question, rows) for rows in (base, 2 * base))
+            few, more = (program(question, traced, rows) for rows in (base, 2 * base))
             if len(more.names) >= len(few.names) + base:
                 return False  # Rows are gone through one by one, and would be so thousands of times.
-            return not alike(few, more, program(question, MANY // base * base))
+            return not alike(few, more, program(question, traced, MANY // base * base))
     except (MemoryError, Problem):
         raise
     except BaseException:
@@ -123,8 +129,8 @@ class Program:
     numbers: tuple[float, ...]
 
 
-def program(question: "Question", rows: int) -> Program:
-    """The reference as it is traced for `rows`; no numbers are needed for that."""
+def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program:
+    """A function as it is traced for `rows` of the question's inputs."""
     packed = Packed(question.data[0], question.statics)
     shapes = []
     for leaf, axis in zip(packed.leaves, packed.axes(question.axes), strict=True):
@@ -134,7 +140,7 @@ def program(question: "Question", rows: int) -> Program:
         dtype = leaf.dtype if arguments.is_key(leaf) else jax.numpy.result_type(leaf)
         weak = not hasattr(leaf, "dtype")
         shapes.append(leaf if weak else jax.ShapeDtypeStruct(shape, dtype))
-    jaxpr = jax.make_jaxpr(lambda leaves: arguments.held_apart(question.traceable(packed.unpack(leaves)))[0])(
+    jaxpr = jax.make_jaxpr(lambda leaves: arguments.held_apart(function(packed.unpack(leaves)))[0])(
         shapes
     ).jaxpr
     names: list[str] = []

@@ -134,6 +134,14 @@ def find(
     return Found(tuple(kept), stuck(sites, taken))
 
 
+def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
+    """The same values with rows very large and very small: smooth functions are alike in between."""
+    return [
+        changed(values, axes, settled, {"rows": lambda leaf, axis, factor=factor: leaf * factor})  # type: ignore[misc]
+        for factor in (SCALES[0], SCALES[-1])
+    ]
+
+
 def stuck(sites: Sequence[Site], taken: np.ndarray) -> tuple[str, ...]:
     """Where the decisions are that did not go every way."""
     ends = np.cumsum([site.ways for site in sites])
