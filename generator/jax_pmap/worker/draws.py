@@ -345,18 +345,27 @@ def arrays_of(value: Any) -> list[Any]:
     return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, (jax.Array, np.ndarray))]
 
 
+def with_changes(
+    fn: Callable[..., Any], signature: inspect.Signature, given: Values, mutated: Sequence[str]
+) -> tuple[Any, list[Any]]:
+    """The result of `fn`, and what it left of the arguments it changes in place."""
+    result = invoke(fn, signature, given)
+    return result, [given[name] for name in mutated]
+
+
 def whole_program(
     fn: Callable[..., Any],
     signature: inspect.Signature,
     values: Values,
     statics: Sequence[str],
     bound: Callable[[Callable[[], Any]], Any],
+    mutated: Sequence[str],
 ) -> Any:
-    """The jaxpr of `fn` on the whole batch."""
+    """The jaxpr of `fn` on the whole batch; behind its results, what it leaves of the arguments `mutated`."""
     packed = Packed(values, statics)
 
     def run(*leaves: Any) -> list[Any]:
-        return arrays_of(bound(lambda: invoke(fn, signature, packed.unpack(leaves))))
+        return arrays_of(bound(lambda: with_changes(fn, signature, packed.unpack(leaves), mutated)))
 
     return jax.make_jaxpr(run)(*packed.leaves)
 
@@ -371,6 +380,7 @@ def survey(
     statics: Sequence[str],
     axis_name: str,
     count: int,
+    mutated: Sequence[str],
 ) -> dict[str, Any]:
     """Every draw of `fn` on shares of the batch, and the marks that its key has passed.
 
@@ -386,7 +396,7 @@ def survey(
     def run(*leaves: Any) -> list[Any]:
         given = one.unpack(leaves)
         marker.enter(signature, given)
-        return arrays_of(invoke(fn, signature, given))
+        return arrays_of(with_changes(fn, signature, given, mutated))
 
     devices = jax.devices()[:count]
     mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=devices)

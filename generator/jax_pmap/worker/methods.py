@@ -313,10 +313,21 @@ def survey_draws(request: Answer) -> Answer:
     furnish(scope, request["around"], {observe.RECORDER: marker})
     fn: Callable[..., Any] = TARGET.define(request["code"], "<jax-pmap>", request["name"], scope)
     with prove.x64(TARGET.x64):
-        whole = draws.whole_program(TARGET.fn, TARGET.signature, values, statics, TARGET.one_device.run)
+        whole = draws.whole_program(
+            TARGET.fn, TARGET.signature, values, statics, TARGET.one_device.run, TARGET.mutated
+        )
         try:
             return draws.survey(
-                whole, fn, marker, TARGET.signature, values, axes, statics, request["axis_name"], count
+                whole,
+                fn,
+                marker,
+                TARGET.signature,
+                values,
+                axes,
+                statics,
+                request["axis_name"],
+                count,
+                TARGET.mutated,
             )
         except MemoryError:
             raise
