@@ -47,7 +47,7 @@ format: $(STAMP)  ## let ruff lay out and fix the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-mutation: $(STAMP)  ## plant every fault into every example and case; the proof must catch it
+mutation: $(STAMP)  ## plant every fault into every example, case and hand-written function; the proof must catch it
 	cd tests && ../$(BIN)/python -m mutation
 
 fuzz: $(STAMP)  ## two hundred generated programs, and the standard library as targets

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from mutation.equivalent import why_equivalent
 from mutation.faults import FAULTS, mutants
+from mutation.hand import planted, verified, written
 from mutation.sources import Source, held, sources, verdict
 
 SOURCES = {source.name: source for source in sources()}
@@ -38,6 +39,16 @@ def test_faults_are_caught(name: str, tmp_path: Path) -> None:
             ):
                 survived.append((mutant.fault, mutant.line))
     assert survived == []
+
+
+def test_faults_in_code_written_by_hand_are_caught(tmp_path: Path) -> None:
+    source = next(each for each in written() if each.name == "batch_norm")
+    chosen = {"sync_dropped", "op_swapped", "sync_late"}
+    with verified(source, tmp_path.resolve(), counts=(2,)) as warm:
+        assert warm.prove(warm.code).proved
+        verdicts = {m.fault: verdict(warm, m.code) for m in planted(source, most=1) if m.fault in chosen}
+    assert verdicts.keys() == chosen
+    assert not [fault for fault, says in verdicts.items() if says.startswith("survived")]
 
 
 def test_a_fault_of_one_thousandth_in_float32_alone(tmp_path: Path) -> None:

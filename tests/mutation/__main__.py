@@ -10,15 +10,42 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from mutation.equivalent import why_equivalent
+from mutation.equivalent import why_equal_by_hand, why_equivalent
 from mutation.faults import FAULTS, Mutant, mutants
+from mutation.hand import Written, planted, verified, written
 from mutation.sources import Source, held, sources, verdict
 
+Found = list[tuple[Mutant, str, str]]
 
-def run(source: Source, only: str) -> tuple[str, list[tuple[Mutant, str, str]]]:
+
+def run(source: Source | Written, only: str) -> tuple[str, Found]:
     """Every mutant of a source, with its verdict and, of a survivor, why it is equivalent."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        if isinstance(source, Written):
+            return f"{source.name}-by-hand", run_written(source, only, folder)
+        return source.name, run_emitted(source, only, folder)
+
+
+def run_written(source: Written, only: str, folder: Path) -> Found:
+    """Every mutant of a function written by hand, as `verify` judges it."""
     found = []
-    with tempfile.TemporaryDirectory() as folder, held(source, Path(folder).resolve()) as warm:
+    with verified(source, folder) as warm:
+        warm.prove(warm.code)
+        for mutant in planted(source):
+            if only and mutant.fault != only:
+                continue
+            says = verdict(warm, mutant.code)
+            why = why_equal_by_hand(source, mutant, warm.layout) if says == "survived" else ""
+            if says != "not applicable":
+                found.append((mutant, says, why))
+    return found
+
+
+def run_emitted(source: Source, only: str, folder: Path) -> Found:
+    """Every mutant of emitted code, as the proof of `gen` judges it."""
+    found = []
+    with held(source, folder) as warm:
         warm.prove(warm.code)
         for mutant in mutants(warm.code):
             if only and mutant.fault != only:
@@ -27,7 +54,7 @@ def run(source: Source, only: str) -> tuple[str, list[tuple[Mutant, str, str]]]:
             why = why_equivalent(source, mutant, warm.observed.plan) if says == "survived" else ""
             if says != "not applicable":
                 found.append((mutant, says, why))
-    return source.name, found
+    return found
 
 
 def main() -> int:
@@ -38,7 +65,8 @@ def main() -> int:
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("-v", "--verbose", action="store_true", help="print every verdict")
     asked = parser.parse_args()
-    chosen = [s for s in sources() if not asked.names or s.name in asked.names]
+    known = {**{s.name: s for s in sources()}, **{f"{w.name}-by-hand": w for w in written()}}
+    chosen = [known[name] for name in asked.names or known]
     start, counts, survivors = time.monotonic(), Counter[str](), 0
     with ProcessPoolExecutor(asked.jobs) as pool:
         for name, found in pool.map(run, chosen, [asked.fault] * len(chosen)):

@@ -6,6 +6,7 @@ import re
 
 from jax_pmap.model import Plan
 from mutation.faults import Mutant
+from mutation.hand import Written
 from mutation.sources import Source
 
 SCALED = "sums and counts are scaled alike, a count is 0 or at least 1, and only their ratio is returned"
@@ -26,6 +27,23 @@ ARGUED: dict[tuple[str, str], str] = {
 }
 
 
+#: Axes of the arrays that drop-in functions of `written/` split.
+RANKS = {"x": 2, "y": 1, "a": 0}
+
+
+def why_equal_by_hand(source: Written, mutant: Mutant, layout: str | None) -> str:
+    """The argument for a function written by hand, called in `layout`; ``""`` where there is none."""
+    if mutant.fault == "wrong_out_axes" and layout != "drop-in":
+        return "the same on every device: `verify` takes the copies of all devices as it takes one"
+    if mutant.fault == "interleaved" and source.name == "accumulation":
+        return "every result is a mean over all rows, whatever device they are on"
+    if mutant.fault == "misaligned":
+        reversed_ = re.findall(r"\((\w+)\[::-1\] if \1\.ndim == (\d)", mutant.code)
+        if reversed_ and RANKS.get(reversed_[0][0]) not in (0, int(reversed_[0][1])):
+            return f"`{reversed_[0][0]}` has another number of axes, so nothing is reversed"
+    return ""
+
+
 def why_equivalent(source: Source, mutant: Mutant, plan: Plan) -> str:
     """The argument, or ``""`` where there is none."""
     split = [leaf for argument in plan.arguments for leaf in argument.leaves if leaf.axis is not None]
@@ -33,6 +51,8 @@ def why_equivalent(source: Source, mutant: Mutant, plan: Plan) -> str:
     reduced = all(leaf.axis is None for leaf in plan.outputs)
     if mutant.fault == "interleaved" and reduced:
         return "every result is a reduction over all rows, whatever device they are on"
+    if mutant.fault == "replication_checked" and "grad" not in "".join(source.files.values()):
+        return "no gradient is taken, and nothing else is summed on its own"
     if mutant.fault == "misaligned":
         rank = int(re.findall(r"leaf.ndim == (\d)", mutant.code)[0])
         if rank not in ranks:

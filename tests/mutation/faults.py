@@ -48,6 +48,8 @@ class Place:
     per_device: frozenset[str] = field(default_factory=frozenset)
     #: Name of the drop-in function, the last of the module.
     dropin: str = ""
+    #: Parameters of the functions that `pmap` decorates.
+    pmapped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         while node in self.parents:
@@ -80,8 +82,7 @@ def mutants(code: str, without: Collection[str] = (), most: int = 1 << 30) -> It
     nodes = list(walk(module))
     lines = code.splitlines()
     seen = {code}
-    # Planted code says AXIS; where that name was taken, the module's own is another.
-    axis = re.search(r"^(AXIS_*) = ", code, re.MULTILINE)
+    axis = axis_of(code)
     for each in FAULTS:
         number = 0
         for node in nodes if each.name not in without else ():
@@ -91,13 +92,21 @@ def mutants(code: str, without: Collection[str] = (), most: int = 1 << 30) -> It
                 changed = module.deep_replace(node, other)
                 assert isinstance(changed, cst.Module)
                 text = with_helper(changed, each.helper)
-                text = re.sub(r"\bAXIS\b", axis[1], text) if axis else text
+                text = re.sub(r"\bAXIS\b", axis, text)
                 if text in seen:
                     continue
                 seen.add(text)
                 number += 1
                 line = lines[positions[node].start.line - 1].strip() if node in positions else ""
                 yield Mutant(each.name, number, line, text)
+
+
+def axis_of(code: str) -> str:
+    """The mapped axis as a module names it, where planted code says AXIS: its constant, or the string."""
+    constant = re.search(r"^(AXIS_*) = ", code, re.MULTILINE)
+    string = re.search(r"""(?:axis_name=|\bP\()("\w+")""", code)
+    found = constant or string
+    return found[1] if found else "AXIS"
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -111,11 +120,17 @@ def describe(module: cst.Module, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> 
     mapped = {
         f.name.value
         for f in functions
-        if m.findall(f, m.Attribute(attr=m.OneOf(*map(m.Name, (*COLLECTIVES, "shard_map")))))
+        if m.findall(f, m.Attribute(attr=m.OneOf(*map(m.Name, (*COLLECTIVES, "all_gather", "shard_map")))))
         or any(m.findall(d, m.Attribute(attr=m.Name("pmap"))) for d in f.decorators)
     }
     named = {f.name.value for f in functions if f.name.value.startswith("p_")}
-    return Place(parents, frozenset(mapped | named), functions[-1].name.value if functions else "")
+    pmapped = {
+        f.name.value: tuple(p.name.value for p in f.params.params)
+        for f in functions
+        if any(m.findall(d, m.Attribute(attr=m.Name("pmap"))) for d in f.decorators)
+    }
+    dropin = functions[-1].name.value if functions else ""
+    return Place(parents, frozenset(mapped | named), dropin, pmapped)
 
 
 def with_helper(module: cst.Module, helper: str) -> str:
@@ -277,9 +292,21 @@ def sync_late(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
         target = following.targets[0].target
         sync = expression("lambda _leaf: _call_", call=on(assigned.value, cst.Name("_leaf")))
         value = expression("_floats(_sync_, _tree_)", sync=sync, tree=as_value(target))
-        late = cst.Assign([cst.AssignTarget(target)], value)
-        moved = cst.SimpleStatementLine([late])
-        yield node.with_changes(body=[*node.body[:i], node.body[i + 1], moved, *node.body[i + 2 :]])
+        for late in (value, renamed_in(value, assigned.value, "pmean")):
+            moved = cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(target)], late)])
+            own = statement.with_changes(body=[assigned.with_changes(value=synced(assigned.value))])
+            yield node.with_changes(body=[*node.body[:i], own, node.body[i + 1], moved, *node.body[i + 2 :]])
+
+
+def renamed_in(value: cst.BaseExpression, call: cst.CSTNode, op: str) -> cst.BaseExpression:
+    """`value` with the collective of `call` replaced: the mean of ratios where sums are divided (11)."""
+    assert isinstance(call, cst.Call)
+    wanted = m.Call(func=m.Attribute(attr=m.Name(collective(call))))
+    found = m.findall(value, wanted)[0]
+    assert isinstance(found, cst.Call)
+    changed = value.deep_replace(found, renamed(found, op))
+    assert isinstance(changed, cst.BaseExpression)
+    return changed
 
 
 def assignment(statement: cst.CSTNode) -> cst.Assign | None:
@@ -292,6 +319,29 @@ def as_value(target: cst.BaseExpression) -> cst.BaseExpression:
     if isinstance(target, cst.Tuple):
         return target.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return target
+
+
+@fault("what all devices have is taken for what one has: other examples are not compared with (19)")
+def gather_dropped(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
+    if m.matches(node, m.Call(func=m.Attribute(attr=m.Name("all_gather")))):
+        yield node.args[0].value
+
+
+@fault("every device takes itself for the first")
+def offset_dropped(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
+    if m.matches(node, m.Call(func=m.Attribute(attr=m.Name("axis_index")))):
+        above = next(place.above(node), None)
+        call = next((up for up in place.above(node) if isinstance(up, cst.Call)), None)
+        # A key that is not folded is a fault of its own.
+        if above is not None and not (call and m.matches(call.func, m.Attribute(attr=m.Name("fold_in")))):
+            yield expression("jax.lax.axis_index(AXIS) * 0")
+
+
+@fault("a gradient that arrives already summed is averaged again (10)")
+def replication_checked(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
+    value = keyword_value(node, "check_vma")
+    if value is not None and m.matches(value, m.Name("False")):
+        yield node.with_changes(value=cst.Name("True"))
 
 
 @fault("a collective inside the differentiated function (9)")
@@ -403,6 +453,7 @@ def other_axes(value: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
     elif isinstance(value, cst.Integer):
         yield cst.Name("None")
         yield cst.Integer("1") if value.value == "0" else cst.Integer("0")
+        yield cst.UnaryOperation(cst.Minus(), cst.Integer("1"))
     elif m.matches(value, m.Call(func=m.Name("P"))):
         yield expression("P(AXIS)" if not value.args else "P()")
 
@@ -437,6 +488,23 @@ def wrong_out_axes(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
             yield node.with_changes(value=other)
 
 
+@fault("an argument passed by keyword: pmap maps it along axis 0, whatever in_axes says (25)")
+def passed_by_keyword(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
+    if (
+        isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Name)
+        and place.function(node) == place.dropin
+    ):
+        names = place.pmapped.get(node.func.value, ())
+        if (
+            node.args
+            and len(names) == len(node.args)
+            and all(arg.keyword is None and not arg.star for arg in node.args)
+        ):
+            last = node.args[-1].with_changes(keyword=cst.Name(names[-1]))
+            yield node.with_changes(args=[*node.args[:-1], last])
+
+
 def is_split(node: cst.CSTNode, place: Place) -> bool:
     """Whether a node reshapes (B, …) to (devices, B / devices, …)."""
     return (
@@ -444,27 +512,34 @@ def is_split(node: cst.CSTNode, place: Place) -> bool:
         and isinstance(node.func, cst.Attribute)
         and node.func.attr.value == "reshape"
         and bool(node.args)
-        and m.matches(node.args[0].value, m.Name("count"))
+        and m.matches(node.args[0].value, m.Name("count") | m.Name("n"))
+        and place.function(node) not in place.per_device
     )
+
+
+def split_of(node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression]:
+    """What is split, and over how many devices."""
+    assert isinstance(node, cst.Call)
+    assert isinstance(node.func, cst.Attribute)
+    return node.func.value, node.args[0].value
 
 
 @fault("every device gets every n-th row")
 def interleaved(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     if is_split(node, place):
-        yield expression(
-            "np.asarray(leaf).reshape(leaf.shape[0] // count, count, *leaf.shape[1:]).swapaxes(0, 1)"
-        )
+        leaf, count = split_of(node)
+        text = "np.asarray(_leaf_).reshape(_leaf_.shape[0] // _n_, _n_, *_leaf_.shape[1:]).swapaxes(0, 1)"
+        yield expression(text, leaf=leaf, n=count)
 
 
 @fault("labels do not go with their rows: arrays of the fewest axes are reversed")
 def misaligned(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     if is_split(node, place):
         for ndim in (1, 2):
-            yield node.with_changes(
-                func=node.func.with_changes(
-                    value=expression(f"(leaf[::-1] if leaf.ndim == {ndim} else leaf)")
-                )
+            reversed_ = expression(
+                f"(_leaf_[::-1] if _leaf_.ndim == {ndim} else _leaf_)", leaf=split_of(node)[0]
             )
+            yield node.with_changes(func=node.func.with_changes(value=reversed_))
 
 
 @fault("the first rows twice, the last never (15)")
@@ -476,7 +551,7 @@ def last_share_dropped(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]
 @fault("every device gets the first rows")
 def first_share_everywhere(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
     if is_split(node, place):
-        yield expression("np.stack([_whole_[0]] * count)", whole=node)
+        yield expression("np.stack([_whole_[0]] * _n_)", whole=node, n=split_of(node)[1])
 
 
 @fault("the last row of each share is dropped (15)")
