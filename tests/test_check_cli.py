@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from sarif_schema import official_schema
 
@@ -299,6 +300,32 @@ def test_sarif_fits_the_official_schema(folder, tmp_path_factory):
     log["runs"][0]["results"][0]["rule_id"] = "JP101"
     with pytest.raises(jsonschema.ValidationError):
         validator.validate(log)
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        (["gen"], "two.py::", {"two.py::step", "two.py::Model.loss"}),
+        (["gen"], "two.py::st", {"two.py::step"}),
+        (["verify", "two.py::step", "--against"], "two.py::M", {"two.py::Model.loss"}),
+        (["gen"], "gone.py::", set()),
+        (["gen", "--backend"], "s", {"shard_map"}),
+        (["plan", "--remainder"], "", {"error", "pad", "drop"}),
+        (["check", "--select"], "jp12", {"JP120", "JP121", "JP122", "JP123"}),
+        (["explain"], "JP15", {"JP150", "JP151", "JP152", "JP153"}),
+    ],
+)
+def test_completion_of_values(folder, words, incomplete, offered):
+    (folder / "two.py").write_text("def step(x): ...\nclass Model:\n    def loss(self, x): ...\n")
+    made = ShellComplete(main, {}, "jax-pmap", "_JAX_PMAP_COMPLETE").get_completions(words, incomplete)
+    assert {item.value for item in made} == offered
+
+
+def test_completion_of_files():
+    """The shell lists them."""
+    shell = ShellComplete(main, {}, "jax-pmap", "_JAX_PMAP_COMPLETE")
+    for words in (["gen"], ["check"], ["gen", "x", "-o"], ["check", "--python"], ["gen", "--inputs"]):
+        assert [item.type for item in shell.get_completions(words, "a")] == ["file"], words
 
 
 def test_stdin(folder):

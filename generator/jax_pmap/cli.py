@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from jax_pmap.command_options import Command, Option, common, option
+from jax_pmap.command_options import (
+    Command,
+    Option,
+    common,
+    complete_code,
+    complete_file,
+    complete_target,
+    option,
+)
 from jax_pmap.terminal import drop_stdout, progress, styled, unwound, width, write_stdout
 
 if TYPE_CHECKING:
@@ -176,7 +184,7 @@ Examples:
 Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
 """,
 )
-@click.argument("parallel")
+@click.argument("parallel", shell_complete=complete_target)
 @option("--against", section="Inputs", metavar="REFERENCE", required=True, help="The single-device function.")
 @option(
     "--layout",
@@ -208,7 +216,7 @@ Examples:
 Exit status: 0 nothing found, 1 something found, 2 part of it could not be checked.
 """,
 )
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=complete_file)
 @option("--fix", section="Output", is_flag=True, help="Mend what can be mended for certain.")
 @option("--select", section="Rules", multiple=True, metavar="CODE", help="Only these, such as JP104 or JP1.")
 @option("--ignore", section="Rules", multiple=True, metavar="CODE", help="All but these.")
@@ -287,7 +295,7 @@ Examples:
   jax-pmap explain
 """,
 )
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=complete_code)
 def explain(code: str | None) -> int:
     """Say what a diagnostic CODE means, why it bites, and the cure.
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -19,6 +23,57 @@ class Option(click.Option):
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What a shell offers for the value: by the word that the help shows for it."""
+        metavar = self.metavar or ""
+        if metavar in ("PATH", "FILE"):
+            return complete_file(ctx, self, incomplete)
+        if metavar in ("FILE::FUNC", "REFERENCE"):
+            return complete_target(ctx, self, incomplete)
+        if metavar == "CODE":
+            return complete_code(ctx, self, incomplete)
+        words = metavar.split("|")
+        return (
+            _those(words, incomplete)
+            if all(map(str.islower, words))
+            else super().shell_complete(ctx, incomplete)
+        )
+
+
+def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, which the shell itself lists."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, and behind ``FILE::`` the functions in it."""
+    file, double, _ = incomplete.partition("::")
+    if not double:
+        return complete_file(ctx, param, incomplete)
+    from jax_pmap.locating.trees import functions_in
+    from jax_pmap.sources import decode, parse, read_bytes
+
+    try:
+        tree = parse(decode(read_bytes(Path(file)) or b"", file).text, file)
+    except Exception:  # half a file, half a name: nothing to offer, and nobody to tell
+        return []
+    return _those([f"{file}::{name}" for name in functions_in(tree)], incomplete)
+
+
+def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Diagnostic codes."""
+    from jax_pmap import diagnostics
+
+    return _those(sorted(diagnostics.codes()), incomplete.upper())
+
+
+def _those(words: list[str], incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 class Command(click.Command):
@@ -43,7 +98,7 @@ def option(*names: str, section: str, **kwargs: Any) -> Decorator:
 _MANY: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
 #: Outermost first.
 _COMMON: tuple[Decorator, ...] = (
-    click.argument("target"),
+    click.argument("target", shell_complete=complete_target),
     option(
         "--run",
         section="Inputs",
