@@ -4,12 +4,15 @@ import json
 import textwrap
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 from project import Project
 
 from jax_pmap.drift import outdated
 from jax_pmap.emit.places import Body
 from jax_pmap.planning.callables import only_given_whole
+from jax_pmap.planning.decomposed import decomposed
 from jax_pmap.planning.observe import Observation
 from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.roles import Roles, holds_state
@@ -117,6 +120,29 @@ def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, fo
     (tmp_path / "models.py").touch()
     said = outdated({"type": kind, "message": message}, tmp_path)
     assert (said is None) if found is None else (said is not None and f"has no `{found}`" in said)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("jnp.median(x)", None),
+        ("jnp.var(x, ddof=1)", None),
+        ("jnp.linalg.norm(x, 1)", None),
+        ("var(x)", None),
+        ("np.var(x)", "np.mean((x - np.mean(x)) ** 2)"),
+        ("(x @ w).std()", "jnp.sqrt(jnp.mean(((x @ w) - jnp.mean((x @ w))) ** 2))"),
+        ("jnp.linalg.norm(x, axis=1)", "jnp.sqrt(jnp.sum(x ** 2, axis=1))"),
+        (
+            "jax.nn.logsumexp(x, axis=0)",
+            "jnp.log(jnp.sum(jnp.exp(x - jnp.max(x, axis=0, keepdims=True)), axis=0)) + jnp.max(x, axis=0)",
+        ),
+    ],
+)
+def test_reductions_are_written_as_what_can_be_made_whole(text: str, written: str | None) -> None:
+    assert decomposed(text) == written
+    if written is not None:
+        names = {"jnp": jnp, "np": jnp, "jax": jax, "w": jnp.eye(5), "x": jnp.arange(20.0).reshape(4, 5) % 7}
+        assert jnp.allclose(eval(written, names), eval(text, names))
 
 
 def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal
+from jax_pmap.planning.decomposed import decomposed
 from jax_pmap.reading.facts import FunctionFacts
 
 #: How jax and equinox speak of values whose types say that they differ between devices, where a loop or a
@@ -41,9 +42,17 @@ def coupled(facts: FunctionFacts, statement: Statement, culprit: Expression | No
         "JP043",
         f"`{short}` couples the examples of the batch: on shards it is neither a share of the whole value "
         "nor a mean, sum, maximum or minimum of it",
-        "Compute it from sums or means over the batch, keep it on one device, or try --backend jit, where "
-        "the compiler keeps the global meaning",
+        way_out(text),
         span,
+    )
+
+
+def way_out(text: str) -> str:
+    """What to do about an expression that couples the examples."""
+    written = decomposed(text)
+    instead = f"Write it as `{written}`" if written else "Compute it from sums or means over the batch"
+    return (
+        f"{instead}, keep it on one device, or try --backend jit, where the compiler keeps the global meaning"
     )
 
 

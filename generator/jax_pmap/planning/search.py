@@ -25,7 +25,7 @@ from jax_pmap.planning.callables import (
     undecided_constants,
     unknown,
 )
-from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.coupling import shortened, way_out
 from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.layers import named
 from jax_pmap.planning.merge import merge_neighbours
@@ -459,8 +459,7 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
         "JP043",
         f"`{shortened(text)}` couples the examples of the batch: with all of them gathered, each of "
         f"{LARGEST} devices would do {work} of one",
-        "Compute it from sums or means over the batch, keep it on one device, or try --backend jit, where "
-        "the compiler keeps the global meaning",
+        way_out(text),
         span,
     )
 
