@@ -302,6 +302,7 @@ def test_a_program_that_forks_changes_folders_and_leaves(train):
     ("words", "says"),
     [
         (("--run", "python trian.py"), ("no file `trian.py`", "Did you mean `train.py`?")),
+        (("--run", "python train.ipynb"), ("cannot run a notebook", "nbconvert", "--inputs")),
         (("--run", "make train"), ("`make` is not known",)),
         (("--run", "cd x && python train.py"), ("for a shell",)),
         (("--run", "python 'train.py"), ("Close the quotes",)),

@@ -108,6 +108,12 @@ def read_program(text: str, directory: Path) -> Program:
         return Program(kind, what, tuple(args), "pytest", None, environment, python)
     if kind == "script":
         path = Path(os.path.normpath(folder / Path(what).expanduser()))
+        if path.suffix == ".ipynb":
+            refuse(
+                f"`--run {text}`: Python cannot run a notebook.",
+                f"Make a program of it (`jupyter nbconvert --to script {what}`) and run that, or give the "
+                "arguments: --inputs FILE::callable.",
+            )
         if not path.is_file():
             _no_script(what, path)
         return Program(kind, str(path), tuple(args), what, str(path.resolve().parent), environment, python)
