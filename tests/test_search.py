@@ -241,50 +241,6 @@ def test_side_of_an_expression_inside_a_nested_function_is_asked_for(project: Pr
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
-def test_branches_of_functions_beside_are_watched(project: Project) -> None:
-    code = """
-    def total(error, scale=2.0, kind="mean"):
-        if error.shape[0] < 10:
-            return jnp.sum(error)
-        if kind == "max":
-            return jnp.max(error)
-        return scale * jnp.mean(error)
-
-
-    def half(error):
-        return total(error, 0.5)
-
-
-    def f(p, batch):
-        return half(batch["x"] @ p["w"])
-
-
-    def side(error):
-        return jnp.sum(error) if error.ndim > 2 else jnp.mean(error)
-
-
-    def g(p, batch):
-        return side(batch["x"] @ p["w"])
-
-
-    def both(p, batch):
-        return total(batch["x"] @ p["w"]) + total(p["w"])
-    """
-    write(project, code)
-    made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts")
-    assert made.exit_code == 0, made.stderr
-    text = " ".join(made.stdout.split())
-    # A share is smaller than the batch, and what is decided is decided by the batch.
-    assert "if jax.lax.psum(error.shape, axis_name=AXIS)[0] < 10:" in text
-    assert "`if error.shape[0] < 10` was not reached" in text
-    # No call gives another kind.
-    assert "return jnp.max(error)" in text
-    says = ("`jnp.sum(error)` in `side` is taken only where `error.ndim > 2` turns out otherwise",)
-    project.refused("JP058", "gen", "f.py::g", "--inputs", "f.py::dicts", says=says, exit_code=1)
-    says = ("is a size of the batch in one call and none in another",)
-    project.refused("JP043", "gen", "f.py::both", "--inputs", "f.py::dicts", says=says, exit_code=1)
-
-
 def test_key_handed_to_a_function_that_is_looked_into(project: Project) -> None:
     code = """
     def ratio(key, p, b):

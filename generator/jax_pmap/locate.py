@@ -55,6 +55,15 @@ def locate_object(target: str, directory: Path) -> Source:
     return _Search(target.strip(), directory.absolute(), any_object=True).run()
 
 
+def locate_class(target: str, directory: Path) -> Source:
+    """Find the class that `target` names.
+
+    Raises:
+        RefusalError: as `locate` does.
+    """
+    return _Search(target.strip(), directory.absolute(), any_object=True, classes=True).run()
+
+
 def object_span(source: Source) -> Span | None:
     """Where the object that `source` names is defined or bound."""
     tree = sources.parse(source.text, source.shown_path)
@@ -72,11 +81,12 @@ class _Search:
         directory: Path,
         *,
         any_object: bool = False,
+        classes: bool = False,
         instead: tuple[Path, str] | None = None,
     ) -> None:
         self.target = target
-        #: Whether a variable, a class or an import will do.
-        self.any_object = any_object
+        #: Whether a variable or an import will do, and whether a class.
+        self.any_object, self.classes = any_object, classes
         self.project = Project(directory, instead)
         self.bindings = Bindings(self.project)
         self.others = Others(self.project, self.bindings)
@@ -310,7 +320,7 @@ class _Search:
                     same = behind.path == path
                     behind = dataclasses.replace(behind, target=self.target)
                     return self._as_typed(behind, module, root) if same else behind
-            if chain is None or isinstance(chain[-1], ast.ClassDef):
+            if chain is None or (isinstance(chain[-1], ast.ClassDef) and not self.classes):
                 self.others.refuse(file, qualname)
                 self._missing_function(file, qualname)
         except RecursionError:

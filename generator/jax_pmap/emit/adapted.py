@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.beside import Beside, Neighbourhood, names_called
+from jax_pmap.emit.beside import Beside, Neighbourhood, decorated, names_called
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.weave import inside_of, name_node, weave
@@ -20,6 +20,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Stand:
+    """What stands in a copy for a carried function."""
+
+    name: str
+    #: Source of the object that is its first argument: of a method that became a function.
+    receiver: str = ""
+
+    def source(self, names: Names) -> str:
+        """As an expression, in a file that has these names."""
+        return f"{names.functools}.partial({self.name}, {self.receiver})" if self.receiver else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Adapted:
     """A function of the user's that the emitted file carries."""
 
@@ -28,8 +41,8 @@ class Adapted:
     syncs: tuple[Sync, ...]
     #: Branches of it that no input took.
     guards: tuple[Guard, ...]
-    #: New names of carried functions it calls as ``module.name``.
-    renames: Mapping[str, str]
+    #: What stands for carried functions it calls as ``module.name``.
+    renames: Mapping[str, Stand]
 
     @property
     def name(self) -> str:
@@ -49,14 +62,15 @@ class Adapted:
     def definition(self, names: Names) -> str:
         """Source of the copy, in a file that has these names."""
         woven = woven_with(names, self.body, self.syncs, self.renames, self.guards)
-        return self.body.definition(woven.with_changes(name=name_node(self.name)))
+        made = self.body.definition(woven.with_changes(name=name_node(self.name)))
+        return "\n".join([*decorated(self.facts), made])
 
 
 def woven_with(
     names: Names,
     body: Body,
     syncs: Sequence[Sync],
-    renames: Mapping[str, str],
+    renames: Mapping[str, Stand],
     guards: Sequence[Guard] = (),
     result: str = "result",
 ) -> cst.FunctionDef:
@@ -68,7 +82,7 @@ def woven_with(
         axis=names.axis,
         result=result,
         jax=names.jax,
-        renames=renames,
+        renames={called: stand.source(names) for called, stand in renames.items()},
         own_share=names.own_share,
         own_draws=names.own_draws,
     )
@@ -80,7 +94,7 @@ def woven_target(
     syncs: Sequence[Sync],
     adapted: Sequence[Adapted],
     names: Names,
-    renames: Mapping[str, str],
+    renames: Mapping[str, Stand],
     result: str,
 ) -> tuple[Body, cst.FunctionDef]:
     """The target's body, and the target with those of the syncs in it that no adapted function has."""
@@ -92,10 +106,10 @@ def woven_target(
 
 def adapted_beside(
     target: Target, syncs: Sequence[Sync], guards: Sequence[Guard] = ()
-) -> tuple[list[Adapted], Mapping[str, str]]:
+) -> tuple[list[Adapted], Mapping[str, Stand]]:
     """The functions that syncs or guards outside the target stand in, and those that call them.
 
-    A function comes before its callers. Beside them, the new names of those that the target calls
+    A function comes before its callers. Beside them, what stands for those that the target calls
     as ``module.name``.
     """
     neighbourhood = Neighbourhood(target)
@@ -120,14 +134,17 @@ def adapted_beside(
             out.append(Adapted(found, body, within, unseen, renames))
         return bool(within or unseen or calls)
 
-    def look(caller: Beside) -> tuple[dict[str, str], bool]:
-        renames, calls = {}, False
+    def look(caller: Beside) -> tuple[dict[str, Stand], bool]:
+        renames: dict[str, Stand] = {}
+        calls = False
         for called in names_called(caller.parsed.definition):
             found = neighbourhood.find(called, caller)
             if found is not None and carried(found):
                 calls = True
-                if called != found.name or found.method_of:
-                    renames[called] = found.name
+                if found.detached:
+                    renames[called] = Stand(found.name, neighbourhood.receiver(called, caller))
+                elif called != found.name or found.method_of:
+                    renames[called] = Stand(found.name)
         return renames, calls
 
     renames, _ = look(neighbourhood.origin)

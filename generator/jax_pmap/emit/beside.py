@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 from dataclasses import dataclass
 
 from jax_pmap import sources
 from jax_pmap.model import RefusalError, Source
+from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS
 from jax_pmap.reading.definition import find, statements
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.reading.resolve import head_of
+from jax_pmap.reading.scopes import bound_names
 from jax_pmap.reading.target import Target
 
 #: Modules a name is followed through, from one that only passes it on to the next.
@@ -31,6 +35,8 @@ class Beside:
     #: What copies of it are called: its own name, or another where the target's file has that already.
     #: Of a method, its dotted name.
     name: str
+    #: Whether it is a method that copies of are functions: it is found by its class or by an object.
+    detached: bool = False
 
     @property
     def source(self) -> Source:
@@ -42,10 +48,27 @@ class Beside:
         """The class that it is a method of, or ``""``."""
         return self.name.rpartition(".")[0] if self.source.qualname == self.name else ""
 
+    @property
+    def is_method(self) -> bool:
+        """Whether it stands in a class."""
+        return self.detached or bool(self.method_of)
+
     def is_same(self, other: Beside) -> bool:
         """Whether both are one function."""
         mine, theirs = self.source, other.source
         return (mine.path, mine.qualname) == (theirs.path, theirs.qualname)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The class that a method is looked up in."""
+
+    #: The file it stands in, and its tree.
+    source: Source
+    tree: ast.Module
+    definition: ast.ClassDef
+    #: Whether it is looked up on an object of it.
+    is_object: bool
 
 
 class Neighbourhood:
@@ -70,7 +93,10 @@ class Neighbourhood:
             return None
         method = method_called(called, caller.parsed, caller.facts.receiver)
         if method:
-            return self._method(dataclasses.replace(caller.source, qualname=method))
+            return self._method(dataclasses.replace(caller.source, qualname=method), caller)
+        owner = self._owner(called, caller)
+        if owner is not None:
+            return self._detached(owner, called.rpartition(".")[2], caller)
         source = self._in_file(called, caller) or self._in_module(called, caller)
         if source is None:
             return None
@@ -82,7 +108,7 @@ class Neighbourhood:
         except RefusalError:
             return None
         facts = read(source, parsed)
-        if facts.is_async or facts.is_generator or any(not d.set_aside for d in facts.decorators):
+        if facts.is_async or facts.is_generator or not plain(facts):
             return None
         if not self._means_the_same(source, facts):
             return None
@@ -91,33 +117,141 @@ class Neighbourhood:
             return None
         return Beside(parsed, facts, name)
 
-    def _method(self, source: Source) -> Beside | None:
-        """A method of the target's file, unless it may be another one for another object."""
+    def receiver(self, called: str, caller: Beside) -> str:
+        """Source of what a method is bound to that `caller` names ``called``, or ``""``."""
+        found = self.find(called, caller)
+        head = called.rpartition(".")[0]
+        if found is None or not found.is_method or not found.facts.receiver:
+            return ""
+        owner = self._owner(called, caller) if found.detached else None
+        if owner is None:
+            return head
+        if any(each.name == "classmethod" for each in found.facts.decorators):
+            return f"type({head})" if owner.is_object else head
+        return head if owner.is_object else ""
+
+    def _owner(self, called: str, caller: Beside) -> Owner | None:
+        """The class that the head of ``head.name`` is, or the one that the module made that object of."""
+        head, _, name = called.partition(".")
+        if not name.isidentifier() or head not in {*caller.facts.module_names, *names_of(caller.facts)}:
+            return None
+        found = self._class(head, caller.source)
+        return None if found is None or self._assigned(name, found.source) else found
+
+    def _assigned(self, name: str, source: Source) -> bool:
+        """Whether a file of the project may give an object, or a class, another method of this name."""
+        assigned = re.compile(rb"\.\s*" + re.escape(name.encode()) + rb"\b[^=\n]*=(?!=)|\bsetattr\(")
+        try:
+            for path in sources.python_files(source.root):
+                data = sources.read_bytes(path)
+                if data is not None and assigned.search(data) and self._stores(data, name):
+                    return True
+        except sources.TooManyFilesError:
+            return True
+        return False
+
+    def _stores(self, data: bytes, name: str) -> bool:
+        try:
+            tree = ast.parse(data)
+        except (SyntaxError, ValueError):
+            return True
+        return any(
+            (isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load))
+            or (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setattr")
+            for node in ast.walk(tree)
+        )
+
+    def _class(self, name: str, source: Source, is_object: bool = False) -> Owner | None:
+        """The class of this name in a file, or that an object of this name is made of there."""
+        for _ in range(PASSED_ON):
+            tree = tree_of(source.text)
+            bound = [node for node, _ in statements(tree.body) if name in bound_names(head_of(node))]
+            if len(bound) != 1 or bound[0] not in tree.body:
+                return None
+            only = bound[0]
+            if isinstance(only, ast.ClassDef):
+                return Owner(source, tree, only, is_object)
+            if isinstance(only, ast.ImportFrom | ast.Import):
+                imported = imported_as(tree, name, source)
+                found = self._located(":".join(imported), source) if imported else None
+                if found is None or imported is None:
+                    return None
+                source, name = found[0] if isinstance(found, tuple) else found, imported[1]
+                continue
+            made = only.value if isinstance(only, ast.Assign) and len(only.targets) == 1 else None
+            if is_object or not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
+                return None
+            if not isinstance(only.targets[0], ast.Name):  # type: ignore[attr-defined]
+                return None
+            name, is_object = made.func.id, True
+        return None
+
+    def _detached(self, owner: Owner, name: str, caller: Beside) -> Beside | None:
+        """A method of a class whose objects are known to be of that very class."""
+        from jax_pmap.reading.parse import parse
+        from jax_pmap.reading.read import read
+
+        pending, seen = [owner], set[str]()
+        while pending:
+            each = pending.pop(0)
+            at = f"{each.source.path}:{each.definition.name}"
+            if at in seen:
+                continue
+            seen.add(at)
+            inside = [node for node, _ in statements(each.definition.body)]
+            if any(getattr(node, "name", "") in ("__new__", "__getattribute__") for node in inside):
+                return None
+            bound = [node for node in inside if name in bound_names(head_of(node))]
+            if bound:
+                if len(bound) > 1 or not isinstance(bound[0], ast.FunctionDef):
+                    return None
+                source = dataclasses.replace(
+                    each.source, qualname=f"{each.definition.name}.{name}", binding=None
+                )
+                parsed = parse(source)
+                facts = read(source, parsed)
+                return self._as_function(parsed, facts) if movable(facts, parsed) else None
+            for base in each.definition.bases:
+                above = self._class(base.id, each.source) if isinstance(base, ast.Name) else None
+                pending += [above] if above is not None and not above.is_object else []
+        return None
+
+    def _method(self, source: Source, caller: Beside) -> Beside | None:
+        """A method on the caller's own object, unless it may be another one for another object."""
         from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
 
         parsed = parse(source)
         facts = read(source, parsed)
-        if source.path != self.target.source.path or facts.is_async or facts.is_generator:
-            return None
-        if any(not each.set_aside or each.name == "classmethod" for each in facts.decorators):
-            return None
-        # Outside its class, neither `super()` nor private names mean the same.
-        if facts.closure_names or facts.unknown_names or facts.global_names or is_private(parsed.definition):
+        if not movable(facts, parsed) or any(each.name == "classmethod" for each in facts.decorators):
             return None
         owner, _, name = source.qualname.rpartition(".")
-        if overridden(owner, name, self.target.parsed.tree) or self._overridden_elsewhere(owner, name):
+        if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):
             return None
-        return Beside(parsed, facts, source.qualname)
+        if caller.detached:
+            return None if self._assigned(name, source) else self._as_function(parsed, facts)
+        return Beside(parsed, facts, source.qualname) if source.path == self.target.source.path else None
 
-    def _overridden_elsewhere(self, owner: str, name: str) -> bool:
+    def _as_function(self, parsed: ParsedSource, facts: FunctionFacts) -> Beside | None:
+        """A method that copies of are functions."""
+        source = parsed.source
+        owner, _, name = source.qualname.rpartition(".")
+        if not self._means_the_same(source, facts):
+            return None
+        copied = f"{snake(owner.rpartition('.')[2])}_{name.strip('_')}"
+        while copied in self.target.facts.taken_names:
+            copied += "_"
+        if source.path != self.target.source.path and not self._brings(source, facts, copied):
+            return None
+        return Beside(parsed, facts, copied, detached=True)
+
+    def _overridden_elsewhere(self, owner: str, name: str, source: Source) -> bool:
         """Whether another file of the project derives from a class and defines its method anew."""
         derived = re.compile(rb"\bclass\s+\w+\s*\([^)]*\b" + re.escape(owner.encode()) + rb"\b")
         defined = re.compile(rb"\bdef\s+" + re.escape(name.encode()) + rb"\b")
-        own = self.target.source
         try:
-            for path in sources.python_files(own.root):
-                data = sources.read_bytes(path) if path != own.path else None
+            for path in sources.python_files(source.root):
+                data = sources.read_bytes(path) if path != source.path else None
                 if data is not None and derived.search(data) and defined.search(data):
                     return True
         except sources.TooManyFilesError:
@@ -126,7 +260,7 @@ class Neighbourhood:
 
     def _brings(self, source: Source, facts: FunctionFacts, name: str) -> bool:
         """Take note of the names a function of another module brings along; False where one is taken."""
-        brought = {row.name: row.statement for row in facts.imported}
+        brought = {row.name: meant(row.statement) for row in facts.imported}
         brought |= {each: f"{source.module}:{each}" for each in facts.module_names}
         brought[name] = f"{source.module}:{source.qualname}"
         brought = {key: value for key, value in brought.items() if key != facts.name or key == name}
@@ -148,11 +282,11 @@ class Neighbourhood:
 
     def _in_module(self, called: str, caller: Beside) -> Source | None:
         """Where a function that the caller's file imports, or whose module it imports, stands."""
-        if caller.facts.closure_names or caller.facts.receiver:
+        if caller.facts.closure_names or (caller.facts.receiver and not caller.detached):
             return None
         source, name = caller.source, called
         for _ in range(PASSED_ON):
-            tree = ast.parse(source.text.removeprefix("\ufeff"))
+            tree = tree_of(source.text)
             imported = imported_as(tree, name, source)
             if imported is None:
                 return None
@@ -166,13 +300,13 @@ class Neighbourhood:
         return None
 
     def _located(self, reference: str, source: Source) -> Source | tuple[Source] | None:
-        """The function a reference names; in a tuple, the file that only imports it."""
-        from jax_pmap.locate import locate, locate_object
+        """The function a reference names; in a tuple, the file of another object, or that only imports it."""
+        from jax_pmap.locate import locate, locate_class, locate_object
 
         top = source.root / reference.partition(":")[0].partition(".")[0]
         if not top.is_dir() and not top.with_name(f"{top.name}.py").is_file():
             return None  # Installed, not the user's.
-        for locating in (locate, locate_object):
+        for locating in (locate, locate_object, locate_class):
             try:
                 found = locating(reference, source.root)
             except RefusalError:
@@ -205,6 +339,45 @@ class Neighbourhood:
         if facts.name not in self.target.facts.taken_names:
             return facts.name
         return f"{source.module.rpartition('.')[2]}_{facts.name}"
+
+
+@functools.lru_cache(maxsize=32)
+def tree_of(text: str) -> ast.Module:
+    """A file's text, parsed once however many names are looked up in it."""
+    return ast.parse(text.removeprefix("\ufeff"))
+
+
+def meant(statement: str) -> str:
+    """What an import statement that binds one name binds: ``module:name`` of what is from a module."""
+    found = re.fullmatch(r"from (\S+) import (\w+)(?: as \w+)?", statement)
+    return f"{found[1]}:{found[2]}" if found else statement
+
+
+def plain(facts: FunctionFacts) -> bool:
+    """Whether the decorators of a function leave its arguments and its results as they are."""
+    return all(
+        each.name in RECOMPUTERS or (each.set_aside and each.name not in MAPPERS) for each in facts.decorators
+    )
+
+
+def decorated(facts: FunctionFacts) -> list[str]:
+    """The lines of decorators that a copy of a function keeps."""
+    return [f"@{each.text}" for each in facts.decorators if each.name in RECOMPUTERS]
+
+
+def movable(facts: FunctionFacts, parsed: ParsedSource) -> bool:
+    """Whether a method does the same outside its class."""
+    if facts.is_async or facts.is_generator or not plain(facts):
+        return False
+    # There, neither `super()` nor private names mean the same.
+    return not (
+        facts.closure_names or facts.unknown_names or facts.global_names or is_private(parsed.definition)
+    )
+
+
+def snake(name: str) -> str:
+    """``DQNAgent`` as a function's name begins: ``dqn_agent``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def method_called(called: str, parsed: ParsedSource, receiver: str) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, adapted_beside, woven_target, woven_with
+from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, woven_target, woven_with
+from jax_pmap.emit.beside import decorated
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
@@ -129,11 +130,11 @@ def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.Fun
     return renamed(woven, copies).with_changes(name=name_node(copies[other.name]))
 
 
-def _for_copies(renames: Mapping[str, str], copies: Mapping[str, str]) -> dict[str, str]:
+def _for_copies(renames: Mapping[str, Stand], copies: Mapping[str, str]) -> dict[str, Stand]:
     """`renames` with methods called on the same object: ``self.loss`` becomes ``self.p_loss``."""
     return {
-        called: f"{called.rpartition('.')[0]}.{copies[name]}" if "." in name else name
-        for called, name in renames.items()
+        called: Stand(f"{called.rpartition('.')[0]}.{copies[stand.name]}") if "." in stand.name else stand
+        for called, stand in renames.items()
     }
 
 
@@ -312,7 +313,7 @@ class _File:
 
     def is_own(self, other: Adapted) -> bool:
         """Whether an adapted function stands in the file that is changed."""
-        return other.source.path == self.target.source.path
+        return other.source.path == self.target.source.path and not other.beside.detached
 
     def _copied(self, other: Adapted, text: str, base: str) -> str:
         name = other.facts.name
@@ -320,7 +321,8 @@ class _File:
         name += "" if self.is_own(other) else f"` of `{other.source.shown_path}"
         note = f"# `{name}` on one device's share, for `{self.target.facts.name}`."
         lines = shifted(text, base)
-        static = [f"{base}@staticmethod"] if other.beside.method_of and not other.facts.receiver else []
+        static = ["@staticmethod"] if other.beside.method_of and not other.facts.receiver else []
+        static = [f"{base}{line}" for each in (*static, *decorated(other.facts)) for line in each.split("\n")]
         if self.is_own(other) and base == indent_of(first):
             lines = as_written(other.beside.parsed, lines, self.unit)
         return "\n".join([base + note, *static, *lines])

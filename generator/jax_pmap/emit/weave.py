@@ -21,6 +21,8 @@ from jax_pmap.model import Guard, Sync
 RECORDER = "__jax_pmap__"
 #: What observed code calls the helper that takes the first slice of every leaf.
 FIRST_SLICE = "__jax_pmap_first_slice__"
+#: What observed code calls the helper that binds to a probe what is bound to a function.
+THROUGH = "__jax_pmap_through__"
 #: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
 #: device's part of a value that all of them have whole.
 FOLD, OWN_SHARE = "fold_in", "own_share"
@@ -86,6 +88,8 @@ class Probe:
     #: Sources of its arguments where they are not those of the call, and the axis along which one is cut
     #: of which the function gets a slice: for the body of a scan.
     arguments: tuple[tuple[str, int | None], ...] | None = None
+    #: Source of what is called, where that is the function with arguments bound to it.
+    through: str = ""
 
 
 def method_name(scope: int) -> str:
@@ -163,6 +167,8 @@ class Editor(cst.CSTTransformer):
             name = self.renames.get(self.body.code(original))
             if name is not None:
                 return cst.parse_expression(name)
+        if isinstance(original, cst.Call) and isinstance(updated, cst.Call) and self.renames:
+            updated = self.bound_call(original, updated)
         new: Replacement = updated
         if isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite):
             new = self.line(original, updated)
@@ -180,6 +186,16 @@ class Editor(cst.CSTTransformer):
         if original in self.body.rests:
             new = self.rest(original, new)
         return new  # type: ignore[return-value]
+
+    def bound_call(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        """``loss(agent, x)`` for ``partial(loss, agent)(x)``, where that stands for ``agent.loss(x)``."""
+        made = updated.func
+        if not isinstance(original.func, cst.Attribute) or not isinstance(made, cst.Call):
+            return updated
+        if self.body.code(original.func) not in self.renames:
+            return updated
+        function, *bound = made.args
+        return updated.with_changes(func=function.value, args=[*bound, *updated.args])
 
     def expression(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """An expression with a collective and a tap around it, if it has them."""
@@ -281,6 +297,9 @@ class Editor(cst.CSTTransformer):
             # A lambda is written where it is used, so its tapped copy can be called in place.
             body = lambdas[0].body.visit(self.inner(probe.scope))
             callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        if probe.through:
+            bound = [cst.Arg(cst.parse_expression(probe.through)), cst.Arg(callee)]
+            callee = cst.Call(cst.Name(THROUGH), bound)
         first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []
         if probe.arguments is None:
             editor = self.inner(self.scope)

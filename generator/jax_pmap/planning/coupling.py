@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_pmap.emit.places import Expression, Statement
-from jax_pmap.model import Refusal
+from jax_pmap.model import Refusal, Span
 from jax_pmap.planning.decomposed import decomposed
 from jax_pmap.reading.facts import FunctionFacts
 
@@ -16,8 +16,13 @@ from jax_pmap.reading.facts import FunctionFacts
 NOT_INSIDE_A_MAP = re.compile(r"Closure-converted function|manual axis types do not match|to='varying'")
 
 
-def coupled(facts: FunctionFacts, statement: Statement, culprit: Expression | None) -> Refusal:
-    """A value that is neither whole, nor a share, nor partial, made by `culprit`."""
+def coupled(
+    facts: FunctionFacts, statement: Statement, culprit: Expression | None, closed: Sequence[str] = ()
+) -> Refusal:
+    """A value that is neither whole, nor a share, nor partial, made by `culprit`.
+
+    `closed` is what was called and not found when it was to be looked into.
+    """
     span = culprit.span if culprit else statement.span
     text = culprit.text if culprit else ", ".join(name for name, _ in statement.names) or "this statement"
     short = shortened(text)
@@ -38,6 +43,9 @@ def coupled(facts: FunctionFacts, statement: Statement, culprit: Expression | No
             "the compiler keeps the global meaning",
             span,
         )
+    unopened = not_looked_into(text, span, closed)
+    if unopened is not None:
+        return unopened
     return Refusal(
         "JP043",
         f"`{short}` couples the examples of the batch: on shards it is neither a share of the whole value "
@@ -53,6 +61,22 @@ def way_out(text: str) -> str:
     instead = f"Write it as `{written}`" if written else "Compute it from sums or means over the batch"
     return (
         f"{instead}, keep it on one device, or try --backend jit, where the compiler keeps the global meaning"
+    )
+
+
+def not_looked_into(text: str, span: Span, closed: Sequence[str]) -> Refusal | None:
+    """What couples examples is a call of one of `closed`, in which nobody has looked; None if it is not."""
+    called = next((c for c in closed if re.search(rf"(?<![\w.]){re.escape(c)}(?!\w)", text)), None)
+    if called is None:
+        return None
+    return Refusal(
+        "JP043",
+        f"`{shortened(text)}` couples the examples of the batch, and `{shortened(called)}` was not looked "
+        "into: it is no function of yours by name, no method of an object whose class the module tells, or "
+        "has a decorator that is not known",
+        "Call the function by its own name there, or inside functools.partial, so that its reductions can be "
+        "seen; or try --backend jit, where the compiler keeps the global meaning",
+        span,
     )
 
 

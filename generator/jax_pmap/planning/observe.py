@@ -22,6 +22,7 @@ from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, pla
 from jax_pmap.emit.weave import (
     FIRST_SLICE,
     OWN_SHARE,
+    THROUGH,
     Probe,
     inside_of,
     method_name,
@@ -36,6 +37,8 @@ from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.watching import Watch
 from jax_pmap.reading.facts import FunctionFacts, FunctionRun, GradientCall
+from jax_pmap.reading.read import make_resolver
+from jax_pmap.reading.runs import behind
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Answer, Session
 
@@ -75,6 +78,15 @@ def {OWN_SHARE_NAME}(x, axis=0):
     size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
     return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
 
+def {THROUGH}(function, probe):
+    wrapped = getattr(function, "__wrapped__", None)
+    if isinstance(wrapped, __jax_pmap_functools__.partial):
+        return {THROUGH}(wrapped, probe)
+    if not isinstance(function, __jax_pmap_functools__.partial):
+        return probe
+    inner = {THROUGH}(function.func, probe)
+    return __jax_pmap_functools__.partial(inner, *function.args, **function.keywords)
+
 def {FIRST_SLICE}(tree, axis=0):
     return {JAX}.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
 """
@@ -107,6 +119,8 @@ class Observation:
     free: frozenset[str] = frozenset()
     #: Branches of functions beside the target that no input took.
     guards: tuple[Guard, ...] = ()
+    #: What is called and was not found when it was to be looked into.
+    closed: tuple[str, ...] = ()
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -140,6 +154,8 @@ class Observer:
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
         self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
         self.gathering = Gathering(self, own_shares)
+        #: What is called where it was to be looked into, and was not found.
+        self.closed: dict[str, None] = {}
         self.bodies: list[Body] = []
         #: What each body is the body of, and the body each statement stands in.
         self.homes: dict[int, Beside] = {}
@@ -246,7 +262,8 @@ class Observer:
             home, by = self.home(scope), self.home(caller)
             into = "" if by.source.path == own else by.source.module
             if home.source.path not in (own, by.source.path):
-                exports.append([into, called, home.source.module, home.facts.name])
+                name = method_name(scope) if home.is_method else home.facts.name
+                exports.append([into, name if home.is_method else called, home.source.module, name])
                 if scope in self.homes:
                     exports.append([into, probe_name(scope), home.source.module, probe_name(scope)])
         return {
@@ -269,17 +286,17 @@ class Observer:
 
     def renames(self, body: Body, besides: Sequence[Body] = ()) -> dict[str, str]:
         """What stands in a body for the methods it calls that are looked into, or watched."""
-        return {
-            called: f"__jax_pmap_functools__.partial({method_name(scope)}, {called.rpartition('.')[0]})"
-            if self.home(scope).facts.receiver
-            else method_name(scope)
-            for caller, called, scope in self.linked(besides)
-            if caller == body.scope.index and self.home(scope).method_of
-        }
+        out = {}
+        for caller, called, scope in self.linked(besides):
+            if caller == body.scope.index and self.home(scope).is_method:
+                bound = self.neighbourhood.receiver(called, self.home(caller))
+                name = method_name(scope)
+                out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
+        return out
 
     def named(self, body: Body, function: FunctionDef) -> FunctionDef:
         """A version of a function under the name that the others call it by."""
-        if not self.home(body.scope.index).method_of:
+        if not self.home(body.scope.index).is_method:
             return function
         return function.with_changes(name=name_node(method_name(body.scope.index)))
 
@@ -398,6 +415,7 @@ class Observer:
                     answer.get("share"),
                     points_of(events, lambda event: event.alike),
                     points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
+                    closed=tuple(self.closed),
                 )
             if not self._advance(state, events):
                 if apart is not None and not state.hopeless and self._mend_change(state, apart, events):
@@ -834,7 +852,7 @@ class Observer:
                 self.gathering.gather_beside(state, statement, events)
             return True
         worst = culprits[0] if culprits else None
-        state.hopeless[statement.index] = coupled(self.facts, statement, worst)
+        state.hopeless[statement.index] = coupled(self.facts, statement, worst, tuple(self.closed))
         return self._advance(state, events)
 
     def culprits(self, first: Mapping[int, Event]) -> list[Expression]:
@@ -874,16 +892,29 @@ class Observer:
         repeats: bool = False,
     ) -> bool:
         """Open the function `callee`, written inside `span` if it is a lambda."""
-        scope = self._scope_of(callee, call, span)
+        scope, through = self._scope_of(callee, call, span), ""
+        if scope is None and arguments is None:
+            parsed = self.homes[self.body_of[call.statement].scope.index].parsed
+            bound = behind(parsed, make_resolver(parsed), callee)
+            if bound:
+                scope, through, callee = self._scope_of(bound, call, span), callee, bound
+        if scope is None and self._users_own(callee, self.homes[self.body_of[call.statement].scope.index]):
+            self.closed[callee] = None
         if scope is None or scope in state.opened:
             return False
         home = self.homes.get(scope)
-        method = home is not None and home.method_of and home.facts.receiver
-        receiver = callee.rpartition(".")[0] if method else ""
-        state.opened[scope] = Probe(call.point, scope, receiver, arguments)
+        caller = self.homes[self.body_of[call.statement].scope.index]
+        receiver = self.neighbourhood.receiver(callee, caller) if home is not None else ""
+        state.opened[scope] = Probe(call.point, scope, receiver, arguments, through)
         if repeats:
             state.loops.add(scope)
         return True
+
+    def _users_own(self, callee: str, caller: Beside) -> bool:
+        """Whether a callee is of the user's module, of a function around, or of the method's object."""
+        facts = caller.facts
+        own = {*facts.module_names, *facts.closure_names, facts.receiver} - {""}
+        return re.split(r"\W", callee)[0] in own
 
     def _scope_of(self, callee: str, call: Expression, span: Span) -> int | None:
         """The scope of a function known by its name, or of a lambda written inside `span`."""

@@ -25,7 +25,7 @@ from jax_pmap.planning.callables import (
     undecided_constants,
     unknown,
 )
-from jax_pmap.planning.coupling import shortened, way_out
+from jax_pmap.planning.coupling import not_looked_into, shortened, way_out
 from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.layers import named
 from jax_pmap.planning.merge import merge_neighbours
@@ -453,6 +453,9 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
         key=lambda found: len(found[0]),
         default=(gathered.value, gathered.span),
     )
+    unopened = not_looked_into(text, span, observation.closed)
+    if unopened is not None:
+        return unopened
     share = observation.share or 1.0
     work = "all the work" if share >= 1 else f"{share:.0%} of the work"
     return Refusal(

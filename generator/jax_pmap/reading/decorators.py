@@ -34,6 +34,9 @@ _OBSERVERS = frozenset(
     }
 )
 
+#: Change when values are computed, not which: a copy of a function that has one keeps it.
+RECOMPUTERS = frozenset({"jax.checkpoint", "jax.remat", "equinox.filter_checkpoint", "flax.nnx.remat"})
+
 SET_ASIDE = COMPILERS | MAPPERS | _OBSERVERS
 
 _STATIC = ("static_argnums", "static_argnames", "static_broadcasted_argnums")

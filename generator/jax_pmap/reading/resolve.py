@@ -60,7 +60,7 @@ def file_names(tree: ast.Module, source: Source) -> FileNames:
                 else:
                     imports.setdefault(row.name, []).append(row)
             continue
-        bound = bound_names(_head(statement))
+        bound = bound_names(head_of(statement))
         others |= bound
         for name in bound:
             assigned.setdefault(name, []).append(_value(statement))
@@ -84,9 +84,10 @@ def file_names(tree: ast.Module, source: Source) -> FileNames:
     return FileNames(imported, frozenset(others), tuple(dict.fromkeys(stars)), values)
 
 
-def _head(statement: ast.stmt) -> list[ast.AST]:
+def head_of(statement: ast.stmt) -> list[ast.AST]:
     """What of a statement binds names itself; the blocks inside it are visited as statements."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    whole = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+    if isinstance(statement, whole):
         return [statement]
     heads: list[ast.AST] = []
     for name, value in ast.iter_fields(statement):

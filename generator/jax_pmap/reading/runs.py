@@ -90,6 +90,38 @@ def _runs(
             yield maker.args[0], list(zip(call.args, axes, strict=True)), False
 
 
+def behind(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
+    """Source of the function that `callee` is with arguments bound to it, or compiled; ``""`` for others.
+
+    ``loss`` of ``partial(loss, power=2)``, of ``jit(loss)``, and of a name that the body gives one of these.
+    """
+    node: ast.expr = ast.parse(f"({callee})", mode="eval").body
+    names = [each for each in ast.walk(parsed.definition) if isinstance(each, ast.Name)]
+    given = {each.arg for each in ast.walk(parsed.definition) if isinstance(each, ast.arg)}
+    inside = [each for each in ast.walk(parsed.definition) if isinstance(each, ast.Assign)]
+    followed: set[str] = set()
+    while True:
+        if isinstance(node, ast.Call) and node.args:
+            name = resolver.qualify(node.func)
+            if name != "functools.partial" and name not in WRAPPERS:
+                return ""
+            node = node.args[0]
+            followed.add("")
+        elif isinstance(node, ast.Name) and node.id not in followed:
+            name = node.id
+            made = [each for each in inside if [getattr(t, "id", "") for t in each.targets] == [name]]
+            stored = sum(each.id == name and not isinstance(each.ctx, ast.Load) for each in names)
+            if len(made) != 1 or stored != 1 or name in given:
+                break
+            followed.add(name)
+            node = made[0].value
+        else:
+            break
+    if not followed or not isinstance(node, ast.Name | ast.Attribute):
+        return ""
+    return ast.unparse(node)
+
+
 def _axes(resolver: Resolver, maker: ast.Call, count: int) -> list[int | None] | None:
     """The axis along which vmap cuts each of `count` arguments, or None where that is not written out."""
     options = {keyword.arg: keyword.value for keyword in maker.keywords}

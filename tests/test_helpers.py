@@ -1,0 +1,161 @@
+"""Functions of the user's that the target calls: found, watched, looked into and carried."""
+
+import textwrap
+
+from project import Project
+
+HEAD = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def dicts():
+        keys = jax.random.split(jax.random.key(0), 2)
+        return {"w": jax.random.normal(keys[0], (5,))}, {"x": jax.random.normal(keys[1], (48, 5))}
+"""
+AGENTS = """
+import jax.numpy as jnp
+
+from metrics_m import masked_mean
+
+
+class Agent:
+    power = 2
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def score(self, params, batch):
+        return self.scale * masked_mean(batch["x"] @ params["w"], batch["mask"])
+
+    def loss(self, params, batch):
+        return self.score(params, batch) ** self.power
+
+    @classmethod
+    def total(cls, params, batch):
+        return masked_mean(batch["x"] @ params["w"], batch["mask"]) ** cls.power
+
+    def mean(self, params, batch):
+        return masked_mean(batch["x"] @ params["w"], batch["mask"])
+
+
+agent = Agent(3.0)
+"""
+STEPS = """
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from agents_m import Agent, agent
+
+
+def make():
+    keys = jax.random.split(jax.random.key(0), 3)
+    batch = {"x": jax.random.normal(keys[0], (48, 5))}
+    batch["mask"] = (jax.random.uniform(keys[1], (48,)) < jnp.linspace(0.2, 1, 48)).astype(jnp.float32)
+    return {"w": jax.random.normal(keys[2], (5,))}, batch
+
+
+other = Agent(1.0)
+other.mean = lambda params, batch: jnp.max(batch["x"] @ params["w"])
+
+
+@jax.checkpoint
+def powered(params, batch, power):
+    return agent.loss(params, batch) ** power
+
+
+def step(params, batch):
+    fn = functools.partial(powered, power=3)
+    loss, grads = jax.value_and_grad(fn)(params, batch)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss, Agent.total(params, batch)
+
+
+def changed(params, batch):
+    return other.mean(params, batch)
+
+
+losses = {"mse": powered}
+
+
+def chosen(params, batch):
+    return jax.grad(losses["mse"])(params, batch, 2)
+"""
+
+
+def test_branches_of_functions_beside_are_watched(shared: Project) -> None:
+    code = """
+    def total(error, scale=2.0, kind="mean"):
+        if error.shape[0] < 10:
+            return jnp.sum(error)
+        if kind == "max":
+            return jnp.max(error)
+        return scale * jnp.mean(error)
+
+
+    def half(error):
+        return total(error, 0.5)
+
+
+    def f(p, batch):
+        return half(batch["x"] @ p["w"])
+
+
+    def side(error):
+        return jnp.sum(error) if error.ndim > 2 else jnp.mean(error)
+
+
+    def g(p, batch):
+        return side(batch["x"] @ p["w"])
+
+
+    def both(p, batch):
+        return total(batch["x"] @ p["w"]) + total(p["w"])
+    """
+    shared.write("watched.py", textwrap.dedent(HEAD) + textwrap.dedent(code))
+    made = shared.run("gen", "watched.py::f", "--inputs", "watched.py::dicts")
+    assert made.exit_code == 0, made.stderr
+    text = " ".join(made.stdout.split())
+    # A share is smaller than the batch, and what is decided is decided by the batch.
+    assert "if jax.lax.psum(error.shape, axis_name=AXIS)[0] < 10:" in text
+    assert "`if error.shape[0] < 10` was not reached" in text
+    # No call gives another kind.
+    assert "return jnp.max(error)" in text
+    says = ("`jnp.sum(error)` in `side` is taken only where `error.ndim > 2` turns out otherwise",)
+    inputs = ("--inputs", "watched.py::dicts")
+    shared.refused("JP058", "gen", "watched.py::g", *inputs, says=says, exit_code=1)
+    says = ("is a size of the batch in one call and none in another",)
+    shared.refused(
+        "JP043", "gen", "watched.py::both", "--inputs", "watched.py::dicts", says=says, exit_code=1
+    )
+
+
+def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
+    shared.write(
+        "metrics_m.py",
+        """
+        import jax.numpy as jnp
+
+
+        def masked_mean(x, mask):
+            return jnp.sum(x * mask) / jnp.sum(mask)
+        """,
+    )
+    shared.write("agents_m.py", AGENTS)
+    shared.write("steps_m.py", STEPS)
+    made = shared.run("gen", "steps_m.py::step", "--inputs", "steps_m.py::make")
+    assert made.exit_code == 0, made.stderr
+    # Methods become functions of the object or class that they were found by; what recomputes stays.
+    assert "def agent_score(self, params, batch):" in made.stdout
+    assert "agent_score(self, params, batch) ** self.power" in made.stdout
+    assert "@jax.checkpoint\ndef powered(params, batch, power):\n    return agent_loss(agent, " in made.stdout
+    assert "agent_total(Agent, params, batch)" in made.stdout
+    assert "all_gather" not in made.stdout
+    # An object that was given another method keeps it.
+    made = shared.run("gen", "steps_m.py::changed", "--inputs", "steps_m.py::make")
+    assert "jax.lax.pmax(other.mean(params, batch), axis_name=AXIS)" in made.stdout, made.stderr
+    says = ('`losses["mse"]` was not looked into', "Call the function by its own name there")
+    shared.refused(
+        "JP043", "gen", "steps_m.py::chosen", "--inputs", "steps_m.py::make", says=says, exit_code=1
+    )
