@@ -35,6 +35,8 @@ def why_equal_by_hand(source: Written, mutant: Mutant, layout: str | None) -> st
     """The argument for a function written by hand, called in `layout`; ``""`` where there is none."""
     if mutant.fault == "wrong_out_axes" and layout != "drop-in":
         return "the same on every device: `verify` takes the copies of all devices as it takes one"
+    if mutant.fault == "sync_late" and "    square = jnp.mean(x**2, 0)\n" in mutant.code:
+        return "only a difference is taken in between, and the mean of differences is their difference"
     if mutant.fault == "interleaved" and source.name == "accumulation":
         return "every result is a mean over all rows, whatever device they are on"
     if mutant.fault == "misaligned":
