@@ -63,6 +63,23 @@ OTHERS = """
 
     def three_axes():
         return equinox_inputs(("batch", "devices", "hosts"))
+
+
+    class Scale:
+        def __call__(self, x):
+            mean = x.mean(axis=0)
+            return x - mean
+
+
+    scale = Scale()
+
+
+    def own_step(x):
+        return jnp.mean(jnp.tanh(scale(x)), axis=0)
+
+
+    def own_inputs():
+        return (x,)
 """
 
 #: Arguments that are split and that are not: one assignment is enough to look at.
@@ -72,6 +89,7 @@ ROLES = {
     "haiku_step": (("x",), ("params", "state")),
     "nnx_step": (("x",), ("layers",)),
     "equinox_step": (("x",), ("layer", "state")),
+    "own_step": (("x",), ()),
 }
 
 Ask = Callable[..., Generated | Refusal]
@@ -126,6 +144,9 @@ def test_a_layer_without_axis_is_named_with_the_way_out(ask: Ask) -> None:
     said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP043")
     assert "`layer` (equinox.nn.BatchNorm, others.py:32)" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
+    said = refused(ask("others.py::own_step", "own_inputs"), "JP043")
+    assert "`mean = x.mean(axis=0)` (others.py:50) is taken over the examples" in said
+    assert '`jax.lax.pmean(…, "batch")`' in said
 
 
 def test_the_axis_of_a_layer_is_that_of_the_plan(ask: Ask) -> None:

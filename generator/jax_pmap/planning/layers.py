@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
 from jax_pmap.model import Refusal, Span
+from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.roles import Roles
 from jax_pmap.reading.target import Target
 from jax_pmap.session import INSTALLED, Answer, Session, WorkerProblem, shown_file
 
@@ -13,17 +17,23 @@ from jax_pmap.session import INSTALLED, Answer, Session, WorkerProblem, shown_fi
 SHOWN = 2
 
 
-def named(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> Refusal:
+def named(
+    session: Session, target: Target, refusal: Refusal, statics: Sequence[str], roles: Roles | None
+) -> Refusal:
     """The refusal with the layer in it that couples the examples, where a library's layer does.
+
+    Else with the line of the user's own layer, or other function that was not looked into, that reduces over
+    the examples.
 
     Args:
         session: the worker that has the target.
         target: the target.
         refusal: what was found to couple the examples.
         statics: arguments that are constants.
+        roles: those that `refusal` was found with.
 
     Returns:
-        JP043 if such a layer is called in the place that `refusal` names, else `refusal` itself.
+        JP043 if such a line is come to from the place that `refusal` names, else `refusal` itself.
     """
     if refusal.code != "JP043" or refusal.span is None:
         return refusal
@@ -33,7 +43,7 @@ def named(session: Session, target: Target, refusal: Refusal, statics: Sequence[
         return refusal
     rows = [row for row in found if passes(row, refusal.span, target, session.directory)]
     if not rows:
-        return refusal
+        return refusal if roles is None else reducing(session, target, refusal, refusal.span, roles)
     first = rows[0]
     names = list(dict.fromkeys(f"`{row['path']}`" for row in rows if row["path"]))
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -48,6 +58,37 @@ def named(session: Session, target: Target, refusal: Refusal, statics: Sequence[
         "batch as it is",
         refusal.span,
     )
+
+
+def reducing(session: Session, target: Target, refusal: Refusal, span: Span, roles: Roles) -> Refusal:
+    """The refusal with the line in it that reduces over the examples, outside the function itself."""
+    try:
+        found = session.ask("reductions", "looking for reductions", **roles.request())["reductions"]
+    except WorkerProblem:
+        return refusal
+    rows = (row for row in found if passes(row, span, target, session.directory))
+    body = target.parsed.definition
+    for row in rows:
+        place = called_at(row, session.directory)
+        file, _, number = place.rpartition(":")
+        if not place:
+            continue
+        inside = file == target.source.shown_path and body.lineno <= int(number) <= (
+            body.end_lineno or body.lineno
+        )
+        if inside:
+            continue
+        line = next(f for f, *_ in row["frames"] if shown_file(f, session.directory) == file)
+        line = linecache.getline(line, int(number)).strip()
+        return dataclasses.replace(
+            refusal,
+            reason=f"{refusal.reason}; `{shortened(line)}` ({place}) is taken over the examples, and on a "
+            "device over its share",
+            hint=f'Average there over the devices, `jax.lax.pmean(…, "{target.axis_name}")`: of a batch norm '
+            "the mean and the mean of the squares. The function then runs inside a map over that axis. Or "
+            "--backend jit, where it is that of the whole batch as it is",
+        )
+    return refusal
 
 
 def passes(row: Answer, span: Span, target: Target, directory: Path) -> bool:

@@ -128,6 +128,7 @@ def find_plan(
     mutated = tuple(change["name"] for change in whole["mutated"])
     session.ask("precision", "tracing the function", statics=finder.statics)
     first: Refusal | None = None
+    blamed: Roles | None = None
     small: Refusal | None = None
     gathering: tuple[Roles, Confirmed] | None = None
     gathered: Roles | None = None
@@ -152,7 +153,8 @@ def find_plan(
             if not isinstance(other, Refusal) and (other[0].share or 0.0) <= MOST_IN_SHARES:
                 outcome = other
         if isinstance(outcome, Refusal):
-            first = first or outcome
+            if first is None:
+                first, blamed = outcome, roles
             if request.backend is not Backend.JIT or outcome.code not in COMPILER_CAN:
                 continue
             outcome = _global_view(session, target, roles, loaded, whole, body)
@@ -171,7 +173,8 @@ def find_plan(
             # A table that happens to have as many rows as the batch is better left whole.
             gathered = roles
             if in_vain(outcome[0], target.facts):
-                first = first or gathered_in_vain(body, outcome[0])
+                if first is None:
+                    first, blamed = gathered_in_vain(body, outcome[0]), roles
             else:
                 gathering = roles, outcome
             continue
@@ -182,7 +185,7 @@ def find_plan(
         # What can be split and is refused says more than what cannot; what splitting does not change, less.
         first = small
     if first is not None:
-        first = with_enclosed(session, target, named(session, target, first, finder.statics))
+        first = with_enclosed(session, target, named(session, target, first, finder.statics, blamed))
         raise RefusalError(first)
     raise no_batch(session, target, loaded, finder.trace_error, finder.only_state)
 

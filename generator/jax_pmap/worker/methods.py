@@ -30,7 +30,7 @@ from .one_device import OneDevice
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
-from .tracing import find_layers, precision, trace
+from .tracing import find_layers, find_reductions, precision, trace
 
 T = TypeVar("T")
 
@@ -480,6 +480,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "enclosed_arrays": enclosed_arrays,
     "trace": trace,
     "layers": find_layers,
+    "reductions": find_reductions,
     "precision": precision,
     "observe": observe_code,
     "draws": survey_draws,

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, layers, prove
+from . import arguments, couplings, layers, prove
 from .arguments import Packed
 from .fusing import better_unfused
 from .server import Answer, Problem, describe_exception, summary, text_of
@@ -133,6 +133,23 @@ def find_layers(request: Answer) -> Answer:
             frozenset(TARGET.one_device.axes),
         )
     return {"layers": rows}
+
+
+def find_reductions(request: Answer) -> Answer:
+    """Where the function reduces over the examples; see `couplings.reductions`."""
+    axes, statics = leaf_axes(request), request["statics"]
+    values = TARGET.values({})
+    size = arguments.batch_size(values, axes)
+
+    def program(rows: int) -> Any:
+        packed = Packed(arguments.cut(values, axes, rows), statics)
+        return jax.make_jaxpr(
+            lambda leaves: arguments.held_apart(TARGET.reference(packed.unpack(leaves)))[0]
+        )(packed.leaves)
+
+    with prove.x64(TARGET.x64):
+        found = list(couplings.reductions(program(size), program(size // 2)))
+    return {"reductions": [{"frames": frames} for frames in found]}
 
 
 def eps_of_input(leaf: Any) -> float:
