@@ -301,3 +301,33 @@ def test_callable_that_sees_only_what_is_whole_may_be_any_other(use: str, free: 
     found = Observation((), (), None, 0, frozenset(), seen, whole=alike, arrays=calls)
     roles = Roles({"x": {0: 0}}, ("hook",), frozenset(), {})
     assert only_given_whole("hook", body, roles, found, ()) is free
+
+
+def test_many_parameters_of_one_size_are_no_batch(shared: Project) -> None:
+    shared.write(
+        "wide.py",
+        """
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def step(average, velocity, x):
+            size = jnp.mean(x**2)
+            velocity = [0.9 * v + size * a for v, a in zip(velocity, average)]
+            return [a - v for a, v in zip(average, velocity)], velocity
+
+
+        def inputs():
+            square = [np.full((8, 8), 0.1 * i, "float32") for i in range(6)]
+            return square, square, np.linspace(0, 1, 24, dtype="float32")
+        """,
+    )
+    done = shared.run("plan", "wide.py::step", "--inputs", "wide.py::inputs", "--output-format", "json")
+    assert done.exit_code == 0, done.stderr
+    split = [
+        (leaf["path"], leaf["axis"])
+        for argument in json.loads(done.stdout)["plan"]["arguments"]
+        for leaf in argument["leaves"]
+        if leaf["axis"] is not None
+    ]
+    assert split == [("x", 0)]

@@ -8,6 +8,7 @@ stage confirms a candidate or rejects it.
 
 from __future__ import annotations
 
+import collections
 import difflib
 import itertools
 import math
@@ -343,20 +344,25 @@ class RoleFinder:
         return leaf.argument, leaf.index
 
     def _sizes(self, leaves: Sequence[_Leaf]) -> list[int]:
-        """Sizes that may be the batch's, by how many data-like leaves have them, axis 0 counting most.
+        """Sizes that may be the batch's, by how many data-like arguments have them, axis 0 counting most.
 
-        One too small for the proof stays only as the likeliest of all, to be refused as such.
+        Of an argument its leaves count on average: a model has many, and many of one size. One too small
+        for the proof stays only as the likeliest of all, to be refused as such.
         """
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
+        number = collections.Counter(leaf.argument for leaf in leaves)
         score: dict[int, float] = {}
         for leaf in leaves:
+            likely: dict[int, float] = {}
             for axis, size in enumerate(leaf.shape):
                 if size >= 2:
-                    weight = (leaf.data + 0.01) * AXIS_WEIGHTS[min(axis, 3)]
+                    weight = (leaf.data + 0.01) * AXIS_WEIGHTS[min(axis, 3)] / number[leaf.argument]
                     if axis and leading.get(size, leaf.argument) not in (leaf.argument, *self.differentiated):
                         # [T, B, D] beside a carried state of [B, H]: the batch leads there.
                         weight *= 2
-                    score[size] = score.get(size, 0.0) + weight
+                    likely[size] = max(weight, likely.get(size, 0.0))
+            for size, weight in likely.items():
+                score[size] = score.get(size, 0.0) + weight
         score = {size: points / (1 if size >= self.enough else 2) for size, points in score.items()}
         first, *others = sorted(score, key=lambda size: -score[size]) or [0]
         return [first, *(size for size in others if size >= self.enough)][:4] if first else []
