@@ -191,7 +191,9 @@ class RoleFinder:
                 named = name in self.facts.key_parameters or re.search(r"key|rng", leaf["path"])
                 if (leaf["category"] == "key" and not leaf["shape"]) or (raw and named):
                     self.keys.add((name, index))
-                    self.why.setdefault(name, "a PRNG key")
+            arrays = [i for i, leaf in enumerate(argument["leaves"]) if leaf["category"] in ("array", "key")]
+            if arrays and all((name, index) in self.keys for index in arrays):
+                self.why.setdefault(name, "a PRNG key")
 
     @property
     def only_state(self) -> bool:

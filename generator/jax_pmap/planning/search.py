@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -558,7 +558,7 @@ def _plan(
             raise no_argument("donate", name, known, f"`{facts.name}`", facts.span)
     arguments = plan_arguments(facts, loaded.described, roles, values, donated)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
-    notes = [*loaded.notes, *_notes(arguments, observation)]
+    notes = [*loaded.notes, *_notes(arguments, observation), *_mode_notes(loaded.described)]
     if observation.share is not None and request.backend is not Backend.JIT:
         notes.append(
             f"what is gathered is worked on by every device: each of {LARGEST} does {observation.share:.0%} "
@@ -611,6 +611,16 @@ def _plan(
         roles,
         variants,
     )
+
+
+def _mode_notes(described: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the plan does not hold for: a model in training has random numbers and statistics of its own."""
+    for argument in described:
+        if argument["modes"]:
+            yield (
+                f"`{argument['name']}` had {', '.join(argument['modes'])}: the proof holds for this mode; in "
+                "another, draws and statistics may need other collectives"
+            )
 
 
 def _notes(arguments: tuple[Argument, ...], observation: Observation) -> list[str]:

@@ -14,6 +14,8 @@ from .server import Problem, summary
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
 LeafAxes = Mapping[str, Mapping[int, int]]
 Values = dict[str, Any]
+#: Attributes by which Flax NNX modules know training from evaluation.
+MODES = ("deterministic", "use_running_average")
 
 
 def is_key(leaf: Any) -> bool:
@@ -101,6 +103,16 @@ def graph_keys(value: Any) -> list[tuple[str, Any]]:
         return []
     found, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: isinstance(x, nnx.Variable))
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in found if isinstance(leaf, nnx.RngKey)]
+
+
+def modes(value: Any) -> list[str]:
+    """What `train()` and `eval()` set of the Flax NNX modules in a value: ``["deterministic=True"]``."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None or not graph_variables(value):
+        return []
+    modules = [node for _, node in nnx.iter_graph(value) if isinstance(node, nnx.Module)]
+    found = ((name, getattr(module, name, None)) for module in modules for name in MODES)
+    return sorted({f"{name}={mode}" for name, mode in found if isinstance(mode, bool)})
 
 
 def changed(before: tuple[list[Any], Any], value: Any) -> bool:

@@ -110,6 +110,7 @@ def describe(values: Values) -> list[Answer]:
                 "type": type(value).__name__,
                 "tree": arguments.skeleton(value),
                 "partition": arguments.partition_of(value),
+                "modes": arguments.modes(value),
                 "leaves": [
                     {
                         "path": name + path,
