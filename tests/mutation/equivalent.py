@@ -24,6 +24,11 @@ ARGUED: dict[tuple[str, str], str] = {
     ("a_thousandth_off", "per_example"): SCALED,
     ("padding_counted", "default_reduction"): "a row of zeros adds nothing to a sum of tanh(x)",
     ("padding_counted", "early_return"): "a row of zeros has the weight zero",
+    (
+        "padding_counted",
+        "loop_totals",
+    ): "a row of zeros adds nothing to a sum, both means are scaled alike",
+    ("ratio_reduced", "loop_totals"): "every device divides by the same: the denominators are whole",
 }
 
 
@@ -55,6 +60,14 @@ def why_equivalent(source: Source, mutant: Mutant, plan: Plan) -> str:
         return "every result is a reduction over all rows, whatever device they are on"
     if mutant.fault == "replication_checked" and "grad" not in "".join(source.files.values()):
         return "no gradient is taken, and nothing else is summed on its own"
+    single = all(len(leaf.shape) == 1 for leaf in plan.outputs if leaf.axis is not None)
+    if mutant.fault == "wrong_out_axes" and single and re.search(r"\bout_axes=.*-1", mutant.code):
+        return "one number an example: jax returns (B, 1) for a last device axis, which is put in one row"
+    if re.search(r"\n    count = (\(?1\b|_all_but_last)", mutant.code):
+        return "`own_share` gives a device all rows: it does the work of all, and the results are the same"
+    on_three = mutant.fault == "dropped_on_one_count" and " == 3 else " in mutant.code
+    if on_three and source.name == "minibatches":
+        return "the original takes no batch that three devices share evenly, as the proof notes"
     if mutant.fault == "misaligned":
         rank = int(re.findall(r"leaf.ndim == (\d)", mutant.code)[0])
         if rank not in ranks:

@@ -13,7 +13,7 @@ from .decisions import Decisions, Site
 from .server import Problem
 
 #: Sets of inputs made from the first one in every proof, in order.
-PERTURBED = ("generic", "wild", "back", "far", "near")
+PERTURBED = ("generic", "wild", "back", "far", "near", "alike")
 #: Sets of inputs that are tried, and how many that show something new are kept.
 TRIED, KEPT = 64, 12
 #: The same for inputs of more than `LARGE` bytes.
@@ -45,6 +45,8 @@ def perturbed(
         out = mirrored(out, axes)
     if form == "near":
         out = arguments.shrink(out, axes)
+    if form == "alike":
+        out = half_alike(out, axes)
     if form == "far":
         out = arguments.exaggerate(out, axes, settled)
     return arguments.vary_numbers(out, settled, seed)
@@ -358,6 +360,17 @@ def mirrored(values: Values, axes: LeafAxes) -> Values:
         return arguments.take(leaf, axis, np.arange(shape_of(leaf)[axis])[::-1])
 
     return arguments.map_batch(values, axes, back)
+
+
+def half_alike(values: Values, axes: LeafAxes) -> Values:
+    """The first half of the rows all like the first: devices differ in what holds for any or for all rows."""
+
+    def repeated(leaf: Any, axis: int) -> Any:
+        rows = np.arange(shape_of(leaf)[axis])
+        rows[: len(rows) // 2] = 0
+        return arguments.take(leaf, axis, rows)
+
+    return arguments.map_batch(values, axes, repeated)
 
 
 def weaknesses(values: Values, axes: LeafAxes, counts: Sequence[int]) -> list[str]:
