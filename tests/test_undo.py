@@ -135,6 +135,13 @@ def test_a_mark_whose_definitions_are_gone():
     assert old.added is None
 
 
+def test_a_mark_in_a_string_is_none():
+    """A test or a page that shows what a change looks like was not changed."""
+    there = FILE.format(mark=MARK, body="    return 1")
+    assert [mark.line for mark in marks(f"{MARK}def step(w, x): ...\n")] == [1]
+    assert not list(marks(f'shown = """\\\n{there}"""\n'))
+
+
 def test_layout_is_no_difference():
     text = FILE.format(mark=MARK, body="    return f(w, 'a')")
     formatted = text.replace("f(w, 'a')", 'f(\n        w,\n        "a",\n    )  # so').replace(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,11 +41,12 @@ class Mark:
 
 
 def marks(text: str) -> Iterator[Mark]:
-    """The marks in a file, from the top."""
+    """The marks in a file, from the top; text in a string that looks like one is none."""
     lines = [line.rstrip("\r\n") for line in LINE.findall(text)]
-    for number, line in enumerate(lines):
-        first = _FIRST.fullmatch(line)
-        if first is None:
+    found = {number: first for number, line in enumerate(lines) if (first := _FIRST.fullmatch(line))}
+    comments = _comments(text) if found else set()
+    for number, first in found.items():
+        if number not in comments:
             continue
         end = number
         while end < len(lines) and lines[end].lstrip().startswith("#"):
@@ -67,3 +71,13 @@ def marks(text: str) -> Iterator[Mark]:
             tuple(each.strip() for each in taken),
             tuple(re.findall(r"`([^`]+)`", block[added[0]])) if added else None,
         )
+
+
+def _comments(text: str) -> set[int]:
+    """Lines that begin a comment, counted from 0: of a file that is broken, those before the break."""
+    lines = set()
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
+            if token.type == tokenize.COMMENT:
+                lines.add(token.start[0] - 1)
+    return lines
