@@ -32,8 +32,9 @@ from jax_pmap.emit.weave import (
 )
 from jax_pmap.model import Guard, Refusal, Span, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
-from jax_pmap.planning.events import PARTIAL, Event, State, containers_above
+from jax_pmap.planning.events import PARTIAL, Event, State
 from jax_pmap.planning.gathering import Gathering
+from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.watching import Watch
 from jax_pmap.reading.facts import FunctionFacts, FunctionRun, GradientCall
@@ -56,8 +57,6 @@ REDUCTIONS = {
     "min": "pmin",
     "sum": "psum",
 }
-#: A method call that puts its argument into a local container.
-KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
 OWN_DRAWS_NAME = "__jax_pmap_own_draws__"
@@ -153,7 +152,7 @@ class Observer:
         """
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
         self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
-        self.gathering = Gathering(self, own_shares)
+        self.gathering, self.mending = Gathering(self, own_shares), Mending(self)
         #: What is called where it was to be looked into, and was not found.
         self.closed: dict[str, None] = {}
         self.bodies: list[Body] = []
@@ -360,7 +359,7 @@ class Observer:
                 if self.gathering.go_on(state, failed):
                     continue
                 if not state.fresh:
-                    if self._mend_tests(state, failed, watched):
+                    if self.mending.tests(state, failed, watched):
                         continue
                     last = self.owner.get(answer["last"]) if answer["last"] is not None else None
                     return fails_on_share(self.facts, answer["raised"], last)
@@ -393,7 +392,7 @@ class Observer:
             at_odds = self.watch.at_odds(watched)
             if at_odds is not None:
                 return at_odds
-            if self._mend_tests(state, events, watched):
+            if self.mending.tests(state, events, watched):
                 continue
             final = result[-1]
             apart = next((event for event in changes if not event.whole), None)
@@ -402,7 +401,7 @@ class Observer:
                 chance = next((event for event in events if event.by_chance), None)
                 if chance is not None:
                     statement = self.owner[chance.point]
-                    if self._look_closer(state, statement, events):
+                    if self.look_closer(state, statement, events):
                         continue
                     return state.hopeless[statement.index]
                 return Observation(
@@ -418,10 +417,10 @@ class Observer:
                     closed=tuple(self.closed),
                 )
             if not self._advance(state, events):
-                if apart is not None and not state.hopeless and self._mend_change(state, apart, events):
+                if apart is not None and not state.hopeless and self.mending.change(state, apart, events):
                     continue
                 if settled and apart is not None and not state.hopeless:
-                    return self._left_apart(apart)
+                    return self.mending.left_apart(apart)
                 return next(iter(state.hopeless.values()), None) or self._not_whole(final)
         return Refusal(
             "JP043",
@@ -493,13 +492,13 @@ class Observer:
                 # Inside a function that is looked into, partial values may stay partial: its caller
                 # makes the result whole. Only what is already wrong there has to be mended there.
                 if event.varying and statement.index not in state.hopeless:
-                    return advanced or self._look_closer(state, statement, events)
+                    return advanced or self.look_closer(state, statement, events)
                 continue
             depends = bool(statement.reads & tainted)
             if statement.kind == "other":
                 if advanced or depends:
                     break
-                if statement.index not in state.hopeless and self._mend_kept(state, statement, events):
+                if statement.index not in state.hopeless and self.mending.kept(state, statement, events):
                     return True
                 continue
             if statement.kind == "return" and event.point == statement.value:
@@ -507,13 +506,13 @@ class Observer:
                     break
                 if not event.varying and not event.partial(numbers=True):
                     continue
-                return self._mend_return(state, statement, events)
+                return self.mending.result(state, statement, events)
             if event.varying:
                 if advanced or depends:
                     break
                 if statement.index in state.hopeless:
                     continue
-                if self._look_closer(state, statement, events):
+                if self.look_closer(state, statement, events):
                     return True
                 continue
             names = [name for name, point in statement.names if point == event.point]
@@ -521,183 +520,15 @@ class Observer:
                 if depends:
                     tainted |= {name for name, _ in statement.names}
                     continue
-                if self._added_to(statement, event, events):
+                if self.mending.added_to(statement, event, events):
                     continue
-                if self._mend_assignment(state, statement, events):
+                if self.mending.assignment(state, statement, events):
                     advanced = True
                     handled.add(statement.index)
                     tainted |= {name for name, _ in statement.names}
             elif depends:
                 tainted |= {name for name, _ in statement.names}
         return advanced
-
-    def _mend_tests(self, state: State, events: Sequence[Event], watched: Sequence[Event]) -> bool:
-        """Numbers that decide which way Python goes must be those of the whole batch.
-
-        A test of a shape may agree on the example's sizes and differ on others, so it is mended
-        whether or not it does any harm here.
-        """
-        added = False
-        for test, event in self.watch.partial(watched):
-            op = event.whole_op(numbers=True)
-            assert op is not None
-            added |= state.add(self.sync(op, test.text, "wrap", test.span, event), event.point)
-        tests = {e.point: e for e in self.by_point.values() if e.in_test}
-        first: dict[int, Event] = {}
-        for event in events:
-            if event.point in tests:
-                first.setdefault(event.point, event)
-        partial = {p for p, event in first.items() if event.whole_op(True) and event.partial(True)}
-        innermost = [
-            tests[point] for point in partial if not any(c.point in partial for c in self.descendants(point))
-        ]
-        return self.wrap_all(state, innermost, first, numbers=True) or added
-
-    def _origins(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
-        """Where a partial value is made: below it, past everything that might not be linear.
-
-        ``jnp.maximum(jnp.mean(x), 0)`` may look like a mean over shards on data where the
-        maximum does nothing; the mean inside it is one on all data.
-        """
-        partial = [
-            child
-            for child in self.children.get(expression.point, [])
-            if child.point in events and events[child.point].partial() and not events[child.point].unaligned
-        ]
-        if not partial or expression.is_linear:
-            return [expression]
-        return [origin for child in partial for origin in self._origins(child, events)]
-
-    def _mend_assignment(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
-        """Make the partial names of an assignment whole, where they are made."""
-        first = self.first_of(statement, events)
-        if not {name for name, _ in statement.names} & self.read_names:
-            return False
-        display = (
-            statement.value is not None and self.by_point[statement.value].is_display
-            if statement.value in self.by_point
-            else False
-        )
-        inner = self._gradients_in(statement)
-        if self.wrap_all(state, inner, first, numbers=False):
-            return True
-        if statement.accumulates and statement.value is not None and self._repeats(statement, events):
-            # Each time round a loop something is added to what is whole already.
-            origins = [o for term in self._terms(statement) for o in self._origins(term, first)]
-            if self.wrap_all(state, origins, first, numbers=False):
-                return True
-        if display and statement.value is not None:
-            elements = self._elements(self.by_point[statement.value])
-            origins = [o for e in elements for o in self._origins(e, first)]
-            if self.wrap_all(state, origins, first, numbers=True):
-                return True
-        if statement.value is not None and not display:
-            value = self.by_point[statement.value]
-            origins = self._origins(value, first)
-            # `model.count.value = …` changes an object the caller holds: its name must not be bound anew.
-            in_place = any(name in self.mutated for name, _ in statement.names)
-            if (origins != [value] or in_place) and self.wrap_all(state, origins, first, numbers=False):
-                return True
-        added = False
-        for name, point in statement.names:
-            event_ = first.get(point)
-            if event_ is None or event_.unaligned or not event_.partial() or name in self.mutated:
-                continue
-            for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
-                added |= state.add(sync, point)
-        return added
-
-    def _added_to(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
-        """Whether all that is done with a partial value is to add to it, partial in the same way.
-
-        Then the sum is made whole once, where it is used, and not at every statement.
-        """
-        if len(statement.names) != 1:
-            return False
-        name = statement.names[0][0]
-        following = self.next_mention.get(statement.index)
-        if following is None or following.accumulates != name or following.block != statement.block:
-            return False
-        # The sum itself may be whole by now; what is assigned to it is not.
-        later = [other for other in events if other.point == following.value]
-        op = event.whole_op(numbers=False)
-        return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
-
-    def _repeats(self, statement: Statement, events: Sequence[Event]) -> bool:
-        """Whether a statement was passed more than once."""
-        point = statement.names[0][1]
-        return sum(event.point == point for event in events) > 1
-
-    def _terms(self, statement: Statement) -> list[Expression]:
-        """What a statement adds to the name it accumulates."""
-        assert statement.value is not None
-        name = statement.accumulates
-
-        def terms(expression: Expression) -> list[Expression]:
-            if expression.text == name:
-                return []
-            below = self.descendants(expression.point)
-            if not any(each.text == name for each in below):
-                return [expression]
-            return [term for child in self.children[expression.point] for term in terms(child)]
-
-        return terms(self.by_point[statement.value]) if statement.value in self.by_point else []
-
-    def _mend_kept(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
-        """Make whole what a statement like ``parts.append(jnp.mean(x))`` puts into a local container."""
-        call = self.by_point[statement.value] if statement.value is not None else None
-        if call is None or not KEEPS.match(call.text):
-            return False
-        first = self.first_of(statement, events)
-        kept = [child for child in self.children.get(call.point, []) if child.point in first]
-        if any(first[child.point].varying for child in kept):
-            return self._look_closer(state, statement, events)
-        partial = [child for child in kept if first[child.point].partial()]
-        return self.wrap_all(
-            state, [o for c in partial for o in self._origins(c, first)], first, numbers=False
-        )
-
-    def _mend_change(self, state: State, change: Event, events: Sequence[Event]) -> bool:
-        """Give a statement that changes an argument in place the whole of what it is called with.
-
-        ``metrics.update(logits=logits)`` counts the examples it is given; gathered, they are all of them.
-        """
-        statement = self.touched.get(change.point)
-        if statement is None or statement.value is None or not self.by_point[statement.value].is_call:
-            return False
-        first = self.first_of(statement, events)
-        given = [e for child in self.children.get(statement.value, []) for e in self._parts(child)]
-        added = False
-        for part in given:
-            event = first.get(part.point)
-            if event is None or event.unaligned:
-                continue
-            axes = {leaf["kind"] for leaf in event.arrays}
-            if event.whole_op(True) and event.partial(True):
-                added |= self.wrap_all(state, self._origins(part, first), first, numbers=True)
-            elif len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
-                sync = self.gathered(part, event, int(kind.partition(" ")[2]))
-                added |= state.add(sync, change.point)
-        return added
-
-    def _parts(self, expression: Expression) -> list[Expression]:
-        """An argument of a call, or the members of one that is a display."""
-        return self._elements(expression) if expression.is_display else [expression]
-
-    def _left_apart(self, change: Event) -> Refusal:
-        """What to say of an argument whose copies differ between devices after the call."""
-        statement = self.touched.get(change.point)
-        leaf = next((leaf for leaf in change.leaves if leaf["kind"] != "replicated"), None)
-        names = {point: name for s in self.statements.values() for name, point in s.touches}
-        name = names[change.point] if statement is not None else self.mutated[-1 - change.point]
-        return Refusal(
-            "JP043",
-            f"`{name}{leaf['path'] if leaf else ''}` is changed by what only one share of the batch tells: "
-            "its copies would differ between devices",
-            "Change it by values of the whole batch (a BatchNorm: give it the axis name, axis_name="
-            f'"{self.axis_name}"), or keep the change on one device',
-            statement.span if statement is not None else self.facts.span,
-        )
 
     def first_of(self, statement: Statement, events: Sequence[Event]) -> dict[int, Event]:
         """What each point of a statement showed the first time it was passed."""
@@ -707,16 +538,11 @@ class Observer:
                 first.setdefault(event.point, event)
         return first
 
-    def _gradients_in(self, statement: Statement) -> list[Expression]:
-        """Gradient calls inside a statement, where they are not all of it."""
-        found = [self.by_point[point] for point in self.gradients]
-        return [e for e in found if e.statement == statement.index and e.point != statement.value]
-
-    def _elements(self, display: Expression) -> list[Expression]:
+    def elements(self, display: Expression) -> list[Expression]:
         """The members of a display, through displays inside it."""
         out = []
         for child in self.children.get(display.point, []):
-            out += self._elements(child) if child.is_display else [child]
+            out += self.elements(child) if child.is_display else [child]
         return out
 
     def wrap_all(
@@ -735,35 +561,6 @@ class Observer:
                 )
         return added
 
-    def _syncs_for(self, value: str, event: Event, span: Span, where: str, numbers: bool) -> list[Sync]:
-        """One sync for the whole value, or one for each partial leaf with the containers around it."""
-        op = event.whole_op(numbers)
-        if op is not None:
-            return [self.sync(op, value, where, span, event)]
-        partial = event.partial(numbers or len(event.leaves) > 1)
-        ops = {leaf["kind"] for leaf in partial}
-        # An average, maximum or minimum of equal copies is that copy; integers would change type.
-        rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
-        floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
-        together = (
-            [self.sync(next(iter(ops)), value, where, span, event)]
-            if len(ops) == 1 and "psum" not in ops and rest_whole and floats
-            else []
-        )
-        if together and self._bytes(partial) * 2 > self._bytes(event.leaves):
-            return together
-        containers = containers_above([leaf["path"] for leaf in partial], event.tree)
-        if containers is not None:
-            return [
-                dataclasses.replace(
-                    self.sync(leaf["kind"], value, where, span, event, [leaf]),
-                    paths=(leaf["path"],),
-                    containers=containers,
-                )
-                for leaf in partial
-            ]
-        return together
-
     def sync(
         self,
         op: str,
@@ -774,56 +571,19 @@ class Observer:
         leaves: Sequence[Answer] | None = None,
     ) -> Sync:
         """A collective for what `event` showed of `value`, or for some leaves of it."""
-        return Sync(op, value, where, span, bytes=self._bytes(event.leaves if leaves is None else leaves))
+        return Sync(op, value, where, span, bytes=self.bytes_of(event.leaves if leaves is None else leaves))
 
     def gathered(self, expression: Expression, event: Event, axis: int) -> Sync:
         """All of what `event` showed to be a share along `axis`, from every device."""
         sync = self.sync("all_gather", expression.text, "wrap", expression.span, event)
         return dataclasses.replace(sync, axis=axis)
 
-    def _bytes(self, leaves: Sequence[Answer]) -> int:
+    def bytes_of(self, leaves: Sequence[Answer]) -> int:
         """Bytes of one device's copy, in the user's own dtypes."""
         arrays = [leaf for leaf in leaves if not leaf.get("number")]
         return sum(math.prod(leaf["shape"]) * self.itemsize(leaf["dtype"]) for leaf in arrays)
 
-    def _mend_return(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
-        """Make the partial parts of the result whole where they are returned."""
-        assert statement.value is not None
-        first = self.first_of(statement, events)
-        value = self.by_point[statement.value]
-        whole = first[statement.value]
-        inner = self._gradients_in(statement)
-        if self.wrap_all(state, inner, first, numbers=False):
-            return True
-        if not value.is_display and not whole.varying:
-            op = whole.whole_op(numbers=True)
-            if op is not None:
-                return self.wrap_all(state, self._origins(value, first), first, numbers=True) or (
-                    self._look_closer(state, statement, events)
-                )
-            return self._mend_parts(state, statement, whole) or self._look_closer(state, statement, events)
-        if value.is_display:
-            origins = [o for e in self._elements(value) for o in self._origins(e, first)]
-            if self.wrap_all(state, origins, first, numbers=True):
-                return True
-            mixed = [
-                e for e in self._elements(value) if e.point in first and first[e.point].partial(numbers=True)
-            ]
-            if mixed and not whole.varying and self._mend_parts(state, statement, whole):
-                return True
-        return self._look_closer(state, statement, events)
-
-    def _mend_parts(self, state: State, statement: Statement, whole: Event) -> bool:
-        """Make whole the partial leaves of a result that has others too."""
-        assert statement.value is not None
-        value, added = self.by_point[statement.value], False
-        for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
-            if sync.paths == ("",):
-                sync = dataclasses.replace(sync, value=value.text, where="wrap", span=value.span)
-            added |= state.add(sync, statement.value)
-        return added
-
-    def _look_closer(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
+    def look_closer(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Find, inside a statement, the partial values that a varying one is made of."""
         if statement.index in state.hopeless:
             return False
@@ -842,7 +602,11 @@ class Observer:
             return True
         value = self.by_point.get(statement.value) if statement.value is not None else None
         # `x -= x.mean()`: the name varies because what is added to it is partial.
-        added = [] if culprits or value is None or value.point not in first else self._origins(value, first)
+        added = (
+            []
+            if culprits or value is None or value.point not in first
+            else self.mending.origins(value, first)
+        )
         if self.wrap_all(state, added, first, numbers=True):
             return True
         if self.gathering.gather(state, culprits, first):
