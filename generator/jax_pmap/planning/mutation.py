@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
@@ -16,14 +18,37 @@ MUTATORS = frozenset(
 )
 
 
-def check_mutation(target: Target, loaded: Loaded) -> None:
+def check_mutation(target: Target, loaded: Loaded, changes: Sequence[Mapping[str, Any]]) -> None:
     """A compiled function changes copies of its arguments; the caller of the original sees the change.
 
-    What it changes outside itself, of ``self`` or of a list beside it, changes once, while tracing.
+    What it changes outside itself, of ``self`` or of a list beside it, changes once, while tracing. Graphs of
+    objects are handed back with their new values; `changes` are the arguments that tracing saw changed.
 
     Raises:
         RefusalError: JP049, at the place of the change.
     """
+    _check_written(target, loaded)
+    for change in changes:
+        if not change["graph"]:
+            raise refused(
+                "JP049",
+                f"`{target.facts.name}` changes its argument `{change['name']}` in place; on several devices "
+                "that changes a copy",
+                f"Return what changed instead of assigning it to a part of `{change['name']}`",
+                target.facts.span,
+            )
+        if not change["same_structure"]:
+            raise refused(
+                "JP049",
+                f"`{target.facts.name}` changes what `{change['name']}` is made of (new variables, another "
+                "mode); only values can be handed back",
+                f"Make the change before the call, for example `{change['name']}.train()`",
+                target.facts.span,
+            )
+
+
+def _check_written(target: Target, loaded: Loaded) -> None:
+    """Refuse changes that the source shows, of dicts, lists and what is outside the function."""
     if any(decorator.name in COMPILERS | MAPPERS for decorator in target.facts.decorators):
         return
     _check_held(target)

@@ -34,8 +34,9 @@ from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.no_batch import no_batch
 from jax_pmap.planning.plan import chain
+from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs
 from jax_pmap.planning.roles import RoleFinder, Roles
-from jax_pmap.planning.search import CANDIDATES, LOOKED_AT, batch_of, grown_axes, reference_runs
+from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.prove import (
     COUNTS,

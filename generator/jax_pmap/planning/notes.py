@@ -1,0 +1,87 @@
+"""What a reader of the plan should know: what it holds for, what was assumed, what it may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jax_pmap.inputs.load import Loaded
+from jax_pmap.model import Argument, Backend, Request, Role
+from jax_pmap.planning.observe import Observation
+from jax_pmap.planning.roles import LARGEST_COUNT
+from jax_pmap.planning.worth import depends_on_batch
+from jax_pmap.reading.target import Target
+
+
+def plan_notes(
+    target: Target,
+    loaded: Loaded,
+    request: Request,
+    arguments: tuple[Argument, ...],
+    observation: Observation,
+    donated: Sequence[str],
+) -> Iterator[str]:
+    """The notes of a plan, in the order in which they are shown."""
+    facts = target.facts
+    yield from loaded.notes
+    yield from _static_notes(arguments, observation)
+    yield from _mode_notes(loaded.described)
+    if observation.share is not None and request.backend is not Backend.JIT:
+        yield (
+            f"what is gathered is worked on by every device: each of {LARGEST_COUNT} does "
+            f"{observation.share:.0%} of the work of one"
+        )
+    for name, callee in facts.donated_elsewhere:
+        if name not in donated:
+            yield f"`{callee}` donates `{name}`, `{facts.name}` does not; --donate {name} would"
+    for name in request.donate:
+        if name not in facts.donated_parameters:
+            yield f"`{name}` is donated: the arrays passed for it cannot be used again after the call"
+    if not depends_on_batch(observation, target):
+        yield (
+            "the results are equal, but whether the devices share the work is up to the compiler: no result "
+            "is split over them, and the function cannot be written with explicit collectives"
+        )
+
+
+def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> Iterator[str]:
+    """What was assumed of arguments that are no arrays, and of extremes."""
+    for argument in arguments:
+        if len(argument.proved_values) > 1 or (
+            argument.proved_values and argument.proved_values != ("None",)
+        ):
+            allowed = " and ".join(argument.proved_values)
+            yield (f"`{argument.name}` was tried with {allowed}; the emitted function takes no other value")
+        elif argument.partition:
+            constants = [x.path for x in argument.leaves if x.role is Role.STATIC and not x.value]
+            if not constants:
+                continue
+            some = ", ".join(f"`{path}`" for path in constants[:3]) + (", …" if len(constants) > 3 else "")
+            yield (
+                f"{some} {'is' if len(constants) == 1 else 'are'} no array and static: the proof holds for "
+                "the value given; one that reduces differently may need other collectives"
+            )
+        elif argument.name in observation.free:
+            yield (
+                f"`{argument.name}` is static, and given nothing but what is the same on every device: "
+                "another one needs no other collectives"
+            )
+        elif argument.static:
+            yield (
+                f"`{argument.name}` is static: the proof holds for the value it had; one that reduces "
+                "differently may need other collectives"
+            )
+    extremes = dict.fromkeys(sync.op for sync in observation.syncs if sync.op in ("pmax", "pmin"))
+    if extremes:
+        ops = " and ".join(f"jax.lax.{op}" for op in extremes)
+        yield f"{ops} may drop a NaN that jnp.max and jnp.min would return; the proof has none in it"
+
+
+def _mode_notes(described: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the plan does not hold for: a model in training has random numbers and statistics of its own."""
+    for argument in described:
+        if argument["modes"]:
+            yield (
+                f"`{argument['name']}` had {', '.join(argument['modes'])}: the proof holds for this mode; in "
+                "another, draws and statistics may need other collectives"
+            )

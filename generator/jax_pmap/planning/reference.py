@@ -1,0 +1,88 @@
+"""The function as the user wrote it, traced: what it returns, what it changes, what grows with the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax_pmap.drift import outdated
+from jax_pmap.inputs.load import Loaded
+from jax_pmap.model import refused
+from jax_pmap.planning.roles import RoleFinder, Roles
+from jax_pmap.reading.target import Target
+from jax_pmap.session import Session, error_details, error_span, first_line
+
+
+def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict[str, Any]:
+    """Trace the function as given; Python numbers it needs as numbers become static."""
+    facts = target.facts
+    numbers = [
+        name
+        for name, argument in finder.described.items()
+        if name not in finder.statics
+        and argument["leaves"]
+        and all(leaf["category"] == "int" for leaf in argument["leaves"])
+    ]
+    while True:
+        answer = session.ask("trace", "tracing the function", axes={}, statics=finder.statics, size=None)
+        if answer["traced"]:
+            return answer
+        error = answer["error"]
+        if not answer["concrete"]:
+            break
+        if not numbers:
+            raise refused(
+                "JP052",
+                f"`{facts.name}` needs the value of a traced array: {first_line(error['message'])}",
+                "Use jnp.where or lax.cond for branches on data; arguments that choose branches: "
+                "--static NAME",
+                error_span(error, session.directory, target.source) or facts.span,
+                error_details(error),
+            )
+        name = numbers.pop(0)
+        finder.statics = (*finder.statics, name)
+        finder.why[name] = "its value is needed while tracing"
+    raise refused(
+        "JP015",
+        f"`{facts.name}` fails on these inputs: {error['type']}: {first_line(error['message'])}",
+        outdated(error, session.directory)
+        or "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
+        error_span(error, session.directory, target.source) or facts.span,
+        error_details(error),
+    )
+
+
+def check_opaque(target: Target, whole: Mapping[str, Any]) -> None:
+    """Refuse results that no device can hand back.
+
+    Raises:
+        RefusalError: JP044, at the first that is no array.
+    """
+    for bad in whole["opaque"]:
+        raise refused(
+            "JP044",
+            f"output `result{bad['path']}` is a {bad['type']}; a function on several devices returns arrays",
+            "Return only arrays and numbers; keep strings and functions outside",
+            target.facts.span,
+        )
+
+
+def grown_axes(session: Session, roles: Roles, size: int, whole: Mapping[str, Any]) -> list[int | None]:
+    """Of each output leaf the axis that grows with the batch of `size`, found by tracing with half of it."""
+    fewer = session.ask("trace", "tracing the function with fewer rows", **roles.request(), size=size // 2)
+    if not fewer["traced"]:
+        return [None] * len(whole["out"])
+    axes: list[int | None] = []
+    for leaf, other in zip(whole["out"], fewer["out"], strict=True):
+        grown = [i for i, (a, b) in enumerate(zip(leaf["shape"], other["shape"], strict=True)) if a != b]
+        axes.append(grown[0] if grown and leaf["shape"][grown[0]] == size else None)
+    return axes
+
+
+def batch_of(roles: Roles, loaded: Loaded) -> int:
+    """Size of the batch."""
+    by_name = {argument["name"]: argument for argument in loaded.described}
+    for name, leaves in roles.axes.items():
+        for index, axis in leaves.items():
+            return int(by_name[name]["leaves"][index]["shape"][axis])
+    return 0

@@ -1,0 +1,254 @@
+"""Observe one assignment of roles, with every value of the static arguments that the body asks about."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.places import Body, Branch, inside, place
+from jax_pmap.emit.weave import FOLD
+from jax_pmap.inputs.load import Loaded
+from jax_pmap.model import Backend, Guard, Plan, Refusal, Request, Say, Sync
+from jax_pmap.planning.callables import (
+    constant_source,
+    decides,
+    only_given_whole,
+    undecided_constants,
+    unknown,
+)
+from jax_pmap.planning.folds import find_folds
+from jax_pmap.planning.merge import merge_neighbours
+from jax_pmap.planning.observe import Observation, Observer
+from jax_pmap.planning.plan import is_literal
+from jax_pmap.planning.reference import batch_of
+from jax_pmap.planning.roles import Described, Roles
+from jax_pmap.planning.structure import check_structure
+from jax_pmap.reading.target import Target
+from jax_pmap.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A target with its inputs, and what was asked about it."""
+
+    session: Session
+    target: Target
+    body: Body
+    loaded: Loaded
+    request: Request
+    say: Say
+    #: The plan whose collectives to start from.
+    saved: Plan | None
+    #: Arguments that are changed in place.
+    mutated: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """What observing confirmed."""
+
+    observation: Observation
+    #: Static values of each variant: Python source by name.
+    variants: tuple[dict[str, str], ...]
+    #: The values that every static argument was tried with.
+    values: dict[str, tuple[str, ...]]
+    #: Branches that were reached.
+    reached: frozenset[int]
+
+
+def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal | Confirmed:
+    """Observe with the given static values, then with each other value the body asks about.
+
+    With `own_shares`, devices go on with their part of what is gathered.
+    """
+    target, loaded, request = case.target, case.loaded, case.request
+    by_name = {argument["name"]: argument for argument in loaded.described}
+    restricted = {
+        name: constant_source(argument, target.facts)
+        for name, argument in by_name.items()
+        if argument["none"] or name in roles.statics
+    }
+    undecided = undecided_constants(loaded.described, roles, target.facts)
+    if undecided is not None:
+        return undecided
+    observer = Observer(
+        case.session,
+        case.body,
+        target.facts,
+        target.axis_name,
+        itemsize(loaded),
+        case.say,
+        Neighbourhood(target),
+        case.mutated,
+        own_shares,
+        [name for name, given in restricted.items() if given is not None],
+    )
+    size = batch_of(roles, loaded)
+    # As many shards as leave two rows to each: the more they differ, the more is seen.
+    count = next(count for count in (8, 4, 2, 1) if size >= 2 * count)
+    # Which keys to fold does not depend on the plan; where a share fails without its collectives, it is
+    # found when they are there.
+    start = tuple(sync for sync in case.saved.syncs if sync.op != FOLD) if case.saved is not None else ()
+    folds = find_folds(observer, roles, {}, count, start, settled=False)
+    if isinstance(folds, Refusal):
+        return folds
+    base = observer.observe(roles, {}, count, (*start, *folds))
+    if isinstance(base, Refusal):
+        return base
+    if request.backend is not Backend.JIT:
+        check_structure(target, roles)
+    found = _with_other_values(observer, roles, base, count, restricted, by_name)
+    unseen = unseen_side(case.body, found.seen, found.reached, found.values) or observer.watch.unseen(
+        found.reached
+    )
+    if unseen is not None:
+        return unseen
+    syncs = minimal(observer, roles, count, found.syncs, target)
+    for variant in found.variants:
+        folded = find_folds(observer, roles, variant, count, syncs)
+        if isinstance(folded, Refusal):
+            return folded
+        syncs += folded
+    folds = tuple(sync for sync in syncs if sync.op == FOLD)
+    free = frozenset(
+        name
+        for name, source in restricted.items()
+        if source is None and only_given_whole(name, case.body, roles, base, folds)
+    )
+    asked = [n for n in unknown(restricted, target.facts, request.static) if n not in free]
+    if asked:
+        return decides(asked, by_name, target.facts)
+    collectives = tuple(sync for sync in syncs if sync.op != FOLD)
+    beside = [branch for _, branch in observer.watch.unreached(found.reached)]
+    final = dataclasses.replace(
+        base,
+        syncs=(*merge_neighbours(case.body, collectives), *folds),
+        # The compiler keeps the meaning of what was not seen, too.
+        guards=() if request.backend is Backend.JIT else outermost_guards(beside),
+        free=free,
+    )
+    return Confirmed(final, found.variants, found.values, found.reached)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What the values of static arguments showed together."""
+
+    syncs: tuple[Sync, ...]
+    reached: frozenset[int]
+    seen: frozenset[int]
+    variants: tuple[dict[str, str], ...]
+    values: dict[str, tuple[str, ...]]
+
+
+def _with_other_values(
+    observer: Observer,
+    roles: Roles,
+    base: Observation,
+    count: int,
+    restricted: Mapping[str, str | None],
+    by_name: Mapping[str, Described],
+) -> _Tried:
+    """Observe with every value that the body compares a static argument with, and both of a bool.
+
+    One with which the results are other kinds of values is left out: the emitted file does not take it.
+    """
+    syncs, reached, seen = base.syncs, base.reached, base.seen
+    variants: list[dict[str, str]] = [{}]
+    values: dict[str, tuple[str, ...]] = {}
+    for name, given in restricted.items():
+        if given is None:
+            continue
+        values[name] = (given,)
+        if name not in roles.statics or not is_literal(given):
+            continue
+        proved = [given]
+        others = [value for asked, value in observer.facts.compared if asked == name and value not in proved]
+        if by_name[name]["type"] == "bool":
+            others = [value for value in ("True", "False") if value != given]
+        for value in dict.fromkeys(others):
+            outcome = observer.observe(roles, {name: value}, count, syncs)
+            if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base):
+                continue
+            syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
+            variants.append({name: value})
+            proved.append(value)
+        values[name] = tuple(proved)
+    return _Tried(syncs, reached, seen, tuple(variants), values)
+
+
+def unseen_side(
+    body: Body, seen: frozenset[int], reached: frozenset[int], values: Mapping[str, Any]
+) -> Refusal | None:
+    """A side of a conditional expression that no input took and that other inputs might take.
+
+    `values` are the arguments whose values the emitted code restricts to those that were tried.
+    """
+    # What stands in a branch that was not reached is not emitted, or does nothing but raise.
+    unreached = [place(branch.span) for branch in body.branches if branch.index not in reached]
+    for side in body.expressions:
+        if any(inside(place(side.span), branch) for branch in unreached):
+            continue
+        if side.side_of is None or side.point in seen or side.point in reached:
+            continue
+        names = set(re.findall(r"[^\W\d]\w*", side.side_of)) & body.local_names
+        if not names <= set(values):
+            return Refusal(
+                "JP058",
+                f"`{side.text}` is taken only where `{side.side_of}` turns out otherwise than on these "
+                "inputs, so nothing in it was compared",
+                "Write it as an if statement (its unseen branch then raises), decide it outside the "
+                "function, or pass a bool or a string that decides it",
+                side.span,
+            )
+    return None
+
+
+def minimal(
+    observer: Observer, roles: Roles, count: int, syncs: tuple[Sync, ...], target: Target
+) -> tuple[Sync, ...]:
+    """Without the collectives that the body's own ones make unnecessary."""
+    if not (target.facts.collectives or target.own_axis):
+        return syncs
+    kept = list(syncs)
+    for sync in (sync for sync in syncs if sync.op != FOLD):
+        fewer = [other for other in kept if other is not sync]
+        outcome = observer.observe(roles, {}, count, fewer)
+        if not isinstance(outcome, Refusal) and len(outcome.syncs) == len(fewer):
+            kept = fewer
+    return tuple(kept)
+
+
+def outermost_guards(branches: Sequence[Branch]) -> tuple[Guard, ...]:
+    """Guards of branches, but for those that stand in other ones."""
+
+    def around(branch: Branch) -> bool:
+        return any(
+            inside(place(branch.span), place(other.span)) and branch.span.file == other.span.file
+            for other in branches
+            if other is not branch
+        )
+
+    return tuple(Guard(branch.span, branch.condition) for branch in branches if not around(branch))
+
+
+def kinds(observation: Observation) -> list[tuple[str, str]]:
+    """Paths and kinds of the result's leaves."""
+    return [(leaf["path"], leaf["kind"]) for leaf in observation.leaves]
+
+
+def itemsize(loaded: Loaded) -> Callable[[str], int]:
+    """Bytes of one element in the user's own precision, of dtypes observed in 64-bit mode."""
+    wide = any(leaf["dtype"] in ("float64", "complex128") for a in loaded.described for leaf in a["leaves"])
+
+    def size(dtype: str) -> int:
+        if dtype == "bool":
+            return 1
+        bits = int(re.sub(r"\D", "", dtype.partition("_")[0].removeprefix("key")) or 32)
+        return bits // 8 if wide or dtype not in ("float64", "complex128", "int64") else bits // 16
+
+    return size

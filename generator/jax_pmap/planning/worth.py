@@ -1,0 +1,79 @@
+"""Whether what was observed is worth having: devices share the work, and examples are split for a purpose."""
+
+from __future__ import annotations
+
+import re
+
+from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.weave import FOLD
+from jax_pmap.model import Refusal
+from jax_pmap.planning.coupling import not_looked_into, shortened, way_out
+from jax_pmap.planning.observe import Observation
+from jax_pmap.planning.roles import LARGEST_COUNT, Roles
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.target import Target
+
+#: The part of one device's work that each of several may do at most where arguments are gathered.
+MOST_OF_IT = 0.9
+#: The same where devices go on with their part of what was gathered.
+MOST_IN_SHARES = 0.75
+#: The same where arguments are gathered and no result is split: what is shared is then hardly seen.
+HALF = 0.5
+
+
+def depends_on_batch(observation: Observation, target: Target) -> bool:
+    """Whether anything in the result was sharded, or had to be made whole."""
+    sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
+    reduced = any(sync.op != FOLD for sync in observation.syncs)
+    return sharded or bool(reduced or target.facts.collectives or target.own_axis)
+
+
+def in_vain(observation: Observation, facts: FunctionFacts) -> bool:
+    """Whether so much is gathered that every device does what one would: no parallel version."""
+    share = observation.share or 0.0
+    gathers = [sync for sync in observation.syncs if sync.op == "all_gather"]
+    if not all(is_argument(sync.value, facts) for sync in gathers):
+        return share >= 1  # What is gathered was made share by share.
+    split = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
+    return share > (MOST_OF_IT if split or len(gathers) < len(observation.syncs) else HALF)
+
+
+def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
+    """Equal, but of no use."""
+    gathered = next(sync for sync in observation.syncs if sync.op == "all_gather")
+    where = place(gathered.span)
+    around = [e for e in body.expressions if inside(where, place(e.span)) and place(e.span) != where]
+    text, span = min(
+        ((e.text, e.span) for e in around),
+        key=lambda found: len(found[0]),
+        default=(gathered.value, gathered.span),
+    )
+    unopened = not_looked_into(text, span, observation.closed)
+    if unopened is not None:
+        return unopened
+    share = observation.share or 1.0
+    work = "all the work" if share >= 1 else f"{share:.0%} of the work"
+    return Refusal(
+        "JP043",
+        f"`{shortened(text)}` couples the examples of the batch: with all of them gathered, each of "
+        f"{LARGEST_COUNT} devices would do {work} of one",
+        way_out(text),
+        span,
+    )
+
+
+def gathers_argument(observation: Observation, facts: FunctionFacts) -> bool:
+    """Whether an argument was split only to be put together again."""
+    return any(sync.op == "all_gather" and is_argument(sync.value, facts) for sync in observation.syncs)
+
+
+def is_argument(value: str, facts: FunctionFacts) -> bool:
+    """Whether an expression is an argument or a part of one."""
+    names = {parameter.name for parameter in facts.parameters}
+    return re.split(r"\W", value)[0] in names and not re.search(r"[(@*/+-]", value)
+
+
+def fewer_split(roles: Roles, other: Roles) -> bool:
+    """Whether `roles` split what `other` splits, along the same axes, but for some that stay whole."""
+    mine = {(name, *leaf) for name, leaves in roles.axes.items() for leaf in leaves.items()}
+    return mine < {(name, *leaf) for name, leaves in other.axes.items() for leaf in leaves.items()}
