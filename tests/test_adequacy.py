@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_pmap.worker import arguments, nans, sizes, strengthen
+from jax_pmap.worker import nans, sizes, strengthen
 from jax_pmap.worker.decisions import Decisions
+from jax_pmap.worker.perturb import perturb
 
 pytest_plugins = ["project"]
 
@@ -198,7 +199,7 @@ def test_times_and_edges_stay_in_order_in_perturbed_inputs():
     spectrum = {"down": times[::-1].copy(), "rows": np.tile(times, (8, 1)), "loose": np.cos(40 * times)}
     values = {"ts": times, "x": spectrum}
     for wild in (False, True):
-        changed = arguments.perturb(values, {"x": {2: 0}}, (), 0, wild=wild)
+        changed = perturb(values, {"x": {2: 0}}, (), 0, wild=wild)
         assert np.all(np.diff(changed["ts"]) > 0) and np.all(np.diff(changed["x"]["down"]) < 0)
         assert np.all(np.diff(changed["x"]["rows"], axis=1) > 0)
         assert not np.allclose(changed["ts"], times)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jax_pmap.proof.causes import likeliest_cause
-from jax_pmap.worker import arguments
+from jax_pmap.worker.leaves import is_key, to_float64
 from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.prove import (
     Rounding,
@@ -76,7 +76,7 @@ def assert_parallel_equal(
     given = bool(jax.config.jax_enable_x64)
     reference = _on_one_device(reference)
     eps, draws = _rounding(reference, args, kwargs)
-    wide_args, wide_kwargs = arguments.to_float64((args, kwargs))
+    wide_args, wide_kwargs = to_float64((args, kwargs))
 
     def trial(enabled: bool, values: tuple[Any, Any]) -> Trial:
         with x64(enabled):
@@ -121,7 +121,7 @@ def _rounding(reference: Callable[..., Any], args: Any, kwargs: Any) -> tuple[fl
 
 def _batches(args: Any, kwargs: Any) -> list[Any]:
     """The arrays with at least one axis, which may be a batch."""
-    return [leaf for leaf in jax.tree.leaves((args, kwargs)) if np.ndim(leaf) and not arguments.is_key(leaf)]
+    return [leaf for leaf in jax.tree.leaves((args, kwargs)) if np.ndim(leaf) and not is_key(leaf)]
 
 
 def _divides(count: int, args: Any, kwargs: Any) -> bool:

@@ -14,8 +14,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from . import prove
-from .arguments import Values, category, map_batch
+from .arguments import Values, map_batch
 from .generator import repeat_draws
+from .leaves import category
 from .server import Answer
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import jax.extend.core
 import numpy as np
 from jax.interpreters import ad, batching
 
-from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, is_key, shards, skeleton
+from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
+from .leaves import is_key, skeleton
 
 #: Equations that draw from the key in their first operand.
 DRAWING = frozenset({"random_bits", "random_gamma", "rng_bit_generator"})

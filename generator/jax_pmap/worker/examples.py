@@ -10,6 +10,7 @@ import numpy as np
 
 from . import arguments, load, specs
 from .arguments import Values
+from .leaves import category, dtype_of, leaf_paths, shape_of, skeleton
 from .server import Answer, Problem, describe_exception, summary
 from .target import TARGET
 
@@ -96,27 +97,27 @@ def describe(values: Values) -> list[Answer]:
     """Leaves and containers of every argument."""
     table = []
     for name, value in values.items():
-        paths = arguments.leaf_paths(value)
+        paths = leaf_paths(value)
         leaves = jax.tree.leaves(value)
         constants = arguments.constants(value)
         table.append(
             {
                 "name": name,
                 "none": value is None,
-                "repr": repr(value)[:200] if all(arguments.category(x) != "array" for x in leaves) else "",
+                "repr": repr(value)[:200] if all(category(x) != "array" for x in leaves) else "",
                 "hashable": hashable(value),
                 "callable": callable(value),
                 "default": is_default(value, TARGET.signature.parameters[name].default),
                 "type": type(value).__name__,
-                "tree": arguments.skeleton(value),
+                "tree": skeleton(value),
                 "partition": arguments.partition_of(value),
                 "modes": arguments.modes(value),
                 "leaves": [
                     {
                         "path": name + path,
-                        "shape": list(arguments.shape_of(leaf)),
+                        "shape": list(shape_of(leaf)),
                         "dtype": given_dtype(leaf),
-                        "category": arguments.category(leaf),
+                        "category": category(leaf),
                         "constant": index in constants,
                         "repr": repr(leaf)[:80] if index in constants else "",
                     }
@@ -145,9 +146,9 @@ def is_default(value: Any, default: Any) -> str:
 
 def given_dtype(leaf: Any) -> str:
     """The dtype a leaf has once jax takes it, in the user's own 64-bit mode."""
-    if arguments.category(leaf) == "array":
+    if category(leaf) == "array":
         return str(jax.dtypes.canonicalize_dtype(leaf.dtype))
-    return arguments.dtype_of(leaf)
+    return dtype_of(leaf)
 
 
 def hashable(value: Any) -> bool:
@@ -201,12 +202,12 @@ def _arrays_of(name: str, value: Any, through: str, found: list[dict[str, Any]],
         return
     try:
         leaves = jax.tree.leaves(value)
-        paths = arguments.leaf_paths(value)
+        paths = leaf_paths(value)
     except (AttributeError, TypeError, ValueError):
         return
     rows = [
         {"path": name + path, "name": name, "shape": list(leaf.shape), "through": through}
         for path, leaf in zip(paths, leaves, strict=False)
-        if arguments.category(leaf) == "array"
+        if category(leaf) == "array"
     ]
     found += [row for row in rows if row["path"] not in {other["path"] for other in found}]

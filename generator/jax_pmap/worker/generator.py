@@ -22,7 +22,7 @@ import jax.extend.random
 import jax.numpy as jnp
 import numpy as np
 
-from .arguments import is_key
+from .leaves import is_key
 
 #: jax's table of generators by name. Raw keys and new ones take theirs from it when they are used.
 REGISTRY: dict[str, Any] = jax.extend.random.define_prng_impl.__globals__["prng"].prngs

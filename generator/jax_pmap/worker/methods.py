@@ -26,7 +26,9 @@ from .around import Around, furnish
 from .call import Call, unbound
 from .examples import describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
+from .leaves import to_float64
 from .one_device import OneDevice
+from .perturb import jitter, perturb, shrink
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
@@ -135,16 +137,16 @@ def observing_data(request: Answer, axes: LeafAxes) -> list[Values]:
     for index in range(len(TARGET.data)):
         given, _ = prove.cut_to(TARGET.values(request.get("overrides", {}), index), axes, request["count"])
         data.append(given)
-    data.append(arguments.perturb(data[0], axes, statics, SEED))
-    data.append(arguments.perturb(data[0], axes, statics, SEED + 1, wild=True))
-    data.append(arguments.shrink(data[len(TARGET.data)], axes))
+    data.append(perturb(data[0], axes, statics, SEED))
+    data.append(perturb(data[0], axes, statics, SEED + 1, wild=True))
+    data.append(shrink(data[len(TARGET.data)], axes))
     for values in found_inputs(request).inputs:
         data.append(prove.cut_to(values, axes, request["count"])[0])
     # Inputs made with another seed may differ in shape; they are left to the proof.
     form = str(describe(data[0]))
     data = [values for values in data if str(describe(values)) == form]
     shares = shares_of(data[0], axes, request["count"])
-    return [rekeyed(arguments.to_float64(values) if wide else values, shares) for values in data]
+    return [rekeyed(to_float64(values) if wide else values, shares) for values in data]
 
 
 def reference_of(request: Answer) -> Callable[[Values], Any]:
@@ -249,7 +251,7 @@ def observe_code(request: Answer) -> Answer:
             @functools.cache
             def measured() -> list[list[float]]:
                 eps = TARGET.eps["float64" if wide else "given"]
-                moved = [arguments.jitter(data[i], statics, eps, SEED + i) or data[i] for i in used]
+                moved = [jitter(data[i], statics, eps, SEED + i) or data[i] for i in used]
                 return observe.rounding_noise(
                     compiled, recorded[1], [Packed(v, statics).leaves for v in moved]
                 )

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import arguments, prove
 from .arguments import LeafAxes, Values
+from .leaves import is_float
 
 
 def passed_over(
@@ -36,7 +37,7 @@ def passed_over(
 
 def spoil(leaf: Any, axis: int) -> Any:
     """A float leaf with NaN in its first row."""
-    if not arguments.is_float(leaf):
+    if not is_float(leaf):
         return leaf
     changed = np.array(leaf)
     changed[(slice(None),) * axis + (0,)] = np.nan
@@ -45,7 +46,7 @@ def spoil(leaf: Any, axis: int) -> Any:
 
 def lacks(one: Any, several: Any) -> bool:
     """Whether NaNs of the first are numbers in the second."""
-    if not arguments.is_float(one):
+    if not is_float(one):
         return False
     a, b = prove.host(one), prove.host(several)
     return a.shape == b.shape and bool(np.any(np.isnan(a) & ~np.isnan(b)))

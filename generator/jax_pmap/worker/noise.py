@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from . import draws, prove
-from .arguments import Packed, category, cut, jitter, to_float64
+from .arguments import Packed, cut
+from .leaves import category, to_float64
+from .perturb import jitter
 from .server import Answer, describe_exception
 from .specs import SEED
 

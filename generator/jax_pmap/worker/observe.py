@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from . import kinds
-from .arguments import LeafAxes, Packed, Values, category, cut, invoke, shards, skeleton
+from .arguments import LeafAxes, Packed, Values, cut, invoke, shards
 from .generator import looks_raw, without_block
+from .leaves import category, skeleton
 from .work import work
 
 #: The name tapped code calls; the generator's weaver writes it.

@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from . import load, prove
-from .arguments import LeafAxes, Values, category, invoke, is_key, shape_of, take, to_host
+from .arguments import LeafAxes, Values, invoke, take
+from .leaves import category, is_key, shape_of, to_host
 from .server import Answer, Problem, describe_exception
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis;

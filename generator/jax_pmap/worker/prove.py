@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arguments import LeafAxes, Values, batch_size, category, cut, is_key, same_constant, to_host
+from .arguments import LeafAxes, Values, batch_size, cut, same_constant
+from .leaves import category, is_key, to_host
 from .server import describe_exception
 
 

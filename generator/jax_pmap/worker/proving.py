@@ -17,8 +17,10 @@ from .compiled import collectives, executables
 from .donation import check_donation
 from .explain import add_cause
 from .generator import Shares, rekeyed, repeat_draws
+from .leaves import is_key, shape_of, to_float64
 from .nans import passed_over
 from .parallel import Caller, Layout, attempt, devices_of, fitting, inconsistent, layouts
+from .perturb import jitter
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
 from .sizes import check_sizes, minds_size, run_large
@@ -146,7 +148,7 @@ class Trials:
         # Fed back into the function, results of wildly scaled inputs only show how far rounding spreads.
         steps = 1 if index > len(question.data) or index == -1 else question.steps
         if kind == "float64":
-            values = arguments.to_float64(values)
+            values = to_float64(values)
         try:
             with prove.x64(question.precision(kind)):
                 return Trial(question.reference, values, question.chain, steps)
@@ -178,8 +180,8 @@ class Trials:
             if not narrow:
                 return trial, allowed
         # In the precision of the run: float32 would round so small a change away.
-        exact = arguments.to_float64(values) if kind == "float64" else values
-        others = [arguments.jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
+        exact = to_float64(values) if kind == "float64" else values
+        others = [jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
         moved = [self._run(kind, index, other) for other in others if other is not None]
         jittered = [other for other in moved if other.results]
         if not compared:
@@ -262,7 +264,7 @@ class Emitted:
             if why:
                 return {"what": "replicas", "path": leaves[index][0], "why": why}
         for index, (path, leaf) in enumerate(leaves):
-            if not PLACED or not isinstance(leaf, jax.Array) or arguments.is_key(leaf):
+            if not PLACED or not isinstance(leaf, jax.Array) or is_key(leaf):
                 continue
             if index not in self.replicated and len(leaf.sharding.device_set) != count:
                 why = f"it lies on {len(leaf.sharding.device_set)} devices, not {count}"
@@ -516,7 +518,6 @@ def prove_parallel(
 def holds_key(value: Any) -> bool:
     """Whether a key is among the leaves of a value, typed or raw."""
     return any(
-        arguments.is_key(leaf)
-        or (str(getattr(leaf, "dtype", "")) == "uint32" and arguments.shape_of(leaf)[-1:] in ((2,), (4,)))
+        is_key(leaf) or (str(getattr(leaf, "dtype", "")) == "uint32" and shape_of(leaf)[-1:] in ((2,), (4,)))
         for leaf in jax.tree.leaves(value)
     )

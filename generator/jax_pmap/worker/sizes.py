@@ -15,6 +15,7 @@ from . import arguments, prove, strengthen
 from .arguments import Packed, Values
 from .explain import add_cause
 from .generator import repeat_draws
+from .leaves import is_key, shape_of
 from .server import Answer, Problem
 from .specs import SEED
 
@@ -134,10 +135,10 @@ def program(question: "Question", function: Callable[[Values], Any], rows: int) 
     packed = Packed(question.data[0], question.statics)
     shapes = []
     for leaf, axis in zip(packed.leaves, packed.axes(question.axes), strict=True):
-        shape = arguments.shape_of(leaf)
+        shape = shape_of(leaf)
         if axis is not None:
             shape = (*shape[:axis], rows, *shape[axis + 1 :])
-        dtype = leaf.dtype if arguments.is_key(leaf) else jax.numpy.result_type(leaf)
+        dtype = leaf.dtype if is_key(leaf) else jax.numpy.result_type(leaf)
         weak = not hasattr(leaf, "dtype")
         shapes.append(leaf if weak else jax.ShapeDtypeStruct(shape, dtype))
     jaxpr = jax.make_jaxpr(lambda leaves: arguments.held_apart(function(packed.unpack(leaves)))[0])(
@@ -217,7 +218,7 @@ def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
     """The same rows, each `times` over before the next, so that shares are as unlike as they are."""
 
     def repeated(leaf: Any, axis: int) -> Any:
-        return np.repeat(np.asarray(leaf), times, axis) if not arguments.is_key(leaf) else leaf
+        return np.repeat(np.asarray(leaf), times, axis) if not is_key(leaf) else leaf
 
     return arguments.map_batch(values, axes, repeated)
 

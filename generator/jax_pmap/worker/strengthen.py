@@ -8,8 +8,10 @@ import jax
 import numpy as np
 
 from . import arguments, prove
-from .arguments import LeafAxes, Packed, Values, category, is_float, shape_of
+from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions, Site
+from .leaves import category, is_float, leaf_paths, shape_of, to_float64
+from .perturb import exaggerate, perturb, shrink, vary_numbers
 from .server import Problem
 
 #: Sets of inputs made from the first one in every proof, in order.
@@ -40,16 +42,16 @@ def perturbed(
     """`values` in one of the forms of `PERTURBED`; `statics` keep everything, `settled` their numbers."""
     # Labels: as many low ones as high ones, but for one form.
     skew = -0.4 if form == "back" else 0.0
-    out = arguments.perturb(values, axes, statics, seed, wild=form in ("wild", "back", "far"), skew=skew)
+    out = perturb(values, axes, statics, seed, wild=form in ("wild", "back", "far"), skew=skew)
     if form == "back":
         out = mirrored(out, axes)
     if form == "near":
-        out = arguments.shrink(out, axes)
+        out = shrink(out, axes)
     if form == "alike":
         out = half_alike(out, axes)
     if form == "far":
-        out = arguments.exaggerate(out, axes, settled)
-    return arguments.vary_numbers(out, settled, seed)
+        out = exaggerate(out, axes, settled)
+    return vary_numbers(out, settled, seed)
 
 
 def find(
@@ -82,7 +84,7 @@ def find(
 
     def prepared(values: Values) -> Values:
         values = arguments.cut(values, axes, size)
-        return arguments.to_float64(values) if wide else values
+        return to_float64(values) if wide else values
 
     known = [
         *data,
@@ -379,7 +381,7 @@ def weaknesses(values: Values, axes: LeafAxes, counts: Sequence[int]) -> list[st
     size = arguments.batch_size(values, axes)
     same = bool(counts) and size > 0
     for name, by_leaf in axes.items():
-        paths, leaves = arguments.leaf_paths(values[name]), jax.tree.leaves(values[name])
+        paths, leaves = leaf_paths(values[name]), jax.tree.leaves(values[name])
         for index, axis in by_leaf.items():
             leaf, path = leaves[index], f"`{name}{paths[index]}`"
             if category(leaf) != "array":

@@ -10,6 +10,7 @@ import jax
 from . import arguments, load, observe, prove, proving, strengthen
 from .arguments import LeafAxes, Packed, Values
 from .call import Call
+from .leaves import dtype_of, shape_of
 from .one_device import OneDevice
 from .server import Answer
 
@@ -84,7 +85,7 @@ class Target:
 
         def run(values: Values) -> Any:
             packed = Packed(values, statics)
-            shapes = tuple((arguments.shape_of(x), arguments.dtype_of(x)) for x in packed.leaves)
+            shapes = tuple((shape_of(x), dtype_of(x)) for x in packed.leaves)
             key = packed.key, shapes, bool(jax.config.jax_enable_x64)
             if key not in cache:
                 made: list[Callable[[Sequence[Any]], Any]] = []

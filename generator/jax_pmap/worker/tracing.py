@@ -9,6 +9,7 @@ import numpy as np
 from . import arguments, couplings, layers, prove
 from .arguments import Packed
 from .fusing import better_unfused
+from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .server import Answer, Problem, describe_exception, summary, text_of
 from .target import TARGET, leaf_axes
 
@@ -88,15 +89,15 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
         flat = jax.tree.leaves(out)
         constant = arguments.constant_leaves(out, [path for path, _ in kept])
         table[:] = [
-            {"path": path, "category": arguments.category(leaf), "constant": index in constant}
-            for index, (path, leaf) in enumerate(zip(arguments.leaf_paths(out), flat, strict=True))
+            {"path": path, "category": category(leaf), "constant": index in constant}
+            for index, (path, leaf) in enumerate(zip(leaf_paths(out), flat, strict=True))
         ]
         opaque = [
             {"path": row["path"], "type": type(leaf).__name__}
             for row, leaf in zip(table, flat, strict=True)
             if row["category"] == "opaque" and not row["constant"]
         ]
-        extra.update(tree=arguments.skeleton(out), kept=kept, opaque=opaque)
+        extra.update(tree=skeleton(out), kept=kept, opaque=opaque)
         for row, leaf in zip(table, flat, strict=True):
             row["dtype"] = type(leaf).__name__
         constant |= {i for i, row in enumerate(table) if row["category"] == "opaque"}
@@ -154,7 +155,7 @@ def find_reductions(request: Answer) -> Answer:
 
 def eps_of_input(leaf: Any) -> float:
     """The unit of rounding of an argument; 0 where it has none."""
-    return float(jax.numpy.finfo(leaf.dtype).eps) if arguments.is_float(leaf) else 0.0
+    return float(jax.numpy.finfo(leaf.dtype).eps) if is_float(leaf) else 0.0
 
 
 def precision(request: Answer) -> Answer:
@@ -162,7 +163,7 @@ def precision(request: Answer) -> Answer:
     statics = request["statics"]
     values = TARGET.values({})
     for name, enabled, cast in (("float64", True, True), ("given", TARGET.x64, False)):
-        packed = Packed(arguments.to_float64(values) if cast else values, statics)
+        packed = Packed(to_float64(values) if cast else values, statics)
         with prove.x64(enabled):
             try:
                 jaxpr = jax.make_jaxpr(

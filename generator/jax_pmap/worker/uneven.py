@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from . import arguments, prove
 from .arguments import Values
 from .generator import rekeyed, repeat_draws
+from .leaves import to_float64
 from .server import Answer, Problem
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def check_uneven(
             rows = rekeyed(arguments.cut(trials.values(index), question.axes, size), shares)
             if kind == "float64":
                 with prove.x64(True):
-                    rows = arguments.to_float64(rows)
+                    rows = to_float64(rows)
             batch = {name: rows[name] for name in question.axes if name not in chained}
             first = expected.values[0]
 

@@ -1,0 +1,105 @@
+"""Leaves of pytrees: what they are, how they are called, and the containers around them."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether `leaf` is a typed PRNG key array."""
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def category(leaf: Any) -> str:
+    """``"array"``, ``"key"``, ``"bool"``, ``"int"``, ``"float"``, ``"complex"`` or ``"opaque"``."""
+    if is_key(leaf):
+        return "key"
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return "array" if leaf.dtype.kind in "biufcV" and leaf.dtype.names is None else "opaque"
+    for kind in (bool, int, float, complex):
+        if isinstance(leaf, kind):
+            return kind.__name__
+    return "opaque"
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether a leaf is an array of real or complex floats."""
+    return category(leaf) == "array" and bool(jax.dtypes.issubdtype(leaf.dtype, np.inexact))
+
+
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    """Shape of an array or key leaf, ``()`` for everything else."""
+    return tuple(leaf.shape) if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else ()
+
+
+def dtype_of(leaf: Any) -> str:
+    """NumPy name of the dtype, ``key<fry>`` of a key, the type's name of anything else."""
+    return str(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+
+
+def leaf_paths(value: Any) -> list[str]:
+    """Paths of the leaves below `value` as Python source: ``["['x']", "[0].w"]``."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(value)
+    return [jax.tree_util.keystr(path) for path, _ in paths]
+
+
+def skeleton(value: Any) -> Any:
+    """The containers of a pytree as JSON, each leaf an int: its index among all leaves."""
+    counter = iter(range(1 << 60))
+
+    def walk(node: Any) -> Any:
+        if node is None:
+            return {"kind": "none"}
+        flat = jax.tree_util.default_registry.flatten_one_level(node)
+        if flat is None:
+            return next(counter)
+        children = list(flat[0])
+        kind = type(node)
+        if kind is dict:
+            return {
+                "kind": "dict",
+                "keys": [repr(k) for k in sorted(node)],
+                "children": [walk(c) for c in children],
+            }
+        if kind in (list, tuple):
+            return {"kind": kind.__name__, "keys": [], "children": [walk(c) for c in children]}
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            keys, form = list(node._fields), "namedtuple"
+        else:
+            keys, form = data_fields(node, len(children)), "node"
+            form = "dataclass" if keys else "node"
+        return {"kind": form, "keys": keys, "type": name, "children": [walk(c) for c in children]}
+
+    return walk(value)
+
+
+def data_fields(node: Any, children: int) -> list[str]:
+    """Field names of a dataclass all of whose fields are children of the pytree, else ``[]``."""
+    declared = getattr(node, "__dataclass_fields__", {})
+    fields = [f.name for f in declared.values() if f.init]
+    if not fields or len(fields) != children or len(declared) != children:
+        return []
+    one_level, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    names = [getattr(path[0], "name", None) for path, _ in one_level]
+    return fields if names == fields else []
+
+
+def to_host(value: Any) -> Any:
+    """`value` with its jax arrays (not its keys) copied to NumPy, so that no call can delete them."""
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) and not is_key(x) else x, value)
+
+
+def to_float64(value: Any) -> Any:
+    """`value` with floating arrays as float64 and complex ones as complex128."""
+
+    def cast(leaf: Any) -> Any:
+        if category(leaf) == "array":
+            if jax.dtypes.issubdtype(leaf.dtype, np.floating):
+                return np.asarray(leaf, np.float64)
+            if jax.dtypes.issubdtype(leaf.dtype, np.complexfloating):
+                return np.asarray(leaf, np.complex128)
+        return leaf
+
+    return jax.tree.map(cast, value)
