@@ -197,7 +197,19 @@ def test_what_cancels_is_compared_by_the_size_of_its_rounding() -> None:
     # Averaged, the copies are one to the last bit; those that are not still have to be.
     assert kinds.REPLICATED in kinds.candidates(whole, np.stack([whole + 1e-17] * 4), 2e-16, noise=1e-15)
     assert kinds.REPLICATED not in kinds.candidates(whole, parts * 1e-17, 2e-16, noise=1e-15)
+
     # Which reduction it is, the gradients beside it tell.
     leaves = [{"kind": "pmean", "allowed": sorted(allowed)}, {"kind": "psum"}]
     observe.settle(leaves)
     assert [leaf["kind"] for leaf in leaves] == ["psum", "psum"]
+
+
+def test_what_all_shards_have_alike_is_kept_once_and_means_the_same():
+    whole = np.random.default_rng(0).normal(size=(90, 100))
+    for factor in (1.0, 0.25, 2.0):
+        parts = np.stack([whole * factor] * 4)
+        one = kinds.stacked(parts)
+        assert one.strides[0] == 0 and np.array_equal(one, parts)
+        assert kinds.candidates(whole, one, 2e-16) == kinds.candidates(whole, parts, 2e-16)
+    parts[3, 5] += 1e-9
+    assert kinds.stacked(parts) is parts

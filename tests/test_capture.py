@@ -166,7 +166,7 @@ def test_no_file_of_its_own_for_what_needs_the_program(train):
     train.refused(
         "JP050",
         *("gen", "train.py::Trainer.largest", "--run", "python train.py others"),
-        says=("needs the object it is called on, `cls`", "--in-place"),
+        says=("a class method: it needs its class, `cls`", "--in-place"),
         exit_code=1,
     )
 
@@ -176,6 +176,21 @@ def test_a_method_compiled_where_it_is_bound(train):
     roles = {argument["name"]: argument["role"] for argument in plan["arguments"]}
     assert roles == {"self": "static", "w": "replicated", "x": "batch", "power": "static"}
     assert [op for op, _ in syncs(plan)] == ["pmean"]
+
+
+def test_inputs_of_a_method_begin_with_its_object(train):
+    train.write("given.py", "from train import X, Trainer\ndef whole(): return (X,)\n")
+    words = ("plan", "train.py::Trainer.largest", "--inputs", "given.py::whole", "--output-format", "json")
+    plan = json.loads(train.run(*words).stdout)["plan"]
+    assert [op for op, _ in syncs(plan)] == ["pmax"]
+    assert plan["notes"][0].startswith(
+        "the arguments are those of the first call in `--inputs given.py::whole`"
+    )
+    says = (
+        "`given.py::whole`: what it returns does not fit: missing a required argument: 'w'",
+        "(self, w, x,",
+    )
+    train.refused("JP013", "plan", "train.py::Trainer.step", "--inputs", "given.py::whole", says=says)
 
 
 @pytest.mark.parametrize(

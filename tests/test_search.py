@@ -62,8 +62,15 @@ def test_states_are_known_by_their_parts(path: str, state: bool) -> None:
     assert holds_state({"leaves": [{"path": "a"}, {"path": path}]}) is state
 
 
+def test_what_is_read_of_a_configuration_is_compared(project: Project) -> None:
+    write(project, "def f(x, cfg):\n    return getattr(jnp, cfg.reduction.lower())(x)\n")
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::with_config")
+    assert 'if cfg.reduction != "sum":' in made.stdout, made.stderr
+    assert "`cfg` is static and was tried with cfg.reduction = 'sum'" in made.words
+
+
 def test_object_that_is_no_default_is_refused_unless_accepted(project: Project) -> None:
-    write(project, "def f(x, cfg):\n    return getattr(jnp, cfg.reduction)(x)\n")
+    write(project, "def f(x, cfg):\n    return getattr(jnp, vars(cfg)['reduction'])(x)\n")
     words = ("gen", "f.py::f", "--inputs", "f.py::with_config")
     project.refused("JP053", *words, says=("`cfg` is a Config", "--static cfg"), exit_code=1)
     assert "the proof holds for the value it had" in project.run(*words, "--static", "cfg").words
@@ -331,3 +338,46 @@ def test_many_parameters_of_one_size_are_no_batch(shared: Project) -> None:
         if leaf["axis"] is not None
     ]
     assert split == [("x", 0)]
+
+
+def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_axis(shared: Project) -> None:
+    shared.write(
+        "trajectories.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def value_and_aux(w, steps):
+            returns = jnp.cumsum(steps["reward"][::-1], axis=0)[::-1]
+            error = jnp.median(steps["x"] @ w, axis=0) - returns
+            return jnp.mean(error**2), jnp.mean(returns)
+
+
+        def step(w, steps):
+            (_, mean), grad = jax.value_and_grad(value_and_aux, has_aux=True)(w, steps)
+            return w - 0.1 * grad, mean
+
+
+        def inputs():
+            rng = np.random.default_rng(0)
+            x, reward = rng.normal(size=(16, 24, 3)), rng.normal(size=(16, 24))
+            return rng.normal(size=3), {"x": x, "reward": reward}
+
+
+        def scale(rate, x):
+            return rate * x
+
+
+        def scalars():
+            return 0.1, np.float32(2)
+        """,
+    )
+    done = shared.run("plan", "trajectories.py::step", "--inputs", "trajectories.py::inputs")
+    assert "axis 1 is the batch of 24" in done.words, done.stderr
+    assert "pmean grad" in done.words and "pmean _" not in done.words
+    says = "are scalars (rate (), x ()): there is no axis to split"
+    shared.refused(
+        "JP040", "plan", "trajectories.py::scale", "--inputs", "trajectories.py::scalars", says=says
+    )

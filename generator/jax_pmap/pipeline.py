@@ -170,6 +170,7 @@ def _graph(problem: WorkerProblem) -> Refusal:
 def _make_plan(request: Request, say: Say) -> Plan:
     if not request.proof:
         return _static_plan(_read(request), request)
+    request = _called(request)
     with _session(request) as session:
         # The stages import what they need only now, while the worker imports jax.
         from jax_pmap.inputs.load import load
@@ -193,6 +194,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
             edition = emit_in_place(target, plan, request, None)
             return Generated(edition.text, plan, request.backend, None, target.source)
         return Generated(emit(target, plan, request, None), plan, request.backend, None)
+    request = _called(request)
     # A program starts in a process that has run nothing else.
     fresh = given is None or request.run is not None
     with _session(request) if fresh or given is None else contextlib.nullcontext(given) as session:
@@ -211,6 +213,15 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         made = _proved(session, target, loaded, observed, request, say)
         files = session.ask("loaded_files", "listing what was imported")["files"]
         return dataclasses.replace(made, files=tuple(files))
+
+
+def _called(request: Request) -> Request:
+    """`request`, with the program that calls a method with its `--inputs`."""
+    if request.inputs is None:
+        return request
+    from jax_pmap.inputs.called import with_call
+
+    return with_call(request)
 
 
 def _read(request: Request) -> Target:

@@ -14,7 +14,8 @@ DIAGNOSTIC = Diagnostic(
     why=(
         "`jnp.mean` needs `pmean`, `jnp.sum` needs `psum`, `jnp.median` has none. Code proved "
         "with one would be silently wrong with another. Numbers, strings and a parameter's own "
-        "default are compared in the emitted file, which takes no other value. A callable that is only "
+        "default are compared in the emitted file, which takes no other value, and so is what the body reads "
+        "of a configuration (`config.rate`), where it does nothing else with it. A callable that is only "
         "called with what is the same on every device, such as an optimiser, is taken as it is."
     ),
     cure=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jax_pmap.emit.axes import (
@@ -89,15 +89,7 @@ class Context:
             "definitions": [d.strip("\n") for d in unit.definitions],
             "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
             "user_docstring": unit.docstring,
-            "guards": [
-                guard
-                for argument in self.arguments
-                for name, values in (
-                    (argument.name, argument.proved_values),
-                    *((leaf.path, (leaf.value,)) for leaf in argument.leaves if leaf.value),
-                )
-                if (guard := self._guard(name, values)) is not None
-            ],
+            "guards": [guard for argument in self.arguments for guard in self._guards(argument)],
             "mapped_signature": f"def {n.mapped}({', '.join(mapped_parameters)}){arrow}:",
             "mapped_docstring": self._mapped_docstring(),
             "body": body,
@@ -446,6 +438,27 @@ class Context:
             "cut_axes": None if isinstance(output, int) else tree_source(output),
             "kept": f"leaf[{':, ' * output}:rows]" if isinstance(output, int) else "",
         }
+
+    def _guards(self, argument: Argument) -> Iterator[dict[str, str]]:
+        """What holds an argument to the values that the plan was observed with."""
+        rows = [(leaf.path, leaf.value) for leaf in argument.leaves if leaf.value]
+        if argument.static and len(rows) > 1:
+            # Settings of one object are compared in one go.
+            paths, values = zip(*rows, strict=True)
+            wanted = ", ".join(f"{path} = {value}" for path, value in rows)
+            message = f"{self.unit.name}: expected {wanted}, as in the run this file was made from, not "
+            yield {
+                "condition": f"{tuple_source(list(paths))} != {tuple_source(list(values))}",
+                "message": wrapped_f_string(
+                    f"{escaped(message)}{{{argument.name}!r}}; to allow it, generate again with inputs "
+                    "that use it"
+                ),
+            }
+            return
+        for name, values in ((argument.name, argument.proved_values), *((p, (v,)) for p, v in rows)):
+            guard = self._guard(name, values)
+            if guard is not None:
+                yield guard
 
     def _guard(self, name: str, values: tuple[str, ...]) -> dict[str, str] | None:
         if not values:

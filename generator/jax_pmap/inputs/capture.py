@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.drift import outdated
+from jax_pmap.inputs.called import MISFIT, said
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import Request, Say, refused
 from jax_pmap.planning.roles import Described
@@ -63,11 +64,11 @@ def capture(
     if source.written is not None:
         sources = {source.path: source.text, **(sources or {})}
     for eager in (False, True):
-        say(f"running {request.run}" + (" without jit" if eager else ""))
+        say(f"running {said(request)}" + (" without jit" if eager else ""))
         try:
             answer = session.ask(
                 "capture",
-                f"running `{request.run}`",
+                f"running `{said(request)}`",
                 program=program.request(),
                 place={
                     "path": str(target.source.path),
@@ -103,7 +104,7 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
         )
         return refused(
             "JP020",
-            f"`{request.run}` calls {name} only inside {under}, so its arguments have no values",
+            f"`{said(request)}` calls {name} only inside {under}, so its arguments have no values",
             "Name the function that the transformation is called in, or give the arguments yourself: "
             "--inputs FILE::callable",
             target.facts.span,
@@ -111,6 +112,15 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
     if problem.kind not in ("program", "inputs", "count"):
         return problem
     state = problem.data.get("state")
+    if request.inputs is not None and MISFIT in problem.message:
+        takes = ", ".join(parameter.name for parameter in target.facts.parameters)
+        return refused(
+            "JP013",
+            f"`{request.inputs}`: {problem.message.partition(': ')[2]}",
+            f"Return the arguments of {name} as a tuple, ({takes}), of a class method without the class; or "
+            "as (args, kwargs)",
+            target.facts.span,
+        )
     if problem.error:
         hint = "Mend the program, or give it the options under which it runs; it starts in this folder"
         if problem.error["type"] == "EOFError":
@@ -120,7 +130,7 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
         hint = outdated(problem.error, session.directory) or hint
         return refused(
             "JP019",
-            f"`{request.run}` fails before it calls {name}: {problem.message}",
+            f"`{said(request)}` fails before it calls {name}: {problem.message}",
             hint,
             error_span(problem.error, session.directory),
             error_details(problem.error) + session.printed(),
@@ -136,15 +146,15 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
     shown = target.source.shown_path
     reason, hint = {
         "never called": (
-            f"`{request.run}` {how} without calling {name}",
+            f"`{said(request)}` {how} without calling {name}",
             "Give it options under which it gets there, or name a function it calls",
         ),
         "never defined": (
-            f"`{request.run}` {how} before the definition of {name} in `{shown}` is reached",
+            f"`{said(request)}` {how} before the definition of {name} in `{shown}` is reached",
             "Give it options under which it gets there",
         ),
         "never loaded": (
-            f"`{request.run}` {how} and never loads `{shown}`, where {name} is defined",
+            f"`{said(request)}` {how} and never loads `{shown}`, where {name} is defined",
             "Name a program that imports that file, or the file that the program imports",
         ),
     }[str(state)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.drift import outdated
+from jax_pmap.inputs.called import said
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.module import import_target, needed_names
@@ -46,7 +47,7 @@ def load(
         captured = capture(session, target, request, say, sources=sources)
         at = f" ({captured.called_at})" if captured.called_at else ""
         notes = stands_for(target)
-        note = f"the arguments are those of the first call in `{request.run}`{at}"
+        note = f"the arguments are those of the first call in `{said(request)}`{at}"
         # The emitted file is another one: what it takes from this file has to be there for it.
         module, needed = Module(target.parsed), needed_names(target)
         carried = None

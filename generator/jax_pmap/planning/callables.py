@@ -14,6 +14,7 @@ from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.plan import is_literal, plain_constants
 from jax_pmap.planning.roles import Roles
 from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.session import Session
 
 if TYPE_CHECKING:
     from jax_pmap.planning.observe import Observation
@@ -42,6 +43,49 @@ def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | 
         return None
     named = isinstance(tree, ast.Name | ast.Attribute)
     return parameter.default if named or argument["default"] == "==" else None
+
+
+def told_apart(session: Session, name: str, definition: ast.AST) -> tuple[tuple[str, str], ...] | None:
+    """What is read of object `name`, as ``("config.rate", "0.1")``, where that alone decides what it does.
+
+    None where the object itself is used (given to a function, compared, iterated over), or where something
+    that is read of it has no literal value. The emitted file can then not tell another object from it.
+    """
+    parents = {child: node for node in ast.walk(definition) for child in ast.iter_child_nodes(node)}
+    reads: dict[str, list[str]] = {}
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and node.id == name:
+            expression, chain = parents[node], list[str]()
+            read: ast.AST = node
+            while (
+                isinstance(expression, ast.Attribute) and isinstance(expression.ctx, ast.Load)
+            ) or _is_entry(expression, read):
+                chain.append(ast.unparse(expression))
+                read, expression = expression, parents[expression]
+            if not isinstance(node.ctx, ast.Load) or not chain:
+                return None
+            reads[chain[-1]] = chain
+    answer = session.ask(
+        "constants", "reading settings", name=name, expressions=sorted({e for c in reads.values() for e in c})
+    )["constants"]
+    found = {}
+    for chain in reads.values():
+        # What a literal is asked for, `config.mode.upper()`, follows from it.
+        literal = next((e for e in reversed(chain) if answer[e] is not None and is_literal(answer[e])), None)
+        if literal is None:
+            return None
+        found[literal] = answer[literal]
+    return tuple(found.items())
+
+
+def _is_entry(expression: ast.AST, read: ast.AST) -> bool:
+    """Whether an expression is ``read["name"]``."""
+    return (
+        isinstance(expression, ast.Subscript)
+        and isinstance(expression.ctx, ast.Load)
+        and expression.value is read
+        and isinstance(expression.slice, ast.Constant)
+    )
 
 
 def unknown(restricted: Mapping[str, str | None], facts: FunctionFacts, given: Sequence[str]) -> list[str]:

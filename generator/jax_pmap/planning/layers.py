@@ -84,9 +84,10 @@ def reducing(session: Session, target: Target, refusal: Refusal, span: Span, rol
             refusal,
             reason=f"{refusal.reason}; `{shortened(line)}` ({place}) is taken over the examples, and on a "
             "device over its share",
-            hint=f'Average there over the devices, `jax.lax.pmean(…, "{target.axis_name}")`: of a batch norm '
-            "the mean and the mean of the squares. The function then runs inside a map over that axis. Or "
-            "--backend jit, where it is that of the whole batch as it is",
+            hint=f'Make it whole there, over the axis "{target.axis_name}": of a ratio of sums both sums by '
+            "`jax.lax.psum`, of a mean by `jax.lax.pmean`, of a batch norm the mean and the mean of the "
+            "squares. The function then runs inside a map over that axis. Or --backend jit, where it is that "
+            "of the whole batch as it is",
         )
     return refusal
 

@@ -87,6 +87,8 @@ class Mending:
         added = False
         for name, point in statement.names:
             event_ = first.get(point)
+            if name not in self.observer.read_names:
+                continue  # `(_, aux), grads = …`: what nothing reads needs no collective.
             if event_ is None or event_.unaligned or not event_.partial() or name in self.observer.mutated:
                 continue
             for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):

@@ -16,8 +16,8 @@ from jax_pmap.session import Answer, Session, error_span, first_line
 
 #: Rows from which on an array may be a batch.
 ROWS = 8
-#: Arrays that a message names.
-SHOWN = 4
+#: Arrays around the target, and leaves of each of its arguments, that a message names.
+SHOWN, LEAVES = 4, 6
 
 
 def no_batch(
@@ -29,11 +29,14 @@ def no_batch(
     and the like by their names and uses, and why those cannot be cut says nothing.
     """
     error = {} if only_state else error
-    shapes = ", ".join(
-        f"{leaf['path']} {tuple(leaf['shape'])}"
-        for argument in loaded.described
-        for leaf in argument["leaves"]
-    )
+    leaves = [leaf for argument in loaded.described for leaf in argument["leaves"]]
+    scalars = bool(leaves) and not any(leaf["shape"] for leaf in leaves)
+    listed = []
+    for argument in loaded.described:
+        listed += [f"{leaf['path']} {tuple(leaf['shape'])}" for leaf in argument["leaves"][:LEAVES]]
+        if more := argument["leaves"][LEAVES:]:
+            listed.append(f"{len(more)} more of `{argument['name']}`")
+    shapes = ", ".join(listed)
     where = error_span(error, session.directory, target.source) if error else None
     why = ""
     if error:
@@ -48,6 +51,10 @@ def no_batch(
         reason += "; by their names and uses, they are parameters and state"
     hint = f"{'Take sizes from shapes, or name the batch' if error else 'Name it'}: --shard NAME or "
     hint += "--shard NAME:AXIS"
+    if scalars:
+        reason = f"all arrays among the arguments of `{target.facts.name}` are scalars ({shapes}): there is "
+        reason += "no axis to split"
+        hint = "Pass the examples as an array with an axis for them, and loop or vmap over it inside"
     if enclosed := enclosed_arrays(session, target):
         reason += f". It also reads {_listed(target, enclosed)}, no arguments of it"
         hint = f"If that is the batch: {_pass_it(target, enclosed)}. If not: {hint[0].lower()}{hint[1:]}"

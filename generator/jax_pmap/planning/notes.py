@@ -66,6 +66,13 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
                 f"`{argument.name}` is static, and given nothing but what is the same on every device: "
                 "another one needs no other collectives"
             )
+        elif argument.static and any(leaf.value for leaf in argument.leaves):
+            read = ", ".join(f"{leaf.path} = {leaf.value}" for leaf in argument.leaves)
+            yield (
+                f"`{argument.name}` is static and was tried with {read}; the emitted function takes no other "
+                f"values of {'this' if len(argument.leaves) == 1 else 'these'}, and with --static "
+                f"{argument.name} any"
+            )
         elif argument.static:
             yield (
                 f"`{argument.name}` is static: the proof holds for the value it had; one that reduces "

@@ -116,6 +116,8 @@ class Observation:
     arrays: frozenset[int] = frozenset()
     #: Static arguments of which any other would do: see `callables.only_given_whole`.
     free: frozenset[str] = frozenset()
+    #: What is read of static objects, by argument, as (source, value): see `callables.told_apart`.
+    told: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.field(default_factory=dict)
     #: Branches of functions beside the target that no input took.
     guards: tuple[Guard, ...] = ()
     #: What is called and was not found when it was to be looked into.

@@ -92,9 +92,10 @@ def plan_arguments(
     described: Sequence[Described],
     roles: Roles,
     proved_values: Mapping[str, tuple[str, ...]],
+    told: Mapping[str, tuple[tuple[str, str], ...]],
     donated: Sequence[str],
 ) -> tuple[Argument, ...]:
-    """The plan's arguments, one for each parameter in order."""
+    """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them."""
     out = []
     for parameter, argument in zip(facts.parameters, described, strict=True):
         name = parameter.name
@@ -111,6 +112,12 @@ def plan_arguments(
                 role = Role.KEY
             value = leaf["repr"] if index in compared and is_literal(leaf["repr"]) else ""
             leaves.append(Leaf(leaf["path"], role, axis, tuple(leaf["shape"]), leaf["dtype"], value))
+        if name in told:
+            kinds = [type(ast.literal_eval(value)).__name__ for _, value in told[name]]
+            leaves = [
+                Leaf(path, Role.STATIC, None, (), kind, value)
+                for (path, value), kind in zip(told[name], kinds, strict=True)
+            ]
         out.append(
             Argument(
                 name=name,

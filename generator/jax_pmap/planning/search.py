@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +24,13 @@ from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, refe
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
 from jax_pmap.planning.worth import (
+    HALF,
     MOST_IN_SHARES,
     depends_on_batch,
-    fewer_split,
     gathered_in_vain,
     gathers_argument,
     in_vain,
+    may_gather_less,
 )
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
@@ -88,7 +90,7 @@ def find_plan(
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:
             break
-        if tried.gathered is not None and not fewer_split(roles, tried.gathered):
+        if tried.better is not None and not tried.better(roles):
             continue
         too_small = _batch_refusal(target, loaded, roles, request)
         if too_small is not None:
@@ -120,9 +122,8 @@ class _Tried:
     blamed: Roles | None = None
     #: What is too small to be split.
     small: Refusal | None = None
-    #: The last for which an argument was split only to be put together again: those that split less are
-    #: better, and `fallback` is what is taken where there is none.
-    gathered: Roles | None = None
+    #: Once much had to be gathered: which others may do with less. `fallback` is taken where none does.
+    better: Callable[[Roles], bool] | None = None
     fallback: tuple[Roles, Confirmed] | None = None
 
     def refuse(self, refusal: Refusal, roles: Roles | None = None) -> None:
@@ -156,15 +157,18 @@ def _try(case: Case, roles: Roles, whole: Mapping[str, Any], tried: _Tried) -> C
         return None
     if compiled:
         return outcome
-    if in_vain(observation, facts):
-        tried.gathered = roles
+    vain, share = in_vain(observation, facts), observation.share or 0.0
+    argument = gathers_argument(observation, facts)
+    if not vain and not argument and share <= HALF:
+        return outcome
+    tried.better = tried.better or functools.partial(
+        may_gather_less, other=roles, fewer=vain or argument, elsewhere=vain or share > HALF
+    )
+    if vain:
         tried.refuse(gathered_in_vain(case.body, observation), roles)
-        return None
-    if gathers_argument(observation, facts):
-        # A table that happens to have as many rows as the batch is better left whole.
-        tried.gathered, tried.fallback = roles, (roles, outcome)
-        return None
-    return outcome
+    elif tried.fallback is None or share < (tried.fallback[1].observation.share or 0.0):
+        tried.fallback = roles, outcome
+    return None
 
 
 def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:
@@ -226,7 +230,7 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
     for name in request.donate:
         if name not in (known := [p.name for p in facts.parameters]):
             raise no_argument("donate", name, known, f"`{facts.name}`", facts.span)
-    arguments = plan_arguments(facts, loaded.described, roles, found.values, donated)
+    arguments = plan_arguments(facts, loaded.described, roles, found.values, observation.told, donated)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
     unreached = [
         branch
@@ -234,7 +238,10 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         if branch.index not in found.reached
         and not branch.harmless
         # Values that decide it are held to those that were tried.
-        and (branch.tested is None or not branch.tested & case.body.local_names <= set(found.values))
+        and (
+            branch.tested is None
+            or not branch.tested & case.body.local_names <= {*found.values, *observation.told}
+        )
     ]
     guards = (*outermost_guards(unreached), *observation.guards)
     return Observed(

@@ -17,6 +17,7 @@ from jax_pmap.planning.callables import (
     constant_source,
     decides,
     only_given_whole,
+    told_apart,
     undecided_constants,
     unknown,
 )
@@ -72,6 +73,12 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         for name, argument in by_name.items()
         if argument["none"] or name in roles.statics
     }
+    told = {
+        name: rows
+        for name in unknown(restricted, target.facts, request.static)
+        if not by_name[name]["callable"]
+        and (rows := told_apart(case.session, name, target.parsed.definition)) is not None
+    }
     undecided = undecided_constants(loaded.described, roles, target.facts)
     if undecided is not None:
         return undecided
@@ -85,7 +92,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         Neighbourhood(target),
         case.mutated,
         own_shares,
-        [name for name, given in restricted.items() if given is not None],
+        [*told, *(name for name, given in restricted.items() if given is not None)],
     )
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
@@ -102,7 +109,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     if request.backend is not Backend.JIT:
         check_structure(target, roles)
     found = _with_other_values(observer, roles, base, count, restricted, by_name)
-    unseen = unseen_side(case.body, found.seen, found.reached, found.values) or observer.watch.unseen(
+    unseen = unseen_side(case.body, found.seen, found.reached, found.values | told) or observer.watch.unseen(
         found.reached
     )
     if unseen is not None:
@@ -119,7 +126,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         for name, source in restricted.items()
         if source is None and only_given_whole(name, case.body, roles, base, folds)
     )
-    asked = [n for n in unknown(restricted, target.facts, request.static) if n not in free]
+    asked = [n for n in unknown(restricted, target.facts, request.static) if n not in free and n not in told]
     if asked:
         return decides(asked, by_name, target.facts)
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
@@ -130,6 +137,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         # The compiler keeps the meaning of what was not seen, too.
         guards=() if request.backend is Backend.JIT else outermost_guards(beside),
         free=free,
+        told={name: rows for name, rows in told.items() if name not in free},
     )
     return Confirmed(final, found.variants, found.values, found.reached)
 

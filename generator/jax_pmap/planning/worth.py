@@ -73,7 +73,27 @@ def is_argument(value: str, facts: FunctionFacts) -> bool:
     return re.split(r"\W", value)[0] in names and not re.search(r"[(@*/+-]", value)
 
 
+def may_gather_less(roles: Roles, other: Roles, *, fewer: bool, elsewhere: bool) -> bool:
+    """Whether `roles` are worth a look where with `other` much is gathered.
+
+    A table that happens to have as many rows as the batch is better left whole (`fewer`), and what depends
+    on each other along one axis need not along another (`elsewhere`).
+    """
+    return (fewer and fewer_split(roles, other)) or (elsewhere and other_axis(roles, other))
+
+
 def fewer_split(roles: Roles, other: Roles) -> bool:
     """Whether `roles` split what `other` splits, along the same axes, but for some that stay whole."""
     mine = {(name, *leaf) for name, leaves in roles.axes.items() for leaf in leaves.items()}
     return mine < {(name, *leaf) for name, leaves in other.axes.items() for leaf in leaves.items()}
+
+
+def other_axis(roles: Roles, other: Roles) -> bool:
+    """Whether `roles` split the very leaves that `other` splits, each along another axis.
+
+    Of trajectories, (time, batch, …), the steps depend on each other and the batch does not.
+    """
+    leaves = {name: rows.keys() for name, rows in roles.axes.items()}
+    return leaves == {name: rows.keys() for name, rows in other.axes.items()} and all(
+        axis != other.axes[name][index] for name, rows in roles.axes.items() for index, axis in rows.items()
+    )

@@ -141,3 +141,8 @@ class FunctionFacts:
     star_imports: tuple[str, ...] = ()
     #: Whether the file has ``from __future__ import annotations``: its annotations are never evaluated.
     future_annotations: bool = False
+
+    @property
+    def is_class_method(self) -> bool:
+        """Whether it is called on its class, which importing the file makes."""
+        return any(decorator.name == "classmethod" for decorator in self.decorators)

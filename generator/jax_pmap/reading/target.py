@@ -40,11 +40,17 @@ def read_target(source: Source, request: Request) -> Target:
         )
     facts = as_called(facts, source.binding, request)
     if (facts.receiver or facts.closure_names) and request.run is None and not made_by_import(source):
+        first = "its arguments" if facts.is_class_method else "the object and the arguments"
+        with_inputs = (
+            f"; or a function that returns {first}: --inputs FILE::callable" if facts.receiver else ""
+        )
         raise refused(
             "JP050",
-            f"`{source.qualname}` {running_values(facts)}, and only the running program has it",
-            'Name a program that calls it: --run "python train.py". Or move it to module level and pass what '
-            "it needs as arguments",
+            f"`{source.qualname}` {running_values(facts)}, and only the running program has it"
+            if not facts.is_class_method
+            else f"`{source.qualname}` {running_values(facts)}, and is looked at where it is called",
+            f'Name a program that calls it: --run "python train.py"{with_inputs}. Or move it to module level '
+            "and pass what it needs as arguments",
             where,
         )
     if facts.global_names:
@@ -90,6 +96,8 @@ def as_called(facts: FunctionFacts, binding: Binding | None, request: Request) -
 
 def running_values(facts: FunctionFacts) -> str:
     """What a method or a nested function takes from the running program."""
+    if facts.is_class_method:
+        return f"is a class method: it needs its class, `{facts.receiver}`"
     if facts.receiver:
         return f"is a method: it needs the object it is called on, `{facts.receiver}`"
     names = ", ".join(f"`{name}`" for name in facts.closure_names)

@@ -160,6 +160,34 @@ def hashable(value: Any) -> bool:
     return True
 
 
+def constants(request: Answer) -> Answer:
+    """``repr`` of what ``"expressions"`` read of argument ``"name"``, by expression.
+
+    None where there is no such thing, where it is not made of Python's own numbers, strings and containers,
+    or is not the same for all inputs.
+    """
+    found: dict[str, str | None] = {}
+    for expression in request["expressions"]:
+        given = set()
+        for values in TARGET.data:
+            try:
+                value = eval(expression, {request["name"]: values[request["name"]]})
+            except Exception:
+                value = ...
+            given.add(repr(value) if plain(value) else None)
+        found[expression] = given.pop() if len(given) == 1 else None
+    return {"constants": found}
+
+
+def plain(value: Any) -> bool:
+    """Whether a value is a Python number, string, bool or None, or a container of such."""
+    if isinstance(value, (tuple, list)):
+        return type(value) in (tuple, list) and all(plain(each) for each in value)
+    if isinstance(value, dict):
+        return type(value) is dict and all(plain(each) for pair in value.items() for each in pair)
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)
+
+
 def enclosed_arrays(request: Answer) -> Answer:
     """The arrays that the target reads besides its arguments: ``{"expressions": source of each, dotted}``.
 

@@ -9,6 +9,8 @@ import numpy as np
 REPLICATED = "replicated"
 PARTIAL = ("pmean", "psum", "pmax", "pmin")
 VARYING = "varying"
+#: Bytes from which on it pays to see whether all shards have the same.
+LARGE = 1 << 16
 
 
 def tolerance(dtype: Any, coarsest: float) -> float:
@@ -39,6 +41,17 @@ def close(left: np.ndarray, right: np.ndarray, rtol: float, noise: float = 0.0) 
     return bool(np.max(np.abs(left[finite] - right[finite])) <= max(rtol * scale, noise))
 
 
+def stacked(array: Any) -> np.ndarray:
+    """One value a shard, stacked on axis 0; where all have the same bits, one of them seen many times."""
+    parts = np.asarray(array)
+    if parts.nbytes < LARGE or parts.shape[0] < 2:
+        return parts
+    raw = parts.reshape(parts.shape[0], -1).view(np.uint8)
+    if all(np.array_equal(part, raw[0]) for part in raw[1:]):
+        return np.broadcast_to(parts[0].copy(), parts.shape)
+    return parts
+
+
 def candidates(whole: np.ndarray, parts: np.ndarray, coarsest: float, noise: float = 0.0) -> set[str]:
     """Every kind this data allows; `parts` stacks one value a shard on axis 0.
 
@@ -50,7 +63,14 @@ def candidates(whole: np.ndarray, parts: np.ndarray, coarsest: float, noise: flo
         whole, parts = whole.astype(np.float64), parts.astype(np.float64)
     rtol = tolerance(whole.dtype, coarsest)
     found: set[str] = set()
-    if parts.shape[1:] == whole.shape:
+    if parts.shape[1:] == whole.shape and parts.size and not parts.strides[0]:
+        # The same on every shard (see `stacked`): any of these gives back what each has.
+        if close(parts[0], whole, rtol, noise):
+            found |= {REPLICATED, "pmax", "pmin"} if whole.dtype.kind != "c" else {REPLICATED}
+            found |= {"pmean"} if whole.dtype.kind in "fc" else set()
+        if whole.dtype.kind != "b" and close(parts[0] * count, whole, rtol, noise):
+            found.add("psum")
+    elif parts.shape[1:] == whole.shape:
         one = not noise or all(part.tobytes() == parts[0].tobytes() for part in parts)
         if one and all(close(part, whole, rtol, noise) for part in parts):
             found.add(REPLICATED)

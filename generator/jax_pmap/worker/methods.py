@@ -24,7 +24,7 @@ from . import (
 from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
 from .call import Call, unbound
-from .examples import describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
+from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
 from .leaves import to_float64
 from .one_device import OneDevice
@@ -480,6 +480,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "inputs_from_specs": inputs_from_specs,
     "search_inputs": search_inputs,
     "enclosed_arrays": enclosed_arrays,
+    "constants": constants,
     "trace": trace,
     "layers": find_layers,
     "reductions": find_reductions,

@@ -46,6 +46,8 @@ class Recorder:
         self.axis_name: str | None = None
         self.events: list[dict[str, Any]] = []
         self.arrays: list[Any] = []
+        #: Where a value is in `arrays`: parameters pass many points, and are many.
+        self.places: dict[int, int] = {}
         self.reached: set[int] = set()
 
     def tap(self, point: int, value: Any) -> Any:
@@ -59,7 +61,6 @@ class Recorder:
             kind = category(leaf)
             entry: dict[str, Any] = {"path": jax.tree_util.keystr(path), "category": kind}
             if kind in ("array", "key"):
-                entry["index"] = len(self.arrays)
                 entry["shape"], entry["dtype"] = list(leaf.shape), str(leaf.dtype)
                 if leaf.size > self.most:
                     raise OverflowError(f"a value grows to shape {tuple(leaf.shape)}")
@@ -69,7 +70,9 @@ class Recorder:
                 if self.blocks and looks_raw(array):
                     # A folded key differs between devices, and is still the key it is on the whole batch.
                     entry["key"], array = True, without_block(array)
-                self.arrays.append(array)
+                entry["index"] = self.places.setdefault(id(array), len(self.arrays))
+                if entry["index"] == len(self.arrays):
+                    self.arrays.append(array)
             elif kind != "opaque":
                 entry["value"] = leaf
             leaves.append(entry)
@@ -146,7 +149,7 @@ def run_shards(
         return list(recorder.arrays)
 
     mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=jax.devices()[:count])
-    return lambda leaves: [np.asarray(array) for array in mapped(*leaves)]
+    return lambda leaves: [kinds.stacked(array) for array in mapped(*leaves)]
 
 
 Recorded = tuple[list[dict[str, Any]], list[list[np.ndarray]], list[int]]
@@ -207,6 +210,7 @@ def compare(
         for event in events:
             table.setdefault(event["point"], []).append(event)
     seen: dict[int, int] = {}
+    known: dict[tuple[int, int], list[set[str] | None]] = {}
     out = []
     for event in parts[0]:
         point = event["point"]
@@ -219,7 +223,7 @@ def compare(
             answer["leaves"] = []
         else:
             answer["leaves"] = [
-                leaf_kind(left, right, whole[1], parts[1], count, coarsest, noise)
+                leaf_kind(left, right, whole[1], parts[1], count, coarsest, noise, known)
                 for left, right in zip(others[occurrence]["leaves"], event["leaves"], strict=False)
             ]
             settle(answer["leaves"])
@@ -254,7 +258,7 @@ def compare_forms(whole: Recorded, events: list[dict[str, Any]], count: int) -> 
         leaves = []
         for left, right in zip(seen[0]["leaves"], event["leaves"], strict=True):
             if "value" in left and "value" in right:
-                leaves.append(leaf_kind(left, right, [], [], count, 0.0, list))
+                leaves.append(leaf_kind(left, right, [], [], count, 0.0, list, {}))
             elif "index" in left and "index" in right:
                 split = split_axis(left["shape"], right["shape"], count)
                 form = {key: left[key] for key in ("shape", "dtype")}
@@ -285,6 +289,7 @@ def leaf_kind(
     count: int,
     coarsest: float,
     noise: Noise,
+    known: dict[tuple[int, int], list[set[str] | None]],
 ) -> dict[str, Any]:
     """Kind of one leaf: `left` from the whole batch, `right` from the shards."""
     answer = {
@@ -306,7 +311,10 @@ def leaf_kind(
                     found.append(kinds.candidates(value, many[right["index"]], coarsest, off))
             return found
 
-        found = judged(())
+        pair = left["index"], right["index"]
+        if pair not in known:
+            known[pair] = judged(())
+        found = known[pair]
         answer["kind"] = kinds.agree(found)
         if answer["kind"] == kinds.VARYING and whole[0][left["index"]].dtype.kind in "fc":
             found = judged(noise())
