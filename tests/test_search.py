@@ -377,7 +377,6 @@ def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_a
     done = shared.run("plan", "trajectories.py::step", "--inputs", "trajectories.py::inputs")
     assert "axis 1 is the batch of 24" in done.words, done.stderr
     assert "pmean grad" in done.words and "pmean _" not in done.words
-    says = "are scalars (rate (), x ()): there is no axis to split"
-    shared.refused(
-        "JP040", "plan", "trajectories.py::scale", "--inputs", "trajectories.py::scalars", says=says
-    )
+    says = ("are scalars (rate (), x ()): there is no axis to split",)
+    words = ("plan", "trajectories.py::scale", "--inputs", "trajectories.py::scalars")
+    shared.refused("JP040", *words, says=says, exit_code=1)
