@@ -302,3 +302,42 @@ def test_inputs_of_ours_that_the_function_refuses_when_it_runs_are_left_out(proj
     project.write("score.py", textwrap.dedent(REFUSES))
     made = project.run("gen", "score.py::score", "--inputs", "score.py::inputs")
     assert "# Proved: 2, 3, 4, 8 devices" in made.stdout, made.stderr
+
+
+SELDOM = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    MEAN = np.array([0.4, 0.1, 0.2])  # float64, in a function of float32
+
+
+    def step(state, x, labels):
+        one_hot = jax.nn.one_hot(labels, 3)
+        x = x - MEAN
+        loss = -jnp.sum(one_hot * jax.nn.log_softmax(x)) / jnp.maximum(jnp.sum(one_hot), 1.0)
+        rows = jnp.sum(x) / jnp.sum(jnp.any(x + MEAN != 0, axis=1))
+        seen = state["seen"] + x.shape[0]
+        mean = (state["mean"] * state["seen"] + jnp.mean(x) * x.shape[0]) / seen
+        return {"seen": seen, "mean": mean}, loss, rows
+
+
+    def inputs(seed=0):
+        random = np.random.default_rng(seed)
+        x = random.normal(size=(24, 3)).astype(np.float32)
+        return {"seen": 0, "mean": 0.0}, x, random.integers(0, 3, 24)
+"""
+
+
+def test_labels_of_no_class_rows_of_padding_and_counters_that_have_run_on(shared: Project) -> None:
+    shared.write("seldom.py", SELDOM)
+    words = ("--inputs", "seldom.py::inputs", "--output-format", "json")
+    result = shared.run("gen", "seldom.py::step", *words)
+    assert result.exit_code == 0, result.stderr
+    syncs = json.loads(result.stdout)["plan"]["syncs"]
+    # What is divided by is summed, and no mean, as labels of a class and the first call's zeros make it look.
+    assert {sync["value"] for sync in syncs if sync["op"] == "psum"} >= {
+        "jnp.sum(one_hot)",
+        "jnp.sum(jnp.any(x + MEAN != 0, axis=1))",
+        "x.shape[0]",
+    }

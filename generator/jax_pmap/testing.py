@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jax_pmap.proof.causes import likeliest_cause
+from jax_pmap.worker import host_arrays
 from jax_pmap.worker.leaves import is_key, to_float64
 from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.prove import (
@@ -60,6 +61,7 @@ def assert_parallel_equal(
             every share, which would hide a missing `pmean`.
     """
     __tracebackhide__ = True  # pytest then points at the line of the test
+    host_arrays.tell_modes_apart()
     available = jax.local_device_count()
     if available < 2:
         raise ValueError(

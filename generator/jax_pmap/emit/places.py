@@ -16,6 +16,7 @@ from jax_pmap.emit.syntax import (
     is_check,
     is_constant,
     is_linear,
+    is_product,
     leaves,
     lines_of,
     local_names,
@@ -74,8 +75,10 @@ class Expression:
     is_call: bool
     #: True for a tuple, list or dict display.
     is_display: bool
-    #: True where a mean or sum of its parts is the mean or sum of it: + - * / and displays.
+    #: True where a mean or sum of its parts is the mean or sum of it: + - and displays.
     is_linear: bool
+    #: True for * and /, where that holds for one of the two while the other is whole.
+    is_product: bool
     #: Source of the test that decides whether this is evaluated: a side of a conditional
     #: expression, the right of an ``and`` or ``or``, the element of a comprehension with an ``if``.
     side_of: str | None
@@ -395,6 +398,7 @@ class Body:
             is_call=isinstance(node, cst.Call),
             is_display=isinstance(node, cst.Tuple | cst.List | cst.Dict),
             is_linear=is_linear(node),
+            is_product=is_product(node),
             side_of=side_of,
             in_test=test,
         )

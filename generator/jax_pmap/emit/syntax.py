@@ -10,10 +10,15 @@ import libcst as cst
 def is_linear(node: cst.CSTNode) -> bool:
     """Whether partial values in a node make it partial in the same way, whatever their numbers are."""
     if isinstance(node, cst.BinaryOperation):
-        return isinstance(node.operator, cst.Add | cst.Subtract | cst.Multiply | cst.Divide)
+        return isinstance(node.operator, cst.Add | cst.Subtract)
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Minus | cst.Plus)
     return isinstance(node, cst.Tuple | cst.List | cst.Dict | cst.Subscript)
+
+
+def is_product(node: cst.CSTNode) -> bool:
+    """Whether a node is partial as its one partial factor is, whatever the numbers are."""
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply | cst.Divide)
 
 
 def accumulated(node: cst.BaseSmallStatement) -> str | None:

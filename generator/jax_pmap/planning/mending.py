@@ -209,7 +209,8 @@ class Mending:
             for child in self.observer.children.get(expression.point, [])
             if child.point in events and events[child.point].partial() and not events[child.point].unaligned
         ]
-        if not partial or expression.is_linear:
+        # A ratio of two sums is the mean of the shares' ratios only while every share divides by the same.
+        if not partial or expression.is_linear or (expression.is_product and len(partial) == 1):
             return [expression]
         return [origin for child in partial for origin in self.origins(child, events)]
 

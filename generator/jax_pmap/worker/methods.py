@@ -13,6 +13,7 @@ from . import (
     capture,
     donation,
     draws,
+    host_arrays,
     load,
     neighbours,
     observe,
@@ -28,7 +29,7 @@ from .examples import constants, describe, enclosed_arrays, inputs_from_callable
 from .generator import Shares, rekeyed, repeat_draws
 from .leaves import to_float64
 from .one_device import OneDevice
-from .perturb import jitter, perturb, shrink
+from .perturb import ahead, jitter, perturb, shrink, vary_numbers
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
@@ -52,6 +53,7 @@ def loaded_files(request: Answer) -> Answer:
 def load_target(request: Answer) -> Answer:
     """Import the user's module and define the undecorated function in it."""
     load.keep_devices()
+    host_arrays.tell_modes_apart()
     before = jax.config.jax_enable_x64
     # `parser.parse_args()` at the top of a script must see a command line of its own, without options.
     sys.argv[:] = [request["path"]]
@@ -140,13 +142,19 @@ def observing_data(request: Answer, axes: LeafAxes) -> list[Values]:
     data.append(perturb(data[0], axes, statics, SEED))
     data.append(perturb(data[0], axes, statics, SEED + 1, wild=True))
     data.append(shrink(data[len(TARGET.data)], axes))
+    later = ahead(data[len(TARGET.data)], axes, statics)
+    data.append(vary_numbers(later, statics, SEED))
     for values in found_inputs(request).inputs:
         data.append(prove.cut_to(values, axes, request["count"])[0])
     # Inputs made with another seed may differ in shape; they are left to the proof.
-    form = str(describe(data[0]))
-    data = [values for values in data if str(describe(values)) == form]
+    data = [values for values in data if form_of(values) == form_of(data[0])]
     shares = shares_of(data[0], axes, request["count"])
     return [rekeyed(to_float64(values) if wide else values, shares) for values in data]
+
+
+def form_of(values: Values) -> str:
+    """Structure, shapes and dtypes of values, whatever numbers they hold."""
+    return str([(each["name"], each["tree"], each["leaves"]) for each in describe(values)])
 
 
 def reference_of(request: Answer) -> Callable[[Values], Any]:

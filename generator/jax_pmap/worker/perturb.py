@@ -121,7 +121,13 @@ def exaggerate(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values
             return leaf
         return (leaf * factors.reshape([-1] + [1] * (leaf.ndim - 1 - axis))).astype(leaf.dtype)
 
-    def ahead(name: str, leaf: Any, index: int) -> Any:
+    return ahead(map_batch(values, axes, row), axes, statics)
+
+
+def ahead(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values:
+    """The same values with counters far ahead: the sum of shares of one at zero is as good as a whole one."""
+
+    def one(name: str, leaf: Any, index: int) -> Any:
         number = category(leaf) == "int" or (
             category(leaf) == "array" and leaf.dtype.kind in "iu" and leaf.ndim == 0
         )
@@ -129,11 +135,11 @@ def exaggerate(values: Values, axes: LeafAxes, statics: Sequence[str]) -> Values
             return leaf
         return type(leaf)(leaf + AHEAD) if category(leaf) == "int" else far(leaf)
 
-    out = map_batch(values, axes, row)
-    for name, value in out.items():
+    out = dict(values)
+    for name, value in values.items():
         if name not in statics:
             leaves, tree = jax.tree.flatten(value)
-            out[name] = jax.tree.unflatten(tree, [ahead(name, leaf, i) for i, leaf in enumerate(leaves)])
+            out[name] = jax.tree.unflatten(tree, [one(name, leaf, i) for i, leaf in enumerate(leaves)])
     return out
 
 

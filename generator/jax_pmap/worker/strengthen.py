@@ -20,6 +20,8 @@ PERTURBED = ("generic", "wild", "back", "far", "near", "alike")
 TRIED, KEPT = 64, 12
 #: The same for inputs of more than `LARGE` bytes.
 TRIED_LARGE, LARGE = 16, 1 << 22
+#: Integer leaves that are given numbers outside their range, each in a set of its own.
+STRAYS = 4
 #: Sets that are kept for each way a decision takes on none of the others: one may show it by accident right.
 EACH = 2
 #: What one kind of leaf is changed to: the leaf and its batch axis (None where it has none) to another.
@@ -105,8 +107,6 @@ def find(
         except BaseException:
             continue
     sites = [site for each in traced for site in each.sites]
-    if not sites:
-        return Found()
     was_finite: list[bool] = []
 
     def reached(values: Values) -> np.ndarray:
@@ -131,11 +131,49 @@ def find(
             was_finite.append(finite(data[0]))
         return not was_finite[0] or finite(values)
 
+    outside = strays(data[0], axes, settled, seed, sound)
+    if not sites:
+        return Found(tuple(outside))
     numbers = list(dict.fromkeys(number for each in traced for number in each.numbers))
     tame = any(site.name == "while" for site in sites)
     first = known[len(data)]
-    kept, taken = search(first, axes, settled, numbers, reached, sound, known, seed, tame=tame)
-    return Found(tuple(kept), stuck(sites, taken))
+    kept, taken = search(first, axes, settled, numbers, reached, sound, [*known, *outside], seed, tame=tame)
+    return Found((*kept, *outside), stuck(sites, taken))
+
+
+def strays(
+    values: Values, axes: LeafAxes, settled: Sequence[str], seed: int, sound: Callable[[Values], bool]
+) -> list[Values]:
+    """Inputs in which some integers of one leaf lie outside the range of those given.
+
+    A label that is none (-1, -100, one class too many) makes a row of zeros in `jax.nn.one_hot`, and falls out
+    of a `segment_sum`: what counts rows by their labels gives the number of rows on all others. No comparison
+    need stand in the function for that. One leaf at a time, as one may index what has no such row.
+    """
+    found: list[Values] = []
+    random = np.random.default_rng(seed)
+    for name, by_leaf in axes.items():
+        leaves = jax.tree.leaves(values[name])
+        for index, axis in by_leaf.items():
+            leaf = leaves[index]
+            if len(found) >= STRAYS or name in settled or kind_of(leaf, axis) != "labels" or not leaf.size:
+                continue
+            share = along(np.linspace(-0.3, 0.9, leaf.shape[axis]), leaf, axis)
+            away = random.random(leaf.shape) < share
+            for number in (min(int(np.min(leaf)), 0) - 1, int(np.max(leaf)) + 1):
+                changed = like(np.where(away, number, np.asarray(leaf, object)), leaf)
+                candidate = with_leaf(values, name, index, changed)
+                if changed is not leaf and sound(candidate):
+                    found.append(candidate)
+                    break
+    return found
+
+
+def with_leaf(values: Values, name: str, index: int, leaf: Any) -> Values:
+    """`values` with one leaf of an argument in the place of another."""
+    leaves, tree = jax.tree.flatten(values[name])
+    leaves[index] = leaf
+    return {**values, name: jax.tree.unflatten(tree, leaves)}
 
 
 def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
@@ -229,6 +267,15 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
 
         return change
 
+    def blank(number: float) -> Change:
+        # Rows of padding: the same number throughout.
+        def change(leaf: Any, axis: int | None) -> Any:
+            assert axis is not None
+            share = np.linspace(-0.3, 0.9, leaf.shape[axis])
+            return np.where(along(random.random(leaf.shape[axis]) < share, leaf, axis), number, leaf)
+
+        return change
+
     def around(number: float) -> Change:
         return lambda leaf, axis: number * (1.0 + 0.3 * random.uniform(-1.0, 1.0, np.shape(leaf)))
 
@@ -268,6 +315,7 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
             holes(np.nan, 0.7, -0.5),
             holes(np.nan, -0.5, 0.7),
             *infinite,
+            *map(blank, (0.0, *written)),
             rounded,
             *map(around, written),
         ],
