@@ -50,7 +50,7 @@ EQUINOX = """
     def inputs(seed=0):
         keys = jax.random.split(jax.random.key(seed))
         layers = [eqx.nn.Linear(4, 8, key=keys[0]), eqx.nn.Lambda(jnp.tanh), eqx.nn.Linear(8, 2, key=keys[1])]
-        model = eqx.nn.Sequential(layers)
+        model = eqx.nn.Sequential([*layers, eqx.nn.Dropout(0.5, inference=True)])
         rng = np.random.default_rng(seed)
         batch = rng.normal(size=(24, 4)).astype("f"), rng.normal(size=(24, 2)).astype("f")
         optim = optax.adam(1e-2)
@@ -67,6 +67,8 @@ def test_equinox_module_is_partitioned_as_equinox_does(project):
     # Inside, the constants come from the function around: shard_map takes arrays alone.
     assert "def per_device(batch, state):" in code
     assert "def partition" not in code
+    # In training the dropout would be the same on all devices.
+    assert """        if flags(state) != {"inference=True"}:\n            raise ValueError(""" in code
 
 
 SETTINGS = """
@@ -258,6 +260,13 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
         assert np.allclose(np.nanmax(kept[0], (0, 1)), np.nanmax(kept[2], (0, 1)))
         assert model.dropout.rngs.count == 2
         assert model.dropout.rngs.key[...] == other.dropout.rngs.key[...]
+        model.eval()
+        try:
+            noisy_pmap.noisy(model, ones)
+        except ValueError as error:
+            assert "`model` must have deterministic=False, as in the proof, not" in str(error)
+        else:
+            raise AssertionError("a mode that was not proved")
         """,
     )
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}

@@ -13,7 +13,7 @@ MARK = """\
 # Source: train.py::step sha256:0123456789abcdef
 # Proved: 2, 3, 4, 8 devices
 # Instead of: @jax.jit
-# With: `AXIS`, `shard`, `own_share`, `p_loss`
+# With: `AXIS`, `shard`, `own_share`, `modes`, `p_loss`
 """
 FILE = """\
 import jax
@@ -26,6 +26,10 @@ def shard(x):
 
 
 def own_share(x):
+    return x
+
+
+def modes(x):
     return x
 
 
@@ -105,6 +109,8 @@ def indented(body):
             "return draw(k)",
         ),
         ("g = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True).T\nreturn g", "g = x.T\nreturn g"),
+        ("# Once.\nif modes(w) != {'a=True'}:\n    raise ValueError('no')\nreturn w", "return w"),
+        ("if flags(w) != {'a=True'}:\n    return x\nreturn w",) * 2,
         # Those of the user's own stay, and so does what only looks alike.
         (
             "y = jax.lax.psum(y, axis_name='batch')\nreturn y",
@@ -117,7 +123,7 @@ def indented(body):
 def test_what_was_woven_goes_and_the_rest_stays(woven, plain):
     text = FILE.format(mark=MARK, body=indented(woven))
     (mark,) = marks(text)
-    assert (mark.line, mark.command) == (23, "jax-pmap gen train.py::step --in-place")
+    assert (mark.line, mark.command) == (27, "jax-pmap gen train.py::step --in-place")
     assert taken_back(text, mark) == BACK.format(body=indented(plain))
 
 
@@ -131,7 +137,7 @@ def test_a_mark_whose_definitions_are_gone():
         )
     # Comments of other tools, and of versions that say less, are left alone.
     assert list(marks("# Parallel by jax-pmap, as somebody wrote\n")) == []
-    (old,) = marks(text.replace("# With: `AXIS`, `shard`, `own_share`, `p_loss`\n", ""))
+    (old,) = marks(text.replace("# With: `AXIS`, `shard`, `own_share`, `modes`, `p_loss`\n", ""))
     assert old.added is None
 
 

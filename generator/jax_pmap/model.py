@@ -219,6 +219,8 @@ class Argument:
     #: For a static argument, and for one that was None: the values (Python source) the plan
     #: was observed with. The emitted code rejects any other. Empty: not restricted.
     proved_values: tuple[str, ...] = ()
+    #: In which mode the modules in it were, as ``"deterministic=True"``. The emitted code rejects any other.
+    modes: tuple[str, ...] = ()
     #: Why the roles are what they are, in a few words.
     why: str = ""
 

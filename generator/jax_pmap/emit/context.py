@@ -76,7 +76,8 @@ class Context:
         mapped_parameters = [self._mapped_parameter(p) for p in unit.parameters]
         arrow = f" -> {unit.returns}" if unit.returns else ""
         mapped_parameters += self.partition.statics
-        body = indented(self.partition.body(unit.body), 8 if self.backend is Backend.SHARD_MAP else 4)
+        body = self.partition.body(unit.body, self.mode_guards())
+        body = indented(body, 8 if self.backend is Backend.SHARD_MAP else 4)
         context: dict[str, Any] = {
             "n": n,
             "at": self.at,
@@ -101,6 +102,8 @@ class Context:
             "bound": self._bound(),
             "own_share": self.backend is not Backend.JIT and any(sync.op == OWN_SHARE for sync in plan.syncs),
             "own_draws": self._own_draws(),
+            "modes": any(self._moded(graph=True)),
+            "flags": any(self._moded(graph=False)),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
@@ -129,13 +132,36 @@ class Context:
             unused.add("contextlib")
         if not any(part.equinox for part in self.partition.parts):
             unused.add("eqx")
-        if not self.plan.mutated and not self._own_draws():
+        if not self.plan.mutated and not self._own_draws() and not self._moded(graph=True):
             unused.add("nnx")
         return ALIASES.keys() - unused
 
     def _own_draws(self) -> bool:
         """Whether the keys inside an object are folded."""
         return self.backend is not Backend.JIT and any(sync.where == AROUND for sync in self.plan.syncs)
+
+    def _moded(self, *, graph: bool) -> list[Argument]:
+        """Arguments in which modules have a mode: as the attributes of a graph, or among the leaves."""
+        if self.backend is Backend.JIT:  # The compiler keeps the meaning of either mode.
+            return []
+        return [a for a in self.arguments if a.modes and bool(a.partition) is not graph]
+
+    def mode_guards(self) -> list[str]:
+        """Lines of the mapped function that refuse a mode that was not proved, once, while it is traced."""
+        out = []
+        for graph, helper in ((True, self.n.modes), (False, self.n.flags)):
+            for argument in self._moded(graph=graph):
+                name, modes = argument.name, ", ".join(argument.modes)
+                proved = "{" + ", ".join(string(mode) for mode in argument.modes) + "}"
+                expected = f"{self.unit.name}: `{name}` must have {modes}, as in the proof, not "
+                found = "{sorted(" + f"{helper}({name})" + ")}"
+                message = f"{escaped(expected)}{found}; for another mode, generate again with inputs in it"
+                out += [
+                    "# Asked once for each mode, while it is traced.",
+                    f"if {helper}({name}) != {proved}:",
+                    f"    raise ValueError({wrapped_f_string(message)})",
+                ]
+        return out
 
     # --- the mapped function --------------------------------------------------------------
 

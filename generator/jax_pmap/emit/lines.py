@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
+import io
+import tokenize
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -41,11 +42,13 @@ def prefixed(lines: Iterable[str], base: str) -> list[str]:
 def shifted(text: str, base: str) -> list[str]:
     """Lines moved to the right, but not those inside strings."""
     inside: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.JoinedStr) or (
-            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-        ):
-            inside.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
+    opened: list[int] = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        kind = tokenize.tok_name[token.type]
+        if kind == "STRING" or kind.endswith("STRING_START"):
+            opened.append(token.start[0])
+        if kind == "STRING" or kind.endswith("STRING_END"):
+            inside.update(range(opened.pop() + 1, token.end[0] + 1))
     return [
         line if number in inside or not line.strip() else base + line
         for number, line in enumerate(text.rstrip("\n").split("\n"), start=1)

@@ -60,6 +60,9 @@ class Names:
     own_share: str
     #: Helper that folds the keys inside objects while the body runs.
     own_draws: str
+    #: Helpers that say in which mode Flax NNX objects are, and modules whose flags are leaves.
+    modes: str
+    flags: str
 
 
 #: Those of our own things whose name is always the same, where it is free.

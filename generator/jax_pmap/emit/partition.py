@@ -78,17 +78,17 @@ class Partition:
         n = self.n
         return f"{n.eqx}.filter({value}, {n.eqx}.is_array)" if part.equinox else f"{n.partition}({value})[0]"
 
-    def body(self, body: str) -> str:
-        """The body with the arguments put together and only arrays returned."""
+    def body(self, body: str, guards: Sequence[str] = ()) -> str:
+        """The body with the arguments put together and only arrays returned; `guards` are its first lines."""
         if not self.parts and not self.mutated:
-            return body
+            return "\n".join([*guards, body])
         module = cst.parse_module(body)
         if self.kept:
             module = module.visit(_Returns(self))
         if self.mutated:
             module = module.visit(_Changes(self.objects))
         last = [] if not self.mutated or returns_value(body) else [f"return {self.objects.strip('()')}"]
-        return "\n".join([*self.inside(), module.code.rstrip(), *last])
+        return "\n".join([*self.inside(), *guards, module.code.rstrip(), *last])
 
     @property
     def objects(self) -> str:

@@ -55,7 +55,8 @@ def taken_back(text: str, mark: Mark) -> str | None:
     }
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
     shares = {name for name, node in added if name.startswith("own_share")}
-    undo = _Unweaving(constants, shares, copies)
+    guards = {name for name, node in added if name.startswith(("modes", "flags"))}
+    undo = _Unweaving(constants, shares, copies, guards)
     definition = _restored(tree, lines, drop_in, holder, undo)
     base = indent_of(lines[drop_in.lineno - 1])
     restored = shifted(definition, base)
@@ -208,9 +209,9 @@ def _parsed(tree: ast.Module, lines: tuple[str, ...], node: Function) -> cst.Mod
 class _Unweaving(cst.CSTTransformer):
     """Takes out what `weave` put in."""
 
-    def __init__(self, axes: set[str], shares: set[str], copies: Mapping[str, str]) -> None:
+    def __init__(self, axes: set[str], shares: set[str], copies: Mapping[str, str], guards: set[str]) -> None:
         super().__init__()
-        self.axes, self.shares, self.copies = axes, shares, copies
+        self.axes, self.shares, self.copies, self.guards = axes, shares, copies, guards
         #: Parentheses put around a value that stood in a call.
         self.enclosed: list[cst.BaseExpression] = []
         #: Statements in which something was taken out.
@@ -258,6 +259,12 @@ class _Unweaving(cst.CSTTransformer):
             and bool(given)
             and _dotted(given[0]) in self.axes
         )
+
+    def _is_guard(self, line: cst.CSTNode) -> bool:
+        """Whether a statement does nothing but refuse a mode that was not proved."""
+        test = line.test if isinstance(line, cst.If) else None
+        asked = test.left if isinstance(test, cst.Comparison) else None
+        return isinstance(asked, cst.Call) and _dotted(asked.func) in self.guards
 
     def _bare(self, value: cst.BaseExpression | None) -> cst.BaseExpression | None:
         """A value without the parentheses that it needs inside another only."""
@@ -308,7 +315,8 @@ class _Unweaving(cst.CSTTransformer):
                     kept.append(returned)
                     continue
             gone.clear()
-            kept.append(line)
+            if not self._is_guard(line):
+                kept.append(line)
         return updated.with_changes(body=kept)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Request, Role
@@ -25,7 +24,7 @@ def plan_notes(
     facts = target.facts
     yield from loaded.notes
     yield from _static_notes(arguments, observation)
-    yield from _mode_notes(loaded.described)
+    yield from _mode_notes(arguments, request.backend)
     if observation.share is not None and request.backend is not Backend.JIT:
         yield (
             f"what is gathered is worked on by every device: each of {LARGEST_COUNT} does "
@@ -84,11 +83,11 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
         yield f"{ops} may drop a NaN that jnp.max and jnp.min would return; the proof has none in it"
 
 
-def _mode_notes(described: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _mode_notes(arguments: Sequence[Argument], backend: Backend) -> Iterator[str]:
     """What the plan does not hold for: a model in training has random numbers and statistics of its own."""
-    for argument in described:
-        if argument["modes"]:
+    for argument in arguments:
+        if argument.modes and backend is not Backend.JIT:
             yield (
-                f"`{argument['name']}` had {', '.join(argument['modes'])}: the proof holds for this mode; in "
-                "another, draws and statistics may need other collectives"
+                f"`{argument.name}` had {', '.join(argument.modes)}; in another mode, where draws and "
+                "statistics may need other collectives, the emitted function raises"
             )

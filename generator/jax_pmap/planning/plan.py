@@ -130,6 +130,7 @@ def plan_arguments(
                 partition="" if static else argument["partition"],
                 donated=name in donated,
                 proved_values=proved_values.get(name, ()),
+                modes=() if static else tuple(argument["modes"]),
                 why=roles.why.get(name, ""),
             )
         )

@@ -30,9 +30,7 @@ def passed_over(
     if not lost:
         return None
     names = ", ".join(f"`{path}`" for path in lost if path) or "the output"
-    return (
-        f"a NaN among the rows shows in {names} on one device and not on several: pmax and pmin pass over it"
-    )
+    return f"a NaN among the rows shows in {names} on one device and not on several, as behind a pmax or pmin"
 
 
 def spoil(leaf: Any, axis: int) -> Any:

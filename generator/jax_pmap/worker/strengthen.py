@@ -146,9 +146,9 @@ def strays(
 ) -> list[Values]:
     """Inputs in which some integers of one leaf lie outside the range of those given.
 
-    A label that is none (-1, -100, one class too many) makes a row of zeros in `jax.nn.one_hot`, and falls out
-    of a `segment_sum`: what counts rows by their labels gives the number of rows on all others. No comparison
-    need stand in the function for that. One leaf at a time, as one may index what has no such row.
+    A label that is none (-1, -100, one class too many) makes a row of zeros in `jax.nn.one_hot`, and falls
+    out of a `segment_sum`: what counts rows by their labels gives the number of rows on all others. No
+    comparison need stand in the function for that. One leaf at a time, as one may index what has no such row.
     """
     found: list[Values] = []
     random = np.random.default_rng(seed)
