@@ -380,3 +380,34 @@ def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_a
     says = ("are scalars (rate (), x ()): there is no axis to split",)
     words = ("plan", "trajectories.py::scale", "--inputs", "trajectories.py::scalars")
     shared.refused("JP040", *words, says=says, exit_code=1)
+
+
+def test_prints_on_every_device_are_said_and_callbacks_for_their_effect_refused(shared: Project) -> None:
+    shared.write(
+        "effects.py",
+        """
+        import jax
+        import numpy as np
+        from jax.experimental import io_callback
+
+
+        def told(x):
+            total = x.sum()
+            jax.debug.print("total {t}", t=total)
+            return total
+
+
+        def stored(x):
+            total = x.sum()
+            io_callback(print, None, total)
+            return total
+
+
+        def inputs():
+            return (np.linspace(0, 1, 24, dtype="float32"),)
+        """,
+    )
+    words = ("plan", "effects.py::told", "--inputs", "effects.py::inputs")
+    assert "(effects.py:8) runs on every device" in shared.run(*words).words
+    words = ("plan", "effects.py::stored", "--inputs", "effects.py::inputs")
+    shared.refused("JP049", *words, says=("by `io_callback`", "effects.py:14:"), exit_code=1)

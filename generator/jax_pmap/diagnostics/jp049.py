@@ -8,11 +8,12 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "The function changes something outside itself: a `global` or `nonlocal` name, an "
-        "attribute, a list or dict it was given."
+        "attribute, a list or dict it was given, or what an `io_callback` changes."
     ),
     why=(
         "Under `jax.pmap` the body runs once, while tracing, and never again. The effect would "
-        "happen at compile time only, and what is stored would be a tracer instead of a number."
+        "happen at compile time only, and what is stored would be a tracer instead of a number. A callback "
+        "would happen once on each device."
     ),
     cure="Return the new value and let the caller store it.",
     example="""\

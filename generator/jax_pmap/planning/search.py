@@ -14,6 +14,7 @@ from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Backend, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import with_axis
+from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import named
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import no_batch, with_enclosed
@@ -82,6 +83,9 @@ def find_plan(
     loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *axis_notes))
     check_opaque(target, whole)
     check_mutation(target, loaded, whole["mutated"])
+    if request.backend is not Backend.JIT:
+        notes = callback_notes(target, session.directory, whole["callbacks"])
+        loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
     mutated = tuple(change["name"] for change in whole["mutated"])
     session.ask("precision", "tracing the function", statics=finder.statics)
     body = Body(function_text(target.parsed))

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, couplings, layers, prove
+from . import arguments, couplings, effects, layers, prove
 from .arguments import Packed
 from .fusing import better_unfused
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
@@ -66,6 +66,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
     ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
     module holds its activation function: path in the result, name of the argument. ``"opaque"``
     are the leaves that are no arrays and in no such part. ``"unfused"`` says how to compile; see `fusing`.
+    ``"callbacks"`` are the calls of Python for their effect; see `effects`.
     """
     extra: Answer = {}
     table: list[Answer] = []
@@ -106,6 +107,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
     jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(packed.leaves)
     shapes = iter(shapes_of)
     extra["unfused"] = better_unfused(jaxpr.jaxpr)
+    extra["callbacks"] = list(effects.callbacks(jaxpr.jaxpr))
     for row in table:
         shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
         row["shape"] = [] if shape is None else list(shape.shape)

@@ -1,0 +1,35 @@
+"""Calls of Python that a function makes while it runs: every device makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jax_pmap.model import Span, refused
+from jax_pmap.reading.target import Target
+from jax_pmap.session import Answer, shown_file
+
+
+def callback_notes(target: Target, directory: Path, callbacks: Sequence[Answer]) -> tuple[str, ...]:
+    """What is said of prints and the like, which come once from each device.
+
+    Raises:
+        RefusalError: JP049 for an `io_callback`, which is there to change something, and would N times.
+    """
+    notes = []
+    for row in callbacks:
+        where = Span(shown_file(row["file"], directory), row["line"]) if row["file"] else target.facts.span
+        if row["what"] == "io_callback":
+            raise refused(
+                "JP049",
+                f"`{target.facts.name}` calls Python by `io_callback`; every device would, with its share, "
+                "where the original does it once",
+                "Return what the callback is given and call it after the step, or try --backend jit, where "
+                "nothing is mapped",
+                where,
+            )
+        notes.append(
+            f"`{row['what']}` ({where.file}:{where.line}) runs on every device: what it shows comes once "
+            "from each, and of that one's share where no collective made it whole"
+        )
+    return tuple(notes)
