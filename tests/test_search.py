@@ -310,6 +310,35 @@ def test_callable_that_sees_only_what_is_whole_may_be_any_other(use: str, free: 
     assert only_given_whole("hook", body, roles, found, ()) is free
 
 
+def test_branches_on_the_size_that_only_a_cut_batch_takes(shared: Project) -> None:
+    shared.write(
+        "sizes.py",
+        """
+        def even(x):
+            y = x
+            if len(x) % 2 == 0:
+                y = y + 1
+            return y.sum() / len(x)
+
+        def fives(x):
+            y = x
+            if len(x) % 5 == 0:
+                y = y + 1
+            return y.sum() / len(x)
+        """,
+    )
+    # Three devices get 15 rows of 16: another branch, which the emitted code says.
+    made = shared.run("gen", "sizes.py::even", "--arg", "x=f32[16,2]")
+    assert made.exit_code == 0, made.stderr
+    said = " ".join(made.stderr.split())
+    assert "proved on 2, 4, 8 devices" in said
+    assert "not on 3 devices: with a batch of 15 the emitted code raises" in said
+    # What all 20 rows do is observed too, though 8 shards hold 16 of them.
+    made = shared.run("gen", "sizes.py::fives", "--arg", "x=f32[20,2]")
+    assert made.exit_code == 0, made.stderr
+    assert "proved on 2, 3, 4, 8 devices" in made.stderr
+
+
 def test_many_parameters_of_one_size_are_no_batch(shared: Project) -> None:
     shared.write(
         "wide.py",

@@ -108,7 +108,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         return base
     if request.backend is not Backend.JIT:
         check_structure(target, roles)
-    found = _with_other_values(observer, roles, base, count, restricted, by_name)
+    found = _observe_others(observer, roles, base, size, count, restricted, by_name)
     unseen = unseen_side(case.body, found.seen, found.reached, found.values | told) or observer.watch.unseen(
         found.reached
     )
@@ -153,19 +153,27 @@ class _Tried:
     values: dict[str, tuple[str, ...]]
 
 
-def _with_other_values(
+def _observe_others(
     observer: Observer,
     roles: Roles,
     base: Observation,
+    size: int,
     count: int,
     restricted: Mapping[str, str | None],
     by_name: Mapping[str, Described],
 ) -> _Tried:
     """Observe with every value that the body compares a static argument with, and both of a bool.
 
-    One with which the results are other kinds of values is left out: the emitted file does not take it.
+    And with the whole batch of `size`, where `count` shards leave some of it out. One with which the results
+    are other kinds of values is left out: the emitted file does not take it.
     """
     syncs, reached, seen = base.syncs, base.reached, base.seen
+    # The batch as it is may go another way than what is left of it when it is cut to fit the shards.
+    whole = next((fewer for fewer in range(count, 1, -1) if size % fewer == 0), count)
+    if whole != count:
+        outcome = observer.observe(roles, {}, whole, syncs)
+        if not isinstance(outcome, Refusal) and kinds(outcome) == kinds(base):
+            syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
     variants: list[dict[str, str]] = [{}]
     values: dict[str, tuple[str, ...]] = {}
     for name, given in restricted.items():

@@ -32,6 +32,8 @@ STEPS = 3
 SHOWN = 2
 #: Places that a note names.
 MOST_PLACES = 4
+#: The way out where a batch that is cut to fit the devices is another thing to the function.
+ROUND_BATCH = "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8"
 
 
 def prove(
@@ -169,8 +171,9 @@ def replicated_leaves(plan: Plan) -> list[int]:
 def not_tried(skipped: Answer) -> str:
     """Why there is no check for a device count."""
     error = skipped["error"]
+    who = "the emitted code raises" if skipped.get("emitted") else "the original itself fails"
     return (
-        f"not on {skipped['devices']} devices: with a batch of {skipped['batch']} the original itself fails "
+        f"not on {skipped['devices']} devices: with a batch of {skipped['batch']} {who} "
         f"({error['type']}: {first_line(error['message'])})"
     )
 
@@ -265,12 +268,13 @@ def too_few(skipped: list[Answer], batch: int, target: Target) -> Refusal:
     """What to say of a function that takes only some sizes of the batch, and too few to compare."""
     error = skipped[0]["error"]
     sizes = ", ".join(str(size) for size in sorted({each["batch"] for each in skipped}))
+    fails = "goes another way" if skipped[0].get("emitted") else "fails"
     return Refusal(
         "JP041",
-        f"`{target.facts.name}` takes a batch of {batch}, but fails on {sizes}, cut for "
+        f"`{target.facts.name}` takes a batch of {batch}, but {fails} on {sizes}, cut for "
         f"{' and '.join(str(each['devices']) for each in skipped)} devices: "
         f"{error['type']}: {first_line(error['message'])}",
-        "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8",
+        ROUND_BATCH,
         target.facts.span,
         error_details(error),
     )
@@ -312,6 +316,8 @@ def failure(check: Answer, span: Span) -> Refusal:
         text = (error["message"].strip() or "no message").splitlines()[0]
         reason = f"the emitted code fails {where}: {error['type']}: {text}"
         details = error_details(error)
+        if error["type"] == "NotImplementedError":
+            hint = ROUND_BATCH
     elif found["what"] == "replicas":
         reason = f"{output} is planned as replicated, but {where} {found['why']}"
     elif found["what"] == "deleted":
