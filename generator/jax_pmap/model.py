@@ -275,6 +275,18 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
+class Callee:
+    """A method that a call was seen to run, where no name in the source tells which."""
+
+    #: The function the call stands in: ``"critic.py::update_critic"``.
+    caller: str
+    #: Source of what is called there: ``"critic.apply_gradient"``.
+    called: str
+    #: The method, by the class that defines it: ``"common:Model.apply_gradient"``.
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
 class Devices:
     """Which devices the emitted code runs on: all local ones, the first N, or chosen ids."""
 
@@ -301,6 +313,8 @@ class Plan:
     outputs: tuple[Leaf, ...]
     devices: Devices = field(default_factory=Devices)
     guards: tuple[Guard, ...] = ()
+    #: Methods that were found by running the function. The emitted code rejects objects with another one.
+    callees: tuple[Callee, ...] = ()
     #: Assumptions and hints for the reader, one sentence each.
     notes: tuple[str, ...] = ()
     #: ``NAME=SPEC`` texts, as ``--arg`` takes them, of the inputs the tool made up.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.beside import Beside, Neighbourhood, decorated, names_called
+from jax_pmap.emit.beside import Beside, Neighbourhood, decorated
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body, inside, place
-from jax_pmap.emit.weave import inside_of, name_node, weave
-from jax_pmap.model import Guard, Plan, Source, Sync
+from jax_pmap.emit.source import wrapped_f_string
+from jax_pmap.emit.weave import inside_of, name_node, weave, with_first
+from jax_pmap.model import Callee, Guard, Plan, Source, Sync
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
@@ -59,9 +61,23 @@ class Adapted:
         """The file it stands in."""
         return self.beside.source
 
+    def woven(self, names: Names, renames: Mapping[str, Stand]) -> cst.FunctionDef:
+        """The copy, still under its own name, with `renames` for carried functions it calls."""
+        made = woven_with(names, self.body, self.syncs, renames, self.guards)
+        return with_first(made, self._check()) if self.beside.owner else made
+
+    def _check(self) -> str:
+        """The statement that rejects objects whose method is another one."""
+        name, receiver = f".{self.facts.name}", self.facts.receiver
+        method = f"{self.beside.owner}{name}"
+        said = f"`{{type({receiver}).__name__}}{name}` is not `{method}`, which this code was proved with; "
+        said += "to allow it, generate again with inputs that use it"
+        lines = re.sub(r'" (?=f?")', '"\n        ', wrapped_f_string(said))
+        return f"if type({receiver}){name} is not {method}:\n    raise TypeError(\n        {lines}\n    )"
+
     def definition(self, names: Names) -> str:
         """Source of the copy, in a file that has these names."""
-        woven = woven_with(names, self.body, self.syncs, self.renames, self.guards)
+        woven = self.woven(names, self.renames)
         made = self.body.definition(woven.with_changes(name=name_node(self.name)))
         return "\n".join([*decorated(self.facts), made])
 
@@ -105,14 +121,14 @@ def woven_target(
 
 
 def adapted_beside(
-    target: Target, syncs: Sequence[Sync], guards: Sequence[Guard] = ()
+    target: Target, syncs: Sequence[Sync], guards: Sequence[Guard] = (), callees: Sequence[Callee] = ()
 ) -> tuple[list[Adapted], Mapping[str, Stand]]:
     """The functions that syncs or guards outside the target stand in, and those that call them.
 
-    A function comes before its callers. Beside them, what stands for those that the target calls
-    as ``module.name``.
+    `callees` are methods that running the target has shown. A function comes before its callers. Beside them,
+    what stands for those that the target calls as ``module.name``.
     """
-    neighbourhood = Neighbourhood(target)
+    neighbourhood = Neighbourhood(target, callees)
     outermost = Body(function_text(target.parsed))
     here = place(outermost.scope.span)
     own = target.source.shown_path
@@ -137,7 +153,7 @@ def adapted_beside(
     def look(caller: Beside) -> tuple[dict[str, Stand], bool]:
         renames: dict[str, Stand] = {}
         calls = False
-        for called in names_called(caller.parsed.definition):
+        for called in neighbourhood.calls(caller):
             found = neighbourhood.find(called, caller)
             if found is not None and carried(found):
                 calls = True

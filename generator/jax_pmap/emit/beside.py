@@ -10,16 +10,17 @@ import ast
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jax_pmap import sources
-from jax_pmap.model import RefusalError, Source
+from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS
 from jax_pmap.reading.definition import find, statements
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import head_of
-from jax_pmap.reading.scopes import bound_names
+from jax_pmap.reading.resolve import head_of, import_rows
+from jax_pmap.reading.scopes import bound_names, parameters
 from jax_pmap.reading.target import Target
 
 #: Modules a name is followed through, from one that only passes it on to the next.
@@ -37,6 +38,8 @@ class Beside:
     name: str
     #: Whether it is a method that copies of are functions: it is found by its class or by an object.
     detached: bool = False
+    #: Source of the class of a method that was found by running the function: its objects must have it.
+    owner: str = ""
 
     @property
     def source(self) -> Source:
@@ -74,22 +77,83 @@ class Owner:
 class Neighbourhood:
     """Finds the user's functions by the names that other functions call them by."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, callees: Iterable[Callee] = ()) -> None:
+        """Look for them from `target` on; `callees` are methods that running it has shown."""
         self.target = target
         self.origin = Beside(target.parsed, target.facts, target.facts.name)
         self._found: dict[tuple[str, str, str], Beside | None] = {}
+        #: Why a method that running has shown cannot be carried, by the source of the call.
+        self.why: dict[str, str] = {}
         #: What names stand for that functions of other modules bring into the emitted file.
         self._brought: dict[str, str] = {}
+        self.callees: dict[tuple[str, str], Callee] = {}
+        for callee in callees:
+            self.learn(callee)
+
+    def learn(self, callee: Callee) -> None:
+        """Take what was seen to be called somewhere for what is called there."""
+        self.callees[callee.caller, callee.called] = callee
+        self._found = {key: found for key, found in self._found.items() if key[2] != callee.called}
+
+    def calls(self, caller: Beside) -> list[str]:
+        """Sources of all that a function calls, or may call, and that `find` may find."""
+        names = names_called(caller.parsed.definition)
+        return [
+            *names,
+            *(called for at, called in self.callees if at == spot(caller) and called not in names),
+        ]
 
     def find(self, called: str, caller: Beside) -> Beside | None:
         """The function that `caller` names ``called``, or ``module.called``; None if it cannot be carried."""
         key = str(caller.source.path), caller.source.qualname, called
         if key not in self._found:
-            self._found[key] = self._find(called, caller)
+            self._found[key] = self._find(called, caller) or self._seen(called, caller)
         return self._found[key]
+
+    def _seen(self, called: str, caller: Beside) -> Beside | None:
+        """The method that running the function has shown, unless it means another thing elsewhere."""
+        callee = self.callees.get((spot(caller), called))
+        if callee is None:
+            return None
+        from jax_pmap.reading.parse import parse
+        from jax_pmap.reading.read import read
+
+        source = self._source(callee.function)
+        if source is None:
+            return None
+        parsed = parse(source)
+        facts, owner = read(source, parsed), source.qualname.rpartition(".")[0]
+        if not facts.receiver or not movable(facts, parsed):
+            self.why[called] = (
+                f"`{source.qualname}` ({source.shown_path}:{facts.span.line}) would not do the same outside "
+                "its class: it uses `super()`, private names or names around the class, or has a decorator "
+                "that is not known"
+            )
+            return None
+        names = tuple(sorted({*facts.module_names, owner.partition(".")[0]}))
+        facts = dataclasses.replace(facts, module_names=names)
+        found = self._as_function(parsed, facts)
+        if found is None:
+            self.why[called] = (
+                f"names that `{source.qualname}` ({source.shown_path}:{facts.span.line}) uses mean something "
+                f"else in `{self.target.source.shown_path}`, or another function of that name is carried"
+            )
+            return None
+        return dataclasses.replace(found, owner=owner)
+
+    def _source(self, reference: str) -> Source | None:
+        """Where the method that ``module:Class.method`` names stands."""
+        module, _, qualname = reference.partition(":")
+        own = self.target.source
+        if module in (own.module, "__main__"):
+            return dataclasses.replace(own, qualname=qualname, binding=None)
+        found = self._located(reference, own)
+        return found if isinstance(found, Source) else None
 
     def _find(self, called: str, caller: Beside) -> Beside | None:
         if not all(part.isidentifier() for part in called.split(".")):
+            return None
+        if called.partition(".")[0] in own_names(caller):
             return None
         method = method_called(called, caller.parsed, caller.facts.receiver)
         if method:
@@ -123,6 +187,8 @@ class Neighbourhood:
         head = called.rpartition(".")[0]
         if found is None or not found.is_method or not found.facts.receiver:
             return ""
+        if found.owner:
+            return head
         owner = self._owner(called, caller) if found.detached else None
         if owner is None:
             return head
@@ -136,9 +202,9 @@ class Neighbourhood:
         if not name.isidentifier() or head not in {*caller.facts.module_names, *names_of(caller.facts)}:
             return None
         found = self._class(head, caller.source)
-        return None if found is None or self._assigned(name, found.source) else found
+        return None if found is None or self.assigned(name, found.source) else found
 
-    def _assigned(self, name: str, source: Source) -> bool:
+    def assigned(self, name: str, source: Source) -> bool:
         """Whether a file of the project may give an object, or a class, another method of this name."""
         assigned = re.compile(rb"\.\s*" + re.escape(name.encode()) + rb"\b[^=\n]*=(?!=)|\bsetattr\(")
         try:
@@ -229,7 +295,7 @@ class Neighbourhood:
         if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):
             return None
         if caller.detached:
-            return None if self._assigned(name, source) else self._as_function(parsed, facts)
+            return None if self.assigned(name, source) else self._as_function(parsed, facts)
         return Beside(parsed, facts, source.qualname) if source.path == self.target.source.path else None
 
     def _as_function(self, parsed: ParsedSource, facts: FunctionFacts) -> Beside | None:
@@ -324,12 +390,12 @@ class Neighbourhood:
             around = source.qualname != facts.name
             return around or not set(own.closure_names) & {*facts.module_names, *names_of(facts)}
         theirs = {(row.name, row.statement) for row in facts.imported}
+        # What the target's file imports from there is the same, too.
+        theirs |= {(name, f"from {source.module} import {name}") for name in facts.module_names}
         same = {(row.name, row.statement) for row in own.imported} | {
-            (name, statement) for name, statement in every_import(self.target.parsed.tree)
+            (name, statement) for name, statement in every_import(self.target.parsed.tree, self.target.source)
         }
-        clashing = {name for name, statement in theirs if (name, statement) not in same} | {
-            name for name in facts.module_names if name != facts.name
-        }
+        clashing = {name for name, statement in theirs if (name, statement) not in same} - {facts.name}
         return not clashing & own.taken_names
 
     def _name(self, source: Source, facts: FunctionFacts, called: str) -> str:
@@ -373,6 +439,18 @@ def movable(facts: FunctionFacts, parsed: ParsedSource) -> bool:
     return not (
         facts.closure_names or facts.unknown_names or facts.global_names or is_private(parsed.definition)
     )
+
+
+def own_names(caller: Beside) -> set[str]:
+    """Names that mean something of a function's own where it reads them, but for the object of a method."""
+    definition = caller.parsed.definition
+    own = {each.arg for each in parameters(definition.args)} | bound_names(definition.body)
+    return own - {caller.facts.receiver}
+
+
+def spot(caller: Beside) -> str:
+    """The function that calls stand in: ``"critic.py::update_critic"``."""
+    return f"{caller.source.shown_path}::{caller.source.qualname}"
 
 
 def snake(name: str) -> str:
@@ -474,18 +552,10 @@ def absolute(node: ast.ImportFrom, source: Source) -> str | None:
     return ".".join([*package, *([node.module] if node.module else [])]) or None
 
 
-def every_import(tree: ast.Module) -> list[tuple[str, str]]:
+def every_import(tree: ast.Module, source: Source) -> list[tuple[str, str]]:
     """(name, statement that binds just it) of the imports at the top of a file."""
-    out = []
-    for node in tree.body:
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        for alias in node.names:
-            one: ast.stmt = ast.Import([alias])
-            if isinstance(node, ast.ImportFrom):
-                one = ast.ImportFrom(node.module, [alias], node.level)
-            out.append(((alias.asname or alias.name).partition(".")[0], ast.unparse(one)))
-    return out
+    nodes = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [(row.name, row.statement) for node in nodes for row in import_rows(node, source)]
 
 
 def enclosed(target: Target, name: str) -> str:

@@ -42,6 +42,9 @@ def import_block(
             members.setdefault(module, set()).add(_as(attribute, name))
     for module, imported in user_imports:
         user.setdefault(module, set()).update(imported)
+    for module in members.keys() & user.keys():
+        # One function's import is another's own module.
+        user[module] |= members.pop(module)
     roots = {module.partition(".")[0] for module in user}
     for module, name in types:
         (user if module.partition(".")[0] in roots else members).setdefault(module, set()).add(name)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, woven_target, woven_with
+from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, woven_target
 from jax_pmap.emit.beside import decorated
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
@@ -79,7 +79,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     check_backend(target, backend)
     syncs = () if backend is Backend.JIT else plan.syncs
     guards = () if backend is Backend.JIT else plan.guards
-    adapted, renames = adapted_beside(target, syncs, guards)
+    adapted, renames = adapted_beside(target, syncs, guards, plan.callees)
     file = _File(target)
     names = file.names.ours()
     copies = {other.name: file.names.own(f"p_{other.facts.name}") for other in adapted}
@@ -126,8 +126,7 @@ def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
 def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.FunctionDef:
     """An adapted function under its new name, calling other adapted ones by theirs."""
     renames = _for_copies(other.renames, copies)
-    woven = woven_with(names, other.body, other.syncs, renames, other.guards)
-    return renamed(woven, copies).with_changes(name=name_node(copies[other.name]))
+    return renamed(other.woven(names, renames), copies).with_changes(name=name_node(copies[other.name]))
 
 
 def _for_copies(renames: Mapping[str, Stand], copies: Mapping[str, str]) -> dict[str, Stand]:

@@ -40,12 +40,12 @@ def emit(
     check_reachable(target)
     backend = request.backend
     check_backend(target, backend)
-    if carried:
-        _check_copies(target, plan, carried)
-    _check_script(target, plan)
     syncs = () if backend is Backend.JIT else plan.syncs
     guards = () if backend is Backend.JIT else plan.guards
-    adapted, renames = adapted_beside(target, syncs, guards)
+    adapted, renames = adapted_beside(target, syncs, guards, plan.callees)
+    _check_script(target, plan, adapted)
+    if carried:
+        _check_copies(target, plan, carried, adapted)
     own_names = {other.name for other in adapted}
     definitions = tuple(
         each for each in (carried.definitions if carried else ()) if defined_name(each) not in own_names
@@ -242,13 +242,22 @@ def _own_classes(plan: Plan, modules: Collection[str]) -> list[str]:
     return [name for tree in trees for module, name in type_imports(collapse(tree)) if module in modules]
 
 
-def _check_script(target: Target, plan: Plan) -> None:
+def _owners(target: Target, adapted: Iterable[Adapted]) -> list[str]:
+    """Classes of the target's file whose objects are told from others by it."""
+    return [
+        each.beside.owner for each in adapted if each.beside.owner and each.source.path == target.source.path
+    ]
+
+
+def _check_script(target: Target, plan: Plan, adapted: Iterable[Adapted]) -> None:
     """Refuse to name classes of a script: imported, it is a second module with classes of its own.
 
     Raises:
         RefusalError: JP008.
     """
     own = _own_classes(plan, {"__main__"})
+    if any(callee.function.startswith("__main__:") for callee in plan.callees):
+        own += _owners(target, adapted)
     if own:
         raise refused(
             "JP008",
@@ -259,14 +268,14 @@ def _check_script(target: Target, plan: Plan) -> None:
         )
 
 
-def _check_copies(target: Target, plan: Plan, carried: Slice) -> None:
+def _check_copies(target: Target, plan: Plan, carried: Slice, adapted: Iterable[Adapted]) -> None:
     """Refuse what a copy in the emitted file would not do as the original does.
 
     Raises:
         RefusalError: JP008, for classes of the caller's values and for what reads the command line.
     """
     source = target.source
-    own = _own_classes(plan, _module_names(source))
+    own = [*_own_classes(plan, _module_names(source)), *_owners(target, adapted)]
     if own:
         raise refused(
             "JP008",

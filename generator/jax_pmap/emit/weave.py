@@ -48,6 +48,8 @@ def weave(
     own_share: str = "own_share",
     tests: Mapping[int, int] = MappingProxyType({}),
     own_draws: str = "own_draws",
+    asked: Mapping[str, int] | None = None,
+    outermost: bool = True,
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
@@ -58,11 +60,14 @@ def weave(
     in place of functions that are called as ``module.name`` or ``self.name``; `own_share` is the name of
     the helper that takes a device's part of a whole value, `own_draws` that of the one that folds the keys
     inside objects while the body runs; `tests` are numbers under which what decides on the way through the
-    function is recorded, by point.
+    function is recorded, by point; `asked` are sources of what is called, with the number under which
+    is noted what that is: unless it is None, functions inside are noted too; without `outermost`, nothing is
+    tapped but inner functions where they are probed.
     """
-    editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, body.scope.index)
+    scope = body.scope.index if outermost else -1
+    editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, scope)
     editor.everywhere, editor.renames, editor.tests = everywhere, renames, tests
-    editor.own_share, editor.own_draws = own_share, own_draws
+    editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -90,6 +95,8 @@ class Probe:
     arguments: tuple[tuple[str, int | None], ...] | None = None
     #: Source of what is called, where that is the function with arguments bound to it.
     through: str = ""
+    #: Source of what is called, where that holds the function among others: it is run where it is held.
+    held: str = ""
 
 
 def method_name(scope: int) -> str:
@@ -127,6 +134,7 @@ class Editor(cst.CSTTransformer):
         self.renames: Mapping[str, str] = {}
         self.own_share, self.own_draws = "own_share", "own_draws"
         self.tests: Mapping[int, int] = {}
+        self.asked: Mapping[str, int] | None = None
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
         #: Folds of the keys inside objects.
@@ -169,6 +177,10 @@ class Editor(cst.CSTTransformer):
                 return cst.parse_expression(name)
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call) and self.renames:
             updated = self.bound_call(original, updated)
+        if isinstance(original, cst.Call) and isinstance(updated, cst.Call):
+            updated = updated.with_changes(func=self.asking(original.func, updated.func))
+        elif isinstance(original, cst.Arg) and isinstance(updated, cst.Arg):
+            updated = updated.with_changes(value=self.asking(original.value, updated.value))
         new: Replacement = updated
         if isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite):
             new = self.line(original, updated)
@@ -178,6 +190,8 @@ class Editor(cst.CSTTransformer):
             new = self.with_own_draws(updated)
         elif isinstance(original, cst.BaseExpression) and isinstance(updated, cst.BaseExpression):
             new = self.expression(original, updated)
+            if isinstance(original, cst.Lambda):
+                new = self.held(original, new)
         if original in self.body.branch_nodes:
             assert isinstance(new, cst.BaseSuite)
             new = self.branch(original, new)
@@ -218,6 +232,32 @@ class Editor(cst.CSTTransformer):
             if updated is not plain and self.body.is_tight(original):
                 updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return updated
+
+    def asking(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
+        """What is called, noted where that is asked: a method with the object that it is looked up on."""
+        number = self.asked.get(self.body.code(original)) if self.asked else None
+        if number is None:
+            return updated
+        if not isinstance(updated, cst.Attribute):
+            return self.tap(number, updated, "callee")
+        args = (cst.Integer(str(number)), updated.value, cst.SimpleString(repr(updated.attr.value)))
+        noted = cst.Attribute(cst.Name(RECORDER), cst.Name("method"))
+        return cst.Call(noted, [cst.Arg(each) for each in args])
+
+    def held(self, original: cst.Lambda, updated: cst.BaseExpression) -> cst.BaseExpression:
+        """A lambda that is noted where functions are, or that goes where its tapped copy is run."""
+        scope = self.body.scope_nodes[original].index
+        if self.asked is not None:
+            return self.tap(scope, updated, "known")
+        if not any(probe.scope == scope and probe.held for probe in self.probes):
+            return updated
+        body = original.body.visit(self.inner(scope))
+        copy = original.with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        made = cst.parse_expression(f"{RECORDER}.probing({scope}, f, f)")
+        assert isinstance(made, cst.Call)
+        number, *_ = made.args
+        whole = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return made.with_changes(args=[number, *(made.args[1].with_changes(value=v) for v in (whole, copy))])
 
     def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
         """A collective, a fold of a key, or the taking of a share around a node."""
@@ -270,13 +310,21 @@ class Editor(cst.CSTTransformer):
 
     def nested(self, original: cst.FunctionDef, updated: cst.CSTNode) -> Replacement:
         """A nested function, and behind it the tapped copy that probes call."""
-        scope = self.body.scope_nodes.get(original)
-        if scope is None or not any(probe.scope == scope.index for probe in self.probes):
+        scope, name = self.body.scope_nodes.get(original), original.name.value
+        if scope is not None and self.asked is not None:
+            return cst.FlattenSentinel(
+                [updated, cst.parse_statement(f"{RECORDER}.known({scope.index}, {name})")]
+            )
+        probes = [probe for probe in self.probes if scope is not None and probe.scope == scope.index]
+        if scope is None or not probes:
             return updated
-        editor = self.inner(scope.index)
+        editor, copied = self.inner(scope.index), probe_name(scope.index)
         suite = original.body.visit(editor)
-        copy = original.with_changes(name=cst.Name(probe_name(scope.index)), body=suite, decorators=())
-        return cst.FlattenSentinel([updated, copy])
+        copy = original.with_changes(name=cst.Name(copied), body=suite, decorators=())
+        lines: list[Any] = [updated, copy]
+        if any(probe.held for probe in probes):
+            lines.append(cst.parse_statement(f"{RECORDER}.probing({scope.index}, {name}, {copied})"))
+        return cst.FlattenSentinel(lines)
 
     def probe_calls(self, statement: Statement) -> list[cst.BaseStatement]:
         """Calls of inner functions for their taps, with the arguments they are about to get."""
@@ -297,7 +345,9 @@ class Editor(cst.CSTTransformer):
             # A lambda is written where it is used, so its tapped copy can be called in place.
             body = lambdas[0].body.visit(self.inner(probe.scope))
             callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        if probe.through:
+        if probe.held:
+            callee = cst.parse_expression(f"{RECORDER}.probe({probe.scope}, {probe.held})")
+        elif probe.through:
             bound = [cst.Arg(cst.parse_expression(probe.through)), cst.Arg(callee)]
             callee = cst.Call(cst.Name(THROUGH), bound)
         first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []
@@ -527,6 +577,17 @@ def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], 
         return f"[{items}]"
 
     return build("")
+
+
+def with_first(function: cst.FunctionDef, statement: str) -> cst.FunctionDef:
+    """The function with a statement ahead of all others, behind its docstring."""
+    suite: cst.BaseSuite = function.body
+    if isinstance(suite, cst.SimpleStatementSuite):
+        suite = cst.IndentedBlock([cst.SimpleStatementLine([each]) for each in suite.body])
+    assert isinstance(suite, cst.IndentedBlock)
+    first = 0 if function.get_docstring() is None else 1
+    lines = [*suite.body[:first], cst.parse_statement(statement), *suite.body[first:]]
+    return function.with_changes(body=suite.with_changes(body=lines))
 
 
 class _Renamed(cst.CSTTransformer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from jax_pmap.emit.places import Expression, Statement
@@ -16,12 +17,19 @@ from jax_pmap.reading.facts import FunctionFacts
 NOT_INSIDE_A_MAP = re.compile(r"Closure-converted function|manual axis types do not match|to='varying'")
 
 
+#: Why a function was not looked into, where nothing else is known of it.
+UNKNOWN = "it is no function of yours by name, no method of yours, or has a decorator that is not known"
+
+
 def coupled(
-    facts: FunctionFacts, statement: Statement, culprit: Expression | None, closed: Sequence[str] = ()
+    facts: FunctionFacts,
+    statement: Statement,
+    culprit: Expression | None,
+    closed: Mapping[str, str] = MappingProxyType({}),
 ) -> Refusal:
     """A value that is neither whole, nor a share, nor partial, made by `culprit`.
 
-    `closed` is what was called and not found when it was to be looked into.
+    `closed` is what was called and not found when it was to be looked into, and why.
     """
     span = culprit.span if culprit else statement.span
     text = culprit.text if culprit else ", ".join(name for name, _ in statement.names) or "this statement"
@@ -64,7 +72,7 @@ def way_out(text: str) -> str:
     )
 
 
-def not_looked_into(text: str, span: Span, closed: Sequence[str]) -> Refusal | None:
+def not_looked_into(text: str, span: Span, closed: Mapping[str, str]) -> Refusal | None:
     """What couples examples is a call of one of `closed`, in which nobody has looked; None if it is not."""
     called = next((c for c in closed if re.search(rf"(?<![\w.]){re.escape(c)}(?!\w)", text)), None)
     if called is None:
@@ -72,8 +80,7 @@ def not_looked_into(text: str, span: Span, closed: Sequence[str]) -> Refusal | N
     return Refusal(
         "JP043",
         f"`{shortened(text)}` couples the examples of the batch, and `{shortened(called)}` was not looked "
-        "into: it is no function of yours by name, no method of an object whose class the module tells, or "
-        "has a decorator that is not known",
+        f"into: {closed[called] or UNKNOWN}",
         "Call the function by its own name there, or inside functools.partial, so that its reductions can be "
         "seen; or try --backend jit, where the compiler keeps the global meaning",
         span,

@@ -19,6 +19,8 @@ class Event:
 
     def __init__(self, data: Answer) -> None:
         self.point: int = data["point"]
+        #: How often the point was passed before.
+        self.occurrence: int = data.get("occurrence", 0)
         self.unaligned = bool(data.get("unaligned"))
         self.leaves: list[Answer] = data["leaves"]
         self.tree: Any = data.get("tree")
@@ -125,8 +127,8 @@ class State:
     blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
     #: Statements whose subexpressions are tapped.
     expanded: set[int] = field(default_factory=set)
-    #: Calls that are looked into, by the scope of the function.
-    opened: dict[int, Probe] = field(default_factory=dict)
+    #: Calls that are looked into, by the scope of the function and the point of the call.
+    opened: dict[tuple[int, int], Probe] = field(default_factory=dict)
     #: Scopes of functions whose result goes into their next run.
     loops: set[int] = field(default_factory=set)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.

@@ -14,7 +14,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jax_pmap.emit.beside import Beside, Neighbourhood
@@ -22,6 +22,7 @@ from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, pla
 from jax_pmap.emit.weave import (
     FIRST_SLICE,
     OWN_SHARE,
+    RECORDER,
     THROUGH,
     Probe,
     inside_of,
@@ -30,7 +31,8 @@ from jax_pmap.emit.weave import (
     probe_name,
     weave,
 )
-from jax_pmap.model import Guard, Refusal, Span, Sync
+from jax_pmap.model import Callee, Guard, Refusal, Span, Sync
+from jax_pmap.planning.callees import Callees
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State
 from jax_pmap.planning.gathering import Gathering
@@ -120,8 +122,10 @@ class Observation:
     told: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.field(default_factory=dict)
     #: Branches of functions beside the target that no input took.
     guards: tuple[Guard, ...] = ()
-    #: What is called and was not found when it was to be looked into.
-    closed: tuple[str, ...] = ()
+    #: Methods beside the target that running it has shown.
+    callees: tuple[Callee, ...] = ()
+    #: What is called and was not found when it was to be looked into, and why where that is known.
+    closed: Mapping[str, str] = field(default_factory=dict)
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -155,8 +159,12 @@ class Observer:
         self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
         self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
         self.gathering, self.mending = Gathering(self, own_shares), Mending(self)
-        #: What is called where it was to be looked into, and was not found.
-        self.closed: dict[str, None] = {}
+        #: What is called where it was to be looked into, and was not found; and why, where that is known.
+        self.closed: dict[str, str] = {}
+        #: Of methods that have a copy, another one that objects were seen to have, by the scope.
+        self.others: dict[int, str] = {}
+        #: What running tells of calls, on the values that are observed.
+        self.callees: Callees
         self.bodies: list[Body] = []
         #: What each body is the body of, and the body each statement stands in.
         self.homes: dict[int, Beside] = {}
@@ -171,6 +179,7 @@ class Observer:
         self.gradients: dict[int, GradientCall] = {}
         self.runs: dict[int, list[FunctionRun]] = {}
         self._know(body, neighbourhood.origin)
+        self.settled = settled
         self.watch = Watch(neighbourhood, body.numbers, settled)
         self.results = [
             s.value
@@ -241,10 +250,16 @@ class Observer:
                     taps.add(expression.point)
         return sorted(taps)
 
-    def around(self, define: Callable[[Body], Sequence[FunctionDef]], besides: Sequence[Body] = ()) -> Answer:
+    def around(
+        self,
+        define: Callable[[Body], Sequence[FunctionDef]],
+        besides: Sequence[Body] = (),
+        noted: Callable[[Body, str], Sequence[str]] = lambda *_: (),
+    ) -> Answer:
         """What the worker has to define around the target: see `worker.around`.
 
-        That is what is looked into, and with the bodies `besides` what is watched.
+        That is what is looked into, and with the bodies `besides` what is watched; behind each body the lines
+        that `noted` has for it and its name there.
         """
         first = [
             "import contextlib as __jax_pmap_contextlib__",
@@ -253,20 +268,30 @@ class Observer:
             HELPERS.format(axis=repr(self.axis_name)),
         ]
         here, elsewhere = list(first), dict[str, list[str]]()
+        defined: set[str] = set()
         own = self.neighbourhood.origin.source.path
         for body in (*self.bodies[1:], *besides):
             source = self.home(body.scope.index).source
             lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
-            lines += [body.definition(function) for function in define(body)]
+            made = define(body)
+            lines += [body.definition(function) for function in made]
+            defined |= {function.name.value for function in made}
+            scope, home = body.scope.index, self.home(body.scope.index)
+            name, probe = method_name(scope) if home.is_method else home.facts.name, probe_name(scope)
+            lines += noted(body, name)
+            if home.owner:
+                method = f"{home.owner}, {home.facts.name!r}"
+                lines.append(f"{name} = {RECORDER}.guarded({scope}, {method}, {name})")
+                if probe in defined:
+                    lines.append(f"{probe} = {RECORDER}.guarded_probe({method}, {probe})")
         exports = []
         for caller, called, scope in self.linked(besides):
             home, by = self.home(scope), self.home(caller)
-            into = "" if by.source.path == own else by.source.module
-            if home.source.path not in (own, by.source.path):
-                name = method_name(scope) if home.is_method else home.facts.name
-                exports.append([into, name if home.is_method else called, home.source.module, name])
-                if scope in self.homes:
-                    exports.append([into, probe_name(scope), home.source.module, probe_name(scope)])
+            into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
+            if into != module:
+                name, probe = method_name(scope) if home.is_method else home.facts.name, probe_name(scope)
+                exports.append([into, name if home.is_method else called, module, name])
+                exports += [[into, probe, module, probe]] if probe in defined else []
         return {
             "prelude": "\n".join(here),
             "elsewhere": {module: "\n".join(lines) for module, lines in elsewhere.items()},
@@ -314,7 +339,12 @@ class Observer:
         def define(body: Body) -> list[FunctionDef]:
             own, renames = inside_of(body, syncs), self.renames(body, besides)
             watched, tests = self.watch.is_watched(body), self.watch.numbers_of(body)
-            plain = self.named(body, woven(body, own, renames=renames, reach=watched, tests=tests))
+            plainly = functools.partial(woven, body, own, renames=renames, reach=watched, tests=tests)
+            inner = body.scopes.keys() - {body.scope.index}
+            if any(probe.held and probe.scope in inner for probe in probes):
+                # They may be called where the tapped version is not.
+                plainly = functools.partial(plainly, taps=taps, probes=probes, outermost=False)
+            plain = self.named(body, plainly())
             if body.scope.index not in known:
                 return [plain]
             tapped = woven(body, own, taps=taps, probes=probes, renames=renames)
@@ -322,7 +352,13 @@ class Observer:
 
         own, renames = inside_of(self.body, syncs), self.renames(self.body, besides)
         target = woven(self.body, own, taps=taps, probes=probes, reach=True, renames=renames)
-        return self.body.definition(target), self.around(define, besides)
+
+        def noted(body: Body, name: str) -> list[str]:
+            scope = body.scope.index
+            held = any(probe.held for probe in probes if probe.scope == scope)
+            return [f"{RECORDER}.probing({scope}, {name}, {probe_name(scope)})"] if held else []
+
+        return self.body.definition(target), self.around(define, besides, noted)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
         plain, plain_around = self._code(state, ())
@@ -352,6 +388,7 @@ class Observer:
         `overrides` are values (Python source) for static arguments, `count` the shards to use.
         """
         state = State(list(start))
+        self.callees = Callees(self, roles, overrides)
         for _ in range(ROUNDS):
             answer = self._run(roles, overrides, count, state)
             if "raised" in answer:
@@ -367,6 +404,7 @@ class Observer:
                     return fails_on_share(self.facts, answer["raised"], last)
                 self._retreat(state)
                 continue
+            self.others = dict(answer["others"])
             every = [Event(data) for data in answer["events"]]
             watched = [event for event in every if event.point in self.watch.tests]
             changes = [event for event in every if event.point < 0 or event.point in self.touched]
@@ -406,6 +444,12 @@ class Observer:
                     if self.look_closer(state, statement, events):
                         continue
                     return state.hopeless[statement.index]
+                if len(self.neighbourhood.callees) > self.watch.methods:
+                    self._watch_again()
+                    continue
+                apart_ = self._now_another(state)
+                if apart_ is not None:
+                    return apart_
                 return Observation(
                     tuple(state.syncs),
                     tuple(final.leaves),
@@ -416,7 +460,7 @@ class Observer:
                     answer.get("share"),
                     points_of(events, lambda event: event.alike),
                     points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
-                    closed=tuple(self.closed),
+                    closed=dict(self.closed),
                 )
             if not self._advance(state, events):
                 if apart is not None and not state.hopeless and self.mending.change(state, apart, events):
@@ -429,6 +473,38 @@ class Observer:
             f"no set of collectives was found within {ROUNDS} rounds",
             "Split the function, or compute the reduced values in statements of their own",
             self.facts.span,
+        )
+
+    def _both(self, scope: int) -> str:
+        """What to say of a method that has a copy, where an object has another one."""
+        method = self.home(scope).source.qualname
+        return f"it is `{method}` in one call and `{self.others[scope]}` in another"
+
+    def _now_another(self, state: State) -> Refusal | None:
+        """The refusal of a method with collectives in it, where an object was seen to have another one."""
+        for scope in sorted(self.others):
+            carried = {scope}
+            while more := {b for a, _, b in self.linked() if a in carried} - carried:
+                carried |= more
+            bodies = [body for body in self.bodies if body.scope.index in carried]
+            if any(inside_of(body, state.syncs) for body in bodies):
+                return Refusal(
+                    "JP043",
+                    f"a method needs collectives in it, and {self._both(scope)}: its copy could not be both",
+                    "Give the methods different names, or call each class's in a statement of its own",
+                    self.home(scope).facts.span,
+                )
+        return None
+
+    def _watch_again(self) -> None:
+        """Watch the methods, too, that running has shown since."""
+        known = [*self.homes.items(), *self.watch.homes.items()]
+        bodies = {body.scope.index: body for body in self.bodies} | self.watch.bodies
+        self.watch = Watch(
+            self.neighbourhood,
+            self.body.numbers,
+            self.settled,
+            [(home, bodies[scope]) for scope, home in known],
         )
 
     def _named(self, event: Event) -> Event:
@@ -494,7 +570,7 @@ class Observer:
                 # Inside a function that is looked into, partial values may stay partial: its caller
                 # makes the result whole. Only what is already wrong there has to be mended there.
                 if event.varying and statement.index not in state.hopeless:
-                    return advanced or self.look_closer(state, statement, events)
+                    return advanced or self.look_closer(state, statement, events, event.occurrence)
                 continue
             depends = bool(statement.reads & tainted)
             if statement.kind == "other":
@@ -532,12 +608,20 @@ class Observer:
                 tainted |= {name for name, _ in statement.names}
         return advanced
 
-    def first_of(self, statement: Statement, events: Sequence[Event]) -> dict[int, Event]:
-        """What each point of a statement showed the first time it was passed."""
+    def first_of(
+        self, statement: Statement, events: Sequence[Event], occurrence: int = 0
+    ) -> dict[int, Event]:
+        """What each point of a statement showed the first time it was passed, or after that many times.
+
+        Another call of a function may show another thing; a point that was not passed as often counts with
+        its first time.
+        """
         first: dict[int, Event] = {}
         for event in events:
-            if self.owner[event.point] is statement:
-                first.setdefault(event.point, event)
+            if self.owner[event.point] is statement and (
+                event.point not in first or event.occurrence == occurrence
+            ):
+                first[event.point] = event
         return first
 
     def elements(self, display: Expression) -> list[Expression]:
@@ -585,7 +669,9 @@ class Observer:
         arrays = [leaf for leaf in leaves if not leaf.get("number")]
         return sum(math.prod(leaf["shape"]) * self.itemsize(leaf["dtype"]) for leaf in arrays)
 
-    def look_closer(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
+    def look_closer(
+        self, state: State, statement: Statement, events: Sequence[Event], occurrence: int = 0
+    ) -> bool:
         """Find, inside a statement, the partial values that a varying one is made of."""
         if statement.index in state.hopeless:
             return False
@@ -593,7 +679,7 @@ class Observer:
             state.expanded.add(statement.index)
             if len(self.by_point) > TAP_ALL:
                 return True
-        first = self.first_of(statement, events)
+        first = self.first_of(statement, events, occurrence)
         culprits = self.culprits(first)
         for culprit in culprits:
             feeding = self.partial_below(culprit, first)
@@ -618,7 +704,7 @@ class Observer:
                 self.gathering.gather_beside(state, statement, events)
             return True
         worst = culprits[0] if culprits else None
-        state.hopeless[statement.index] = coupled(self.facts, statement, worst, tuple(self.closed))
+        state.hopeless[statement.index] = coupled(self.facts, statement, worst, self.closed)
         return self._advance(state, events)
 
     def culprits(self, first: Mapping[int, Event]) -> list[Expression]:
@@ -659,22 +745,28 @@ class Observer:
     ) -> bool:
         """Open the function `callee`, written inside `span` if it is a lambda."""
         scope, through = self._scope_of(callee, call, span), ""
+        body = self.body_of[call.statement]
+        caller = self.homes[body.scope.index]
         if scope is None and arguments is None:
-            parsed = self.homes[self.body_of[call.statement].scope.index].parsed
-            bound = behind(parsed, make_resolver(parsed), callee)
+            bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
             if bound:
                 scope, through, callee = self._scope_of(bound, call, span), callee, bound
-        if scope is None and self._users_own(callee, self.homes[self.body_of[call.statement].scope.index]):
-            self.closed[callee] = None
-        if scope is None or scope in state.opened:
-            return False
-        home = self.homes.get(scope)
-        caller = self.homes[self.body_of[call.statement].scope.index]
-        receiver = self.neighbourhood.receiver(callee, caller) if home is not None else ""
-        state.opened[scope] = Probe(call.point, scope, receiver, arguments, through)
+        if scope is None:
+            held = self.callees.scopes(callee, body)
+            scope = self._scope_of(callee, call, span)
+            if not held and (callee in self.callees.why or self._users_own(callee, caller)):
+                self.closed[callee] = self.callees.why.get(callee, "")
+            probes = [Probe(call.point, each, "", arguments, held=through or callee) for each in held]
+        if scope is not None:
+            receiver = self.neighbourhood.receiver(callee, caller) if scope in self.homes else ""
+            probes = [Probe(call.point, scope, receiver, arguments, through)]
+            if scope in self.others:
+                self.closed[callee] = self._both(scope)
+        new = [probe for probe in probes if (probe.scope, probe.call) not in state.opened]
+        state.opened |= {(probe.scope, probe.call): probe for probe in new}
         if repeats:
-            state.loops.add(scope)
-        return True
+            state.loops |= {probe.scope for probe in new}
+        return bool(new)
 
     def _users_own(self, callee: str, caller: Beside) -> bool:
         """Whether a callee is of the user's module, of a function around, or of the method's object."""
@@ -684,14 +776,15 @@ class Observer:
 
     def _scope_of(self, callee: str, call: Expression, span: Span) -> int | None:
         """The scope of a function known by its name, or of a lambda written inside `span`."""
-        for scope in self.scopes.values():
-            if scope.index == self.body.scope.index:
+        body = self.body_of[call.statement]
+        for scope in body.scopes.values():
+            if scope.index == body.scope.index:
                 continue
             if scope.name == callee or (
                 not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(span))
             ):
                 return scope.index
-        return self.open(callee, self.body_of[call.statement])
+        return self.open(callee, body)
 
     def open(self, called: str, caller: Body) -> int | None:
         """Take a function of the user's that `caller` calls into the tables; its scope, or None."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Backend, Plan, Refusal, RefusalError, Request, Say
@@ -87,9 +88,10 @@ def find_plan(
         notes = callback_notes(target, session.directory, whole["callbacks"])
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
     mutated = tuple(change["name"] for change in whole["mutated"])
+    neighbourhood = Neighbourhood(target, saved.callees if saved is not None else ())
     session.ask("precision", "tracing the function", statics=finder.statics)
     body = Body(function_text(target.parsed))
-    case = Case(session, target, body, loaded, request, say, saved, mutated)
+    case = Case(session, target, neighbourhood, body, loaded, request, say, saved, mutated)
     tried = _Tried()
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:
@@ -258,6 +260,7 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
             outputs=outputs,
             devices=request.devices,
             guards=guards,
+            callees=observation.callees,
             notes=tuple(plan_notes(target, loaded, request, arguments, observation, donated)),
             assumed_inputs=loaded.assumed,
             mutated=case.mutated,

@@ -38,6 +38,8 @@ class Case:
 
     session: Session
     target: Target
+    #: The user's functions beside the target, those too that running has shown.
+    neighbourhood: Neighbourhood
     body: Body
     loaded: Loaded
     request: Request
@@ -89,7 +91,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         target.axis_name,
         itemsize(loaded),
         case.say,
-        Neighbourhood(target),
+        case.neighbourhood,
         case.mutated,
         own_shares,
         [*told, *(name for name, given in restricted.items() if given is not None)],
@@ -138,6 +140,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         guards=() if request.backend is Backend.JIT else outermost_guards(beside),
         free=free,
         told={name: rows for name, rows in told.items() if name not in free},
+        callees=tuple(case.neighbourhood.callees.values()),
     )
     return Confirmed(final, found.variants, found.values, found.reached)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from jax_pmap.emit.beside import Beside, Neighbourhood, names_called
+from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened
@@ -36,10 +36,20 @@ class Watch:
     """Finds the functions to watch, and numbers the tests in them."""
 
     def __init__(
-        self, neighbourhood: Neighbourhood, numbers: Iterator[int], settled: Collection[str] = ()
+        self,
+        neighbourhood: Neighbourhood,
+        numbers: Iterator[int],
+        settled: Collection[str] = (),
+        known: Sequence[tuple[Beside, Body]] = (),
     ) -> None:
-        """Look for them from the target on; `settled` are its arguments that have no other values."""
+        """Look for them from the target on.
+
+        `settled` are its arguments that have no other values, `known` the bodies of functions that have one
+        already.
+        """
         self.neighbourhood, self.numbers = neighbourhood, numbers
+        #: How many methods that running has shown there were to find.
+        self.methods = len(neighbourhood.callees)
         #: Each function with those it names: (name it calls by, function).
         self._calls: list[tuple[Beside, list[tuple[str, Beside]]]] = []
         self._walk(neighbourhood.origin)
@@ -52,7 +62,8 @@ class Watch:
         self.tests: dict[int, Expression] = {}
         self._numbers: dict[int, int] = {}
         for found in carriers:
-            body = Body(function_text(found.parsed), numbers)
+            body = next((body for home, body in known if home.is_same(found)), None)
+            body = body or Body(function_text(found.parsed), numbers)
             self.homes[body.scope.index], self.bodies[body.scope.index] = found, body
             for test in self._tests(body, found) if found in chosen else ():
                 number = next(numbers)
@@ -150,7 +161,7 @@ class Watch:
     def _walk(self, caller: Beside) -> None:
         calls: list[tuple[str, Beside]] = []
         self._calls.append((caller, calls))
-        for called in names_called(caller.parsed.definition):
+        for called in self.neighbourhood.calls(caller):
             found = self.neighbourhood.find(called, caller)
             if found is None:
                 continue
@@ -261,8 +272,11 @@ def _given_constants(caller: Beside, called: str, found: Beside, free: Collectio
     order = [parameter.name for parameter in found.facts.parameters]
     receiver = {found.facts.receiver} & set(order)
     order = [name for name in order if name not in receiver]
+    if found.owner and _names(called) & set(free):
+        receiver = set()  # Another object of that class may go another way.
     constant = {*order, *receiver}
     known: set[int] = set()
+    called = ast.unparse(ast.parse(called, mode="eval"))
     for call in ast.walk(caller.parsed.definition):
         if not isinstance(call, ast.Call):
             continue

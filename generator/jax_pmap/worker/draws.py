@@ -18,6 +18,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
+from .functions import guarded
 from .leaves import is_key, skeleton
 
 #: Equations that draw from the key in their first operand.
@@ -88,6 +89,10 @@ class Marker:
         if is_key(value) or raw:
             return mark_p.bind(value, point=point, path="", bare=self.bare(value))
         return value
+
+    def guarded(self, _: int, owner: type, name: str, copy: Any) -> Callable[..., Any]:
+        """The copy of a method, that of its class for objects of others."""
+        return guarded(copy, owner, name, lambda receiver: getattr(receiver, name))
 
     def enter(self, signature: inspect.Signature, values: Values) -> None:
         """Mark the keys of Flax NNX streams in the arguments: of the first parameter as point -1, and so on.

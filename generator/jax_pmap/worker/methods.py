@@ -10,6 +10,7 @@ import jax
 
 from . import (
     arguments,
+    callees,
     capture,
     donation,
     draws,
@@ -309,7 +310,12 @@ def observe_code(request: Answer) -> Answer:
             )
         coarsest = min(TARGET.eps["float64" if wide else "given"], 2e-2 / 4096)
         events = observe.compare(whole, parts, count, coarsest, request["results"], noise)
-    return {"share": share, "events": events, "reached": sorted(set(whole[2]) | set(parts[2]))}
+    return {
+        "share": share,
+        "events": events,
+        "reached": sorted(set(whole[2]) | set(parts[2])),
+        "others": sorted(recorder.others),
+    }
 
 
 def survey_draws(request: Answer) -> Answer:
@@ -493,6 +499,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "layers": find_layers,
     "reductions": find_reductions,
     "precision": precision,
+    "callees": callees.find_callees,
     "observe": observe_code,
     "draws": survey_draws,
     "reference": set_reference,

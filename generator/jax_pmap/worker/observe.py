@@ -1,6 +1,7 @@
 """Run a function whose values are tapped, whole and on shards, and say what each value is."""
 
 import contextlib
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +12,15 @@ import numpy as np
 
 from . import kinds
 from .arguments import LeafAxes, Packed, Values, cut, invoke, shards
+from .functions import guarded, unwrapped
 from .generator import looks_raw, without_block
 from .leaves import category, skeleton
 from .work import work
 
 #: The name tapped code calls; the generator's weaver writes it.
 RECORDER = "__jax_pmap__"
+#: The attribute of a function that holds its tapped copies.
+PROBES = "__jax_pmap_probes__"
 
 
 def largest(events: Sequence[dict[str, Any]]) -> int:
@@ -49,6 +53,8 @@ class Recorder:
         #: Where a value is in `arrays`: parameters pass many points, and are many.
         self.places: dict[int, int] = {}
         self.reached: set[int] = set()
+        #: Methods that objects have in place of one that has a copy: its scope, and their name.
+        self.others: set[tuple[int, str]] = set()
 
     def tap(self, point: int, value: Any) -> Any:
         """Record `value` as seen at `point` and hand it on."""
@@ -100,6 +106,32 @@ class Recorder:
     def reach(self, branch: int) -> None:
         """Note that a branch of the body was entered."""
         self.reached.add(branch)
+
+    def guarded(self, scope: int, owner: type, name: str, copy: Any) -> Callable[..., Any]:
+        """The copy of a method, that of its class for objects of others, which is noted."""
+
+        def other(receiver: Any) -> Any:
+            self.others.add((scope, getattr(getattr(type(receiver), name), "__qualname__", name)))
+            return getattr(receiver, name)
+
+        return guarded(copy, owner, name, other)
+
+    def guarded_probe(self, owner: type, name: str, probe: Any) -> Callable[..., Any]:
+        """The tapped copy of a method, for objects that have it."""
+        return guarded(probe, owner, name, lambda _: lambda *_, **__: None)
+
+    def probing(self, scope: int, function: Any, probe: Any) -> Any:
+        """Have the tapped copy of a function be found by the function itself, wherever it is called."""
+        raw = unwrapped(function)[0]
+        if raw is not None:
+            vars(raw).setdefault(PROBES, {})[scope] = probe
+        return function
+
+    def probe(self, scope: int, function: Any) -> Callable[..., Any]:
+        """The tapped copy of `function`, where it is the inner function `scope`; else what does nothing."""
+        raw, args, kwargs = unwrapped(function)
+        found = vars(raw).get(PROBES, {}).get(scope) if raw is not None else None
+        return functools.partial(found, *args, **kwargs) if found is not None else lambda *_, **__: None
 
     def side(self, point: int, value: Any) -> Any:
         """Note that an expression was evaluated, and hand its value on."""

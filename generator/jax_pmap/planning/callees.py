@@ -1,0 +1,214 @@
+"""What calls run that no name in the source leads to, asked of the worker where it is to be looked into."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from jax_pmap.emit.beside import spot
+from jax_pmap.emit.places import Body
+from jax_pmap.emit.weave import RECORDER, weave
+from jax_pmap.model import Callee
+from jax_pmap.reading.read import make_resolver
+from jax_pmap.reading.runs import behind
+from jax_pmap.session import INSTALLED, Answer, WorkerProblem, shown_file
+
+if TYPE_CHECKING:
+    from jax_pmap.planning.observe import Observer
+    from jax_pmap.planning.roles import Roles
+
+
+class Callees:
+    """Finds what is called in the bodies of one observer, by running the target once for all of them."""
+
+    def __init__(self, observer: Observer, roles: Roles, overrides: Mapping[str, str]) -> None:
+        self.observer, self.roles, self.overrides = observer, roles, overrides
+        #: What was seen, by the scope of the body and the source of what is called in it.
+        self.seen: dict[tuple[int, str], list[Answer]] = {}
+        #: Why something was not found, by the source of what is called.
+        self.why: dict[str, str] = {}
+
+    def scopes(self, called: str, caller: Body) -> list[int]:
+        """The scopes of the functions that `called` runs in a body, where they can be looked into.
+
+        A method is known to the neighbourhood from now on, by the name that it is called by.
+        """
+        key = caller.scope.index, called
+        if key not in self.seen:
+            self._ask()
+        found = self.seen.get(key, [])
+        if found and all(each["kind"] == "method" for each in found):
+            self._learn(called, caller, found)
+            scope = self.observer.open(called, caller)
+            return [] if scope is None else [scope]
+        scopes = [self._scope(each) for each in found if each["kind"] == "function"]
+        known = list(dict.fromkeys(scope for scope in scopes if scope is not None))
+        if len(known) < len(found):
+            self.why[called] = reason(found, self.observer.session.directory)
+        return known
+
+    # -- asking ------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Run the target with everything that is called by no known name tapped."""
+        observer = self.observer
+        table: dict[int, tuple[int, str]] = {}
+        asked: dict[int, dict[str, int]] = {}
+        for body in observer.bodies:
+            asked[body.scope.index] = {}
+            for called in self._unknown(body):
+                self.seen.setdefault((body.scope.index, called), [])
+                number = next(observer.body.numbers)
+                asked[body.scope.index][called] = number
+                table[number] = body.scope.index, called
+
+        def tapped(body: Body) -> cst.FunctionDef:
+            made = weave(body, renames=observer.renames(body), asked=asked[body.scope.index])
+            return observer.named(body, made)
+
+        def noted(body: Body, name: str) -> list[str]:
+            return [f"{RECORDER}.known({body.scope.index}, {name})"]
+
+        observer.say("finding out what is called")
+        try:
+            answer = observer.session.ask(
+                "callees",
+                "finding out what is called",
+                code=observer.body.definition(tapped(observer.body)),
+                around=observer.around(lambda body: [tapped(body)], noted=noted),
+                name=observer.facts.name,
+                overrides=dict(self.overrides),
+                **self.roles.request(),
+            )
+        except WorkerProblem:
+            return
+        for number, found in answer["found"]:
+            self.seen[table[number]] = found
+
+    def _unknown(self, body: Body) -> list[str]:
+        """Sources of what a body calls, differentiates or maps that no name leads to."""
+        home = self.observer.homes[body.scope.index]
+        facts, resolver = home.facts, make_resolver(home.parsed)
+        texts = dict.fromkeys(home.parsed.segment(n.func) for n in called_in(home.parsed.definition))
+        made = [*(call.function for call in facts.gradient_calls), *(r.function for r in facts.function_runs)]
+        for text in made:
+            texts[behind(home.parsed, resolver, text) or text] = None
+        names = {scope.name for scope in body.scopes.values()}
+        imported = {row.name for row in facts.imported}
+        return [
+            text
+            for text in texts
+            if text not in names and is_plain(text) and text.partition(".")[0] not in imported
+        ]
+
+    # -- what was found ----------------------------------------------------------------------
+
+    def _learn(self, called: str, caller: Body, found: Sequence[Answer]) -> None:
+        """Take a method for what `called` is, unless it is now one and now another."""
+        first, neighbourhood = found[0], self.observer.neighbourhood
+        methods = list(dict.fromkeys(f"{each['owner']}.{each['name']}" for each in found))
+        where = shown(first, self.observer.session.directory)
+        if not where:
+            return
+        if len(methods) > 1:
+            both = " and ".join(f"`{each}`" for each in methods)
+            self.why[called] = f"it is {both}, one in one call and the other in another"
+        elif not all(each["named"] for each in found) or (
+            first["module"] == "__main__" and first["path"] != str(neighbourhood.target.source.path)
+        ):
+            self.why[called] = (
+                f"its class `{first['owner']}` ({where}) is not found in a module by its name, so a copy of "
+                "the method could not tell whether it is given an object of that class"
+            )
+        elif not all(each["frozen"] for each in found) and neighbourhood.assigned(
+            first["name"], neighbourhood.target.source
+        ):
+            self.why[called] = (
+                f"some file of the project assigns `.{first['name']}` (or calls `setattr`), so an object may "
+                f"have another one than `{methods[0]}` ({where})"
+            )
+        else:
+            home = self.observer.homes[caller.scope.index]
+            if neighbourhood.callees.get((spot(home), called)) is None:
+                neighbourhood.learn(Callee(spot(home), called, f"{first['module']}:{methods[0]}"))
+                neighbourhood.find(called, home)
+            if called in neighbourhood.why:
+                self.why[called] = neighbourhood.why[called]
+
+    def _scope(self, found: Answer) -> int | None:
+        """The scope of a function that was seen, taken into the tables where a name leads to it."""
+        if found["scope"] is not None:
+            return int(found["scope"])
+        observer = self.observer
+        outer = found["qualname"].partition(".<locals>")[0]
+        wanted = found["path"], outer
+        for body in list(observer.bodies):
+            home = observer.homes[body.scope.index]
+            for called in observer.neighbourhood.calls(home):
+                beside = observer.neighbourhood.find(called, home)
+                if beside is None or (str(beside.source.path), beside.source.qualname) != wanted:
+                    continue
+                scope = observer.open(called, body)
+                if scope is None or outer == found["qualname"]:
+                    return scope
+                inside = next(each for each in observer.bodies if each.scope.index == scope)
+                return inner_scope(inside, found)
+        return None
+
+
+def called_in(definition: ast.AST) -> Iterator[ast.Call]:
+    """Every call in a function."""
+    return (node for node in ast.walk(definition) if isinstance(node, ast.Call))
+
+
+@functools.lru_cache(maxsize=1024)
+def is_plain(text: str) -> bool:
+    """Whether source is a name, with attributes and items of it, on one line: nothing is called in it."""
+    if "\n" in text:
+        return False
+    node: ast.AST = ast.parse(f"({text})", mode="eval").body
+    if isinstance(node, ast.Name):
+        return True
+    parts = (ast.Name, ast.Attribute, ast.Subscript, ast.Constant, ast.expr_context, ast.UnaryOp, ast.USub)
+    return isinstance(node, ast.Attribute | ast.Subscript) and all(
+        isinstance(each, parts) for each in ast.walk(node)
+    )
+
+
+def inner_scope(body: Body, found: Answer) -> int | None:
+    """The scope in a body of a function inside it that was seen; a lambda is known by its line alone."""
+    is_lambda = found["name"] == "<lambda>"
+    rows = [
+        scope
+        for node, scope in body.scope_nodes.items()
+        if isinstance(node, cst.Lambda) == is_lambda and (is_lambda or scope.name == found["name"])
+    ]
+    # Python counts the lines of a function from its decorators on.
+    rows = [scope for scope in rows if scope.span.line >= found["line"]]
+    first = [scope for scope in rows if scope.span.line == min(each.span.line for each in rows)]
+    if len(first) != 1 or (is_lambda and first[0].span.line != found["line"]):
+        return None
+    return first[0].index
+
+
+def shown(found: Answer, directory: Path) -> str:
+    """``losses.py:3`` of a function of the user's; ``""`` of an installed one."""
+    if INSTALLED.search(found["path"]) or not Path(found["path"]).is_file():
+        return ""
+    return f"{shown_file(found['path'], directory)}:{found['line']}"
+
+
+def reason(found: Sequence[Answer], directory: Path) -> str:
+    """Why what was seen cannot be looked into; ``""`` where none of it is the user's."""
+    for each in found:
+        if each["kind"] == "other":
+            return f"it is a `{each['type']}`" + (f" around `{each['wrapped']}`" if each["wrapped"] else "")
+        where = shown(each, directory)
+        if where:
+            return f"it is `{each['qualname'].replace('.<locals>', '')}` ({where}), to which no name leads"
+    return ""

@@ -1,0 +1,140 @@
+"""What calls run that no name in the source leads to: functions that values hold, methods of objects."""
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from . import prove
+from .arguments import Packed, invoke
+from .around import furnish
+from .functions import guarded, unwrapped
+from .observe import RECORDER
+from .server import Answer
+from .target import TARGET
+
+#: The attribute of a function by which it is known where it stands in the tapped source.
+SCOPE = "__jax_pmap_scope__"
+
+
+class Callees:
+    """What tapped code calls in place of the recorder, to say what is called."""
+
+    def __init__(self) -> None:
+        #: By the number that an expression was asked under, what it stood for, each thing once.
+        self.found: dict[int, list[Answer]] = {}
+
+    def known(self, scope: int, function: Any) -> Any:
+        """Have a function be known by its scope in the source."""
+        raw = unwrapped(function)[0]
+        if raw is not None:
+            setattr(raw, SCOPE, scope)
+        return function
+
+    def guarded(self, _: int, owner: type, name: str, copy: Any) -> Callable[..., Any]:
+        """The copy of a method, that of its class for objects of others."""
+        return guarded(copy, owner, name, lambda receiver: getattr(receiver, name))
+
+    def callee(self, number: int, value: Any) -> Any:
+        """Note what `value` runs, and hand it on."""
+        self._note(number, described(value))
+        return value
+
+    def method(self, number: int, head: Any, name: str) -> Any:
+        """Note what ``head.name`` runs, and hand it on."""
+        value = getattr(head, name)
+        found = method_of(head, name, value)
+        self._note(number, found or described(value))
+        return value
+
+    def _note(self, number: int, found: Answer) -> None:
+        seen = self.found.setdefault(number, [])
+        if found not in seen:
+            seen.append(found)
+
+
+def described(value: Any) -> Answer:
+    """What a function is and where it stands; ``"kind"`` is ``"other"`` for what is not known to be one."""
+    raw, args, kwargs = unwrapped(value)
+    if raw is None:
+        inner = getattr(value, "__wrapped__", None)
+        return {"kind": "other", "type": type(value).__name__, "wrapped": getattr(inner, "__qualname__", "")}
+    return {
+        "kind": "function",
+        **standing(raw),
+        "named": not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
+    }
+
+
+def method_of(head: Any, name: str, value: Any) -> Answer | None:
+    """What method of its class ``head.name`` is; None for anything else that an object has by that name."""
+    raw, args, kwargs = unwrapped(value)
+    own = type(head)
+    if raw is None or kwargs or len(args) != 1 or args[0] is not head or isinstance(head, type):
+        return None
+    for each in own.__mro__:
+        if name in vars(each):
+            defining = each
+            break
+    else:
+        return None
+    if unwrapped(getattr(defining, name, None))[0] is not raw:
+        return None  # An object may have another one than its class.
+    parameters = getattr(own, "__dataclass_params__", None)
+    return {
+        "kind": "method",
+        "type": own.__qualname__,
+        "owner": defining.__qualname__,
+        "frozen": isinstance(head, tuple) or bool(parameters and parameters.frozen),
+        **standing(raw),
+        "module": defining.__module__,
+        "named": named(defining.__module__, defining.__qualname__) is defining,
+    }
+
+
+def standing(raw: types.FunctionType) -> Answer:
+    """Where a function stands: file, line, dotted name, and its scope where that is known."""
+    code = raw.__code__
+    return {
+        "path": inspect.getsourcefile(code) or code.co_filename,
+        "line": code.co_firstlineno,
+        "name": code.co_name,
+        "qualname": raw.__qualname__,
+        "module": raw.__module__,
+        "scope": vars(raw).get(SCOPE),
+    }
+
+
+def named(module: str, qualname: str) -> Any:
+    """What a dotted name means in an imported module, or None."""
+    value: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def find_callees(request: Answer) -> Answer:
+    """Trace the target on the whole batch, its callees tapped, and describe them.
+
+    Answers with ``{"found": [[number, [description, …]], …]}``; one that is never reached is not in it.
+    """
+    statics = request["statics"]
+    packed = Packed(TARGET.values(request.get("overrides", {})), statics)
+    taps = Callees()
+    scope = {**TARGET.namespace(), RECORDER: taps}
+    furnish(scope, request["around"], {RECORDER: taps})
+    fn: Callable[..., Any] = TARGET.define(request["code"], "<jax-pmap>", request["name"], scope)
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        def body() -> list[Any]:
+            invoke(fn, TARGET.signature, packed.unpack(leaves))
+            return []
+
+        return list(TARGET.one_device.run(body))
+
+    with prove.x64(TARGET.x64):
+        jax.make_jaxpr(run)(packed.leaves)
+    return {"found": sorted(taps.found.items())}

@@ -1,0 +1,47 @@
+"""The plain functions behind what is called in their place."""
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+#: What compiles a function, and leaves its arguments and its results as they are.
+COMPILED = frozenset({"PjitFunction", "_JitWrapper"})
+
+
+def unwrapped(value: Any) -> tuple[types.FunctionType | None, tuple[Any, ...], dict[str, Any]]:
+    """The plain function behind bound methods, partials and what compiles, and the arguments bound to it."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    for _ in range(64):
+        if isinstance(value, functools.partial):
+            args, kwargs, value = (*value.args, *args), {**value.keywords, **kwargs}, value.func
+        elif isinstance(value, types.FunctionType):
+            return (value, args, kwargs) if "__wrapped__" not in vars(value) else (None, (), {})
+        elif isinstance(value, types.MethodType) or of_equinox(value, "BoundMethod"):
+            args, value = (value.__self__, *args), value.__func__
+        elif type(value).__name__ in COMPILED and hasattr(value, "__wrapped__"):
+            value = value.__wrapped__
+        elif of_equinox(value, "Partial"):
+            args, kwargs, value = (*value.args, *args), {**value.keywords, **kwargs}, value.func
+        else:
+            return None, (), {}
+    return None, (), {}
+
+
+def of_equinox(value: Any, name: str) -> bool:
+    """Whether a value is of Equinox's own class of this name."""
+    return type(value).__name__ == name and type(value).__module__.startswith("equinox.")
+
+
+def guarded(
+    copy: Callable[..., Any], owner: type, name: str, other: Callable[[Any], Callable[..., Any]]
+) -> Callable[..., Any]:
+    """A copy of the method `name` of `owner` for objects that have it; for others what `other` gives."""
+
+    def method(receiver: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(type(receiver), name, None) is getattr(owner, name):
+            return copy(receiver, *args, **kwargs)
+        return other(receiver)(*args, **kwargs)
+
+    return method

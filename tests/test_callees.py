@@ -1,0 +1,144 @@
+"""Methods of values and functions held by values, found by running: looked into, carried, and told apart."""
+
+from project import Project
+
+MODELS = """
+from typing import Any, NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+import optax
+
+
+@flax.struct.dataclass
+class Model:
+    params: Any
+    opt_state: Any
+    tx: Any = flax.struct.field(pytree_node=False)
+    clip: bool = flax.struct.field(pytree_node=False, default=False)
+
+    def _gradient(self, loss_fn):
+        return jax.grad(loss_fn, has_aux=True)(self.params)
+
+    def apply_gradient(self, loss_fn):
+        grads, info = self._gradient(loss_fn)
+        if self.clip:
+            grads = jax.tree.map(lambda g: jnp.clip(g, -1, 1), grads)
+        updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
+        return self.replace(params=optax.apply_updates(self.params, updates), opt_state=opt_state), info
+
+
+class Line(NamedTuple):
+    w: Any
+    b: Any
+
+    def predict(self, x):
+        return x @ self.w + self.b
+
+    def loss(self, batch):
+        error = (self.predict(batch["x"]) - batch["y"]) ** 2
+        return jnp.sum(batch["mask"] * error) / jnp.sum(batch["mask"])
+
+
+class Table(NamedTuple):
+    w: Any
+
+    def loss(self, batch):
+        return jnp.std(batch["x"] @ self.w)
+"""
+UPDATES = """
+import jax
+import jax.numpy as jnp
+import optax
+
+from models_v import Line, Model, Table
+
+
+def batch():
+    keys = jax.random.split(jax.random.key(0), 3)
+    mask = (jax.random.uniform(keys[1], (48,)) < jnp.linspace(0.2, 1, 48)).astype(jnp.float32)
+    return {"x": jax.random.normal(keys[0], (48, 5)), "y": jax.random.normal(keys[2], (48,)), "mask": mask}
+
+
+def model(cls):
+    params, tx = {"w": jnp.arange(5.0) / 5}, optax.adam(0.1)
+    return cls(params, tx.init(params), tx)
+
+
+def make():
+    return {"critic": model(Model)}, batch()
+
+
+def lines():
+    return Line(jnp.arange(5.0), jnp.asarray(1.0)), batch()
+
+
+def tables():
+    return (Line(jnp.arange(5.0), jnp.asarray(1.0)), Table(jnp.arange(5.0))), batch()
+
+
+def update(models, batch):
+    def mean_loss(params):
+        loss = jnp.mean((batch["x"] @ params["w"] - batch["y"]) ** 2)
+        return loss, {"loss": loss}
+
+    def masked_loss(params):
+        error = (batch["x"] @ params["w"] - batch["y"]) ** 2
+        loss = jnp.sum(error * batch["mask"]) / jnp.sum(batch["mask"])
+        return loss, {"loss": loss}
+
+    critic, info = models["critic"].apply_gradient(mean_loss)
+    critic, masked = critic.apply_gradient(masked_loss)
+    return {"critic": critic}, info, masked
+
+
+def gradient(loss, *args):
+    return jax.value_and_grad(loss)(*args)
+
+
+def make_loss(batch):
+    def loss(line):
+        return line.loss(batch)
+
+    return loss
+
+
+def fit(line, batch):
+    loss, grads = gradient(make_loss(batch), line)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, line, grads), loss
+
+
+def several(models, batch):
+    return sum(each.loss(batch) for each in models)
+"""
+
+
+def test_methods_of_values_are_looked_into(shared: Project) -> None:
+    shared.write("models_v.py", MODELS)
+    shared.write("updates_v.py", UPDATES)
+    # A method of what a factory's function is given, differentiated in a helper.
+    made = shared.run("gen", "updates_v.py::fit", "--inputs", "updates_v.py::lines")
+    assert made.exit_code == 0, made.stderr
+    text = " ".join(made.stdout.split())
+    assert "def line_loss(self, batch): if type(self).loss is not Line.loss: raise TypeError(" in text
+    assert "def make_loss(batch): def loss(line): return line_loss(line, batch)" in text
+    assert 'jax.lax.psum(jnp.sum(batch["mask"] * error), axis_name=AXIS)' in text
+    # One method for two losses: the second needs its sums in itself, both the gradient before the optimiser.
+    made = shared.run("gen", "updates_v.py::update", "--inputs", "updates_v.py::make")
+    assert made.exit_code == 0, made.stderr
+    text = " ".join(made.stdout.split())
+    assert "from models_v import Model" in text
+    assert 'model_apply_gradient(models["critic"], mean_loss)' in text
+    assert "model_apply_gradient(critic, masked_loss)" in text
+    assert "loss = jax.lax.psum( jnp.sum(error * batch" in text
+    assert "if self.clip: raise NotImplementedError(" in text
+    assert "all_gather" not in text
+
+
+def test_methods_that_cannot_be_told_apart_are_refused(shared: Project) -> None:
+    shared.write("models_v.py", MODELS)
+    shared.write("updates_v.py", UPDATES)
+    says = ("`each.loss` was not looked into: it is `Line.loss` and `Table.loss`",)
+    inputs = ("--inputs", "updates_v.py::tables")
+    shared.refused("JP043", "gen", "updates_v.py::several", *inputs, says=says, exit_code=1)
