@@ -213,3 +213,9 @@ def test_what_all_shards_have_alike_is_kept_once_and_means_the_same():
         assert kinds.candidates(whole, one, 2e-16) == kinds.candidates(whole, parts, 2e-16)
     parts[3, 5] += 1e-9
     assert kinds.stacked(parts) is parts
+
+
+def test_data_on_which_float16_underflows_says_nothing():
+    given = [[np.array([89.0]), np.array([1e-6])], [np.array([4e-7]), np.array([1e-6])], [np.zeros(1)] * 2]
+    assert observe.underflowing(given, 2.0**-10) == {1}
+    assert observe.underflowing(given, 2.0**-7) == set()

@@ -308,8 +308,9 @@ def observe_code(request: Answer) -> Answer:
                 count,
                 TARGET.one_device.run,
             )
-        coarsest = min(TARGET.eps["float64" if wide else "given"], 2e-2 / 4096)
-        events = observe.compare(whole, parts, count, coarsest, request["results"], noise)
+        eps = TARGET.eps["float64" if wide else "given"]
+        coarsest = min(eps, 2e-2 / 4096)
+        events = observe.compare(whole, parts, count, coarsest, request["results"], noise, eps)
     return {
         "share": share,
         "events": events,

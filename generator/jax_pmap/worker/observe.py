@@ -228,14 +228,22 @@ def recorded(recorder: Recorder, arrays: list[list[np.ndarray]]) -> Recorded:
 
 
 def compare(
-    whole: Recorded, parts: Recorded, count: int, coarsest: float, results: Sequence[int], noise: Noise
+    whole: Recorded,
+    parts: Recorded,
+    count: int,
+    coarsest: float,
+    results: Sequence[int],
+    noise: Noise,
+    eps: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Kinds of every leaf of every event, in the order of execution.
 
     An event is ``{"point", "occurrence", "leaves": [{"path", "category", "kind", "shape",
     "dtype"}]}``. A point that is passed a different number of times on a shard than on the
-    whole batch (a loop over rows) has the single kind ``"unaligned"``.
+    whole batch (a loop over rows) has the single kind ``"unaligned"``. `eps` is the coarsest rounding in
+    the function.
     """
+    lost = underflowing(whole[1], eps)
     whole_at: dict[int, list[dict[str, Any]]] = {}
     parts_at: dict[int, list[dict[str, Any]]] = {}
     for events, table in ((whole[0], whole_at), (parts[0], parts_at)):
@@ -255,7 +263,7 @@ def compare(
             answer["leaves"] = []
         else:
             answer["leaves"] = [
-                leaf_kind(left, right, whole[1], parts[1], count, coarsest, noise, known)
+                leaf_kind(left, right, whole[1], parts[1], count, coarsest, noise, known, lost)
                 for left, right in zip(others[occurrence]["leaves"], event["leaves"], strict=False)
             ]
             settle(answer["leaves"])
@@ -263,6 +271,27 @@ def compare(
                 answer["tree"] = event.get("tree")
         out.append(answer)
     return out
+
+
+def underflowing(arrays: Sequence[Sequence[np.ndarray]], eps: float) -> frozenset[int]:
+    """Sets of data on which values that the first gives are too small for float16, where `eps` is its own.
+
+    Perturbed data may scale a loss so far down that nothing is left of its gradients but the last bits.
+    """
+    half = np.finfo(np.float16)
+    if eps != float(half.eps):
+        return frozenset()
+    least = SLACK**2 * float(half.smallest_subnormal)
+
+    def size(array: np.ndarray) -> float:
+        return float(np.max(np.abs(array), initial=0.0)) if array.dtype.kind == "f" else 0.0
+
+    usual = [size(array) for array in arrays[0]]
+    return frozenset(
+        index
+        for index, given in enumerate(arrays)
+        if any(0 < size(array) <= least < first for array, first in zip(given, usual, strict=True))
+    )
 
 
 def settle(leaves: Sequence[dict[str, Any]]) -> None:
@@ -322,6 +351,7 @@ def leaf_kind(
     coarsest: float,
     noise: Noise,
     known: dict[tuple[int, int], list[set[str] | None]],
+    lost: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
     """Kind of one leaf: `left` from the whole batch, `right` from the shards."""
     answer = {
@@ -338,6 +368,8 @@ def leaf_kind(
                 value = one[left["index"]]
                 if found and value.dtype.kind in "fc" and not np.isfinite(value).all():
                     found.append(None)  # Perturbed data left the function's domain: no statement.
+                elif index in lost:
+                    found.append(None)
                 else:
                     off = noise[index][left["index"]] if noise else 0.0
                     found.append(kinds.candidates(value, many[right["index"]], coarsest, off))
