@@ -9,6 +9,7 @@ import pytest
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 import jax_pmap
+from jax_pmap.locate import locate
 from jax_pmap.model import ParameterKind, RefusalError, Source
 from jax_pmap.reading.calls import body_calls
 from jax_pmap.reading.facts import FunctionFacts
@@ -402,3 +403,40 @@ def test_line_endings_and_byte_order_mark(newline: str) -> None:
     parsed = parse(source(text))
     assert parsed.span(parsed.definition).line == 4
     assert parsed.segment(parsed.definition.body[0]) == "return (x +\n            1)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "passes"),
+    [
+        (("return f(*args, **kwargs)",), True),
+        (("out = jax.block_until_ready(f(*args, **kwargs))", "print(f.__name__)", "return out"), True),
+        (("out = f(*args, **kwargs)", "out.block_until_ready()", "return out"), True),
+        (("try:", "    return f(*args, **kwargs)", "finally:", "    print('done')"), True),
+        (("f(*args, **kwargs)", "return f(*args, **kwargs)"), False),
+        (("return 2 * f(*args, **kwargs)",), False),
+        (("return f(*args)",), False),
+        (("if args:", "    return f(*args, **kwargs)"), False),
+        (("for _ in range(3):", "    out = f(*args, **kwargs)", "return out"), False),
+        (("out = f(*args, **kwargs)", "out['x'] = 1", "return out"), False),
+        (("args[0]['x'] = 1", "return f(*args, **kwargs)"), False),
+        (("kwargs.pop('a')", "return f(*args, **kwargs)"), False),
+        (("out = f(*args, **kwargs)", "out = None", "return out"), False),
+        (("with jax.disable_jit():", "    return f(*args, **kwargs)"), False),
+        (("jax.config.update('jax_enable_x64', True)", "return f(*args, **kwargs)"), False),
+        (("yield f(*args, **kwargs)",), False),
+    ],
+)
+def test_decorators_that_hand_on_what_they_are_given(
+    tmp_path: Path, lines: tuple[str, ...], passes: bool
+) -> None:
+    body = "\n".join(f"        {line}" for line in lines)
+    wrapper = f"    @functools.wraps(f)\n    def wrapper(*args, **kwargs):\n{body}\n    return wrapper\n"
+    inner = "\n".join(f"    {line}" if line else "" for line in wrapper.split("\n"))
+    factory = f"def named(label):\n    def inner(f):\n{inner}\n    return inner\n"
+    (tmp_path / "tools.py").write_text(f"def timed(f):\n{wrapper}\n\n{factory}")
+    (tmp_path / "m.py").write_text(
+        "from tools import timed, named as told\n\n\n@told('a')\n@timed\ndef step(x):\n    return x\n"
+    )
+    facts = read(locate("m.py::step", tmp_path))
+    assert [decorator.passes_on for decorator in facts.decorators] == [passes, passes]
+    assert ("timed" in {row.name for row in facts.imported}) is not passes

@@ -12,8 +12,9 @@ DIAGNOSTIC = Diagnostic(
     ),
     why=(
         "Decorators such as `jax.jit` are set aside because they do not change the result. One "
-        "that logs, caches, changes arguments or maps an axis does, and it would be lost or run "
-        "once per device."
+        "that caches, changes arguments or maps an axis does, and it would be lost or run once per "
+        "device. One of yours is taken where its wrapper, `def wrapper(*args, **kwargs)`, calls the function "
+        "once with just these and returns what comes back."
     ),
     cure="Keep the decorator on a thin wrapper and point jax-pmap at the undecorated function.",
     example="""\

@@ -295,7 +295,9 @@ class _File:
                 continue
             expression, decorator = row
             if decorator.name not in COMPILERS | MAPPERS:
-                kept = outside if decorator.name.startswith(_OUTSIDE) else inside
+                # What times or logs does so where it did: around what is compiled, or while it is traced.
+                above = decorator.passes_on and not taken
+                kept = outside if above or decorator.name.startswith(_OUTSIDE) else inside
                 kept.append(f"@{ast.unparse(expression)}")
             else:
                 taken.append(f"@{ast.unparse(expression)}")

@@ -23,6 +23,9 @@ def plan_notes(
     """The notes of a plan, in the order in which they are shown."""
     facts = target.facts
     yield from loaded.notes
+    for decorator in facts.decorators:
+        if decorator.passes_on and not request.in_place:
+            yield f"`@{decorator.text}` hands on what it is given and what comes back, and is left out"
     yield from _static_notes(arguments, observation)
     yield from _mode_notes(arguments, request.backend)
     if observation.share is not None and request.backend is not Backend.JIT:

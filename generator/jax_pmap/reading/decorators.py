@@ -9,6 +9,7 @@ from jax_pmap.reading.facts import Decorator
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import UNKNOWN, Resolver
 from jax_pmap.reading.scopes import parameters
+from jax_pmap.reading.wrappers import passes_on
 
 COMPILERS = frozenset({"jax.jit", "equinox.filter_jit", "flax.nnx.jit"})
 MAPPERS = frozenset({"jax.pmap", "equinox.filter_pmap", "flax.nnx.pmap"})
@@ -49,7 +50,9 @@ def read_decorators(parsed: ParsedSource, resolver: Resolver) -> tuple[Decorator
     for expression in parsed.definition.decorator_list:
         text = parsed.segment(expression)
         name = resolver.transformed(expression)[0] or text
-        rows.append(Decorator(text, name, name in SET_ASIDE, parsed.span(expression)))
+        known = name in SET_ASIDE
+        passes = not known and passes_on(parsed, expression)
+        rows.append(Decorator(text, name, known or passes, parsed.span(expression), passes))
     return tuple(rows)
 
 

@@ -29,6 +29,8 @@ class Decorator:
     #: True when it only compiles or maps (jit, filter_jit, nnx.jit, pmap …) and is set aside.
     set_aside: bool
     span: Span
+    #: True for one of the user's that hands on what the function is given and returns: see `wrappers`.
+    passes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from jax_pmap.reading.scopes import (
     quoted_names,
     written_annotations,
 )
+from jax_pmap.reading.wrappers import passes_on
 
 __all__ = ["make_resolver", "parse", "read"]
 
@@ -187,7 +188,7 @@ def _free(parsed: ParsedSource, resolver: Resolver) -> set[str]:
         known = resolver.names.defined | resolver.names.imported.keys()
         used |= free_names(annotation) | (quoted_names(annotation) & known)
     for decorator in function.decorator_list:
-        if resolver.transformed(decorator)[0] not in SET_ASIDE:
+        if resolver.transformed(decorator)[0] not in SET_ASIDE and not passes_on(parsed, decorator):
             used |= free_names(decorator)
     return used
 
