@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jax_pmap import session as sessions
+from jax_pmap.home import Home, remove_left
 from jax_pmap.model import RefusalError, Source
 from jax_pmap.session import Session, WorkerProblem, error_details, error_span, worker_environment
 
@@ -307,7 +308,15 @@ def test_a_worker_does_not_outlive_a_killed_generator(folder):
         generator.send_signal(signal.SIGKILL)
     wait_for(lambda: not holding(f"TMPDIR={home}".encode()))
     assert int(pid) > 0
-    Path(home).rmdir()
+    # Its folder goes with the next run, and no folder that somebody holds.
+    held = Home()
+    for folder_left in (home, held.name):
+        os.utime(folder_left, (0, 0))
+    remove_left()
+    assert not Path(home).exists()
+    assert Path(held.name).exists()
+    held.cleanup()
+    assert not Path(held.name).exists()
 
 
 def holding(mark):

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from jax_pmap.config import project_root
+from jax_pmap.home import Home
 from jax_pmap.model import Refusal, RefusalError, Source, Span, refused
 
 Answer = dict[str, Any]
@@ -110,7 +111,7 @@ class Session:
         self._greeted = False
         #: Where the worker leaves the line it was at when it crashed or ran out of time.
         self._place = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the session)
-        self._home = tempfile.TemporaryDirectory(prefix="jax-pmap-", ignore_cleanup_errors=True)
+        self._home = Home()
         request_read, self._requests = os.pipe()
         self._answers, answer_write = os.pipe()
         self._worker = Path(__file__).with_name("worker")

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from jax_pmap.checking.module import Module
 from jax_pmap.checking.pages import Block, blocks_of
 from jax_pmap.checking.static import check_text
 from jax_pmap.config import project_root, read_config
+from jax_pmap.home import Home
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import RefusalError, Say, Span
 from jax_pmap.sources import parse
@@ -193,7 +193,7 @@ def _run(page: Page, blocks: list[Block], python: Path) -> tuple[list[dict[str, 
     told: list[dict[str, Any]] = []
     files: set[str] = set()
     complete = True
-    with tempfile.TemporaryDirectory(prefix="jax-pmap-", ignore_cleanup_errors=True) as home:
+    with Home() as home:
         for devices, group in groups:
             if not group:
                 continue
