@@ -26,6 +26,7 @@ EXTREMES = frozenset({"max", "min"})
 SIGNS = frozenset({"abs", "sign"})
 ROUNDINGS = frozenset({"round", "floor", "ceil"})
 PLACES = frozenset({"argmax", "argmin"})
+PRINTING = frozenset({"debug_print", "debug_callback"})
 #: Equations that run the one jaxpr they hold.
 CALLS = {
     "pjit": "jaxpr",
@@ -178,6 +179,8 @@ def taken(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> tup
 def run(equation: Any, values: list[Any]) -> tuple[list[Any], Ways]:
     """Results of one equation, and the ways that decisions inside it go."""
     name, params = equation.primitive.name, equation.params
+    if name in PRINTING:
+        return [], []
     if name in CALLS:
         jaxpr, constants = inner(params, CALLS[name])
         if any(True for _ in sites(jaxpr)):
@@ -304,8 +307,10 @@ class Decisions:
 
     def __init__(self, program: Callable[[Sequence[Any]], Any], leaves: Sequence[Any]) -> None:
         closed = jax.make_jaxpr(program)(leaves)
-        #: In order; none for a program with effects, which is not run for its decisions alone.
-        self.sites: list[Site] = [] if closed.effects else list(sites(closed.jaxpr))
+        # What has effects is not run for its decisions alone; what only prints is, without the printing.
+        effects = [effect for effect in closed.effects if "Debug" not in type(effect).__name__]
+        #: In order.
+        self.sites: list[Site] = [] if effects else list(sites(closed.jaxpr))
 
         def ways(leaves: Sequence[Any]) -> Any:
             flat = jax.tree.leaves(leaves)

@@ -22,6 +22,7 @@ from .nans import passed_over
 from .parallel import Caller, Layout, attempt, devices_of, fitting, inconsistent, layouts
 from .perturb import jitter
 from .prove import Trial
+from .rounded import Rounded
 from .server import Answer, Problem, describe_exception, summary
 from .sizes import check_sizes, minds_size, run_large
 from .uneven import check_uneven
@@ -131,6 +132,7 @@ class Trials:
     def __init__(self, question: Question) -> None:
         self.question = question
         self._made: dict[tuple[str, int, int, Shares | None], tuple[Trial, Bounds]] = {}
+        self._rounded = Rounded(question.traceable, question.statics)
 
     def at(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds.
@@ -187,6 +189,29 @@ class Trials:
         if not compared:
             allowed = prove.jittered_bounds(trial, jittered, eps, own)
         return trial, prove.tightened(allowed, trial, jittered, own) if narrow and jittered else allowed
+
+    def wider(self, kind: str, index: int, size: int, shares: Shares | None) -> Bounds | None:
+        """The bounds of a run in which numbers are drawn, by what the roundings inside the reference do too.
+
+        None where they are measured already. That takes one more compilation, so it is done where the bounds
+        of `at` do not hold. To be called while random numbers are drawn for `shares`.
+        """
+        question = self.question
+        eps, own = question.eps[kind], question.rounding[kind]
+        trial, allowed = self.at(kind, index, size, shares)
+        if not question.draws or eps > prove.NARROW:
+            return None
+        runs = [
+            Trial(
+                lambda values, i=i: self._rounded(values, i, shares),  # type: ignore[misc]
+                trial.values[0],
+                question.chain,
+                len(trial.results),
+            )
+            for i in range(JITTERS)
+        ]
+        inside = prove.jittered_bounds(trial, runs, eps, own)
+        return [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
 
     def search(self, programs: Sequence[Callable[[Values], Any]], counts: Sequence[int]) -> strengthen.Found:
         """Inputs on which decisions of the reference and of `programs` go other ways."""
@@ -323,14 +348,23 @@ def check_count(
             continue
         before = executables() if kind == "given" and not looked else []
         with prove.x64(question.precision(kind)), repeat_draws(shares):
-            found = prove.run_parallel(
-                make(expected),
-                expected,
-                question.chain,
-                allowed,
-                lambda leaves: replicas(leaves, count),
-                on_devices=kind == "given",
-            )
+
+            def run(
+                allowed: Bounds, expected: Trial = expected, on_devices: bool = kind == "given"
+            ) -> dict[str, Any]:
+                return prove.run_parallel(
+                    make(expected),
+                    expected,
+                    question.chain,
+                    allowed,
+                    lambda leaves: replicas(leaves, count),
+                    on_devices=on_devices,
+                )
+
+            found = run(allowed)
+            if found.get("failure", {}).get("what") == "value":
+                wider = trials.wider(kind, index, size, shares)
+                found = found if wider is None else run(wider)
             if "failure" in found:
                 add_cause(found["failure"], question, expected, count)
             elif kind == "given" and not looked:
