@@ -128,6 +128,18 @@ PAIRS = """
         return jax.lax.psum(jnp.sum(x * w), "d") / 24
 
 
+    def skipped(w, x):
+        loss, g = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return jnp.where(jnp.all(jnp.isfinite(g)), w - 0.1 * g, w), loss
+
+
+    @functools.partial(mapped, in_axes=(None, 0))
+    def p_skipped(w, x):
+        loss, g = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        g = jnp.where(jnp.all(jnp.isfinite(g)), g, 0.0)
+        return w - 0.1 * jax.lax.pmean(g, "d"), jax.lax.pmean(loss, "d")
+
+
     def count(x):
         return jnp.sum(x > 0)
 
@@ -171,6 +183,8 @@ PAIRS = """
         ("clipped", "weights", "mean of what each device has by itself"),
         ("mean", "weights", "with a batch of 2"),
         ("count", "rows", "with a batch of 4096"),
+        # Where a row is no number the loss is none either, and the update is left out.
+        ("skipped", "weights", "the mean of what each device has by itself on 2 devices"),
     ],
 )
 def test_faults_that_the_given_inputs_do_not_show(project: Project, name: str, inputs: str, says: str):

@@ -1,6 +1,7 @@
 """Which runs make up a proof: on which inputs, in which precision, on which device counts."""
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import re
@@ -242,13 +243,18 @@ class Trials:
             question.data[0], question.axes, statics, question.settled, form, SEED + index
         )
 
+    def was_found(self, index: int) -> bool:
+        """Whether inputs were searched for; of those, results that are no numbers are left out one by one."""
+        return index >= len(self.question.data) + len(strengthen.PERTURBED)
+
     def left_domain(self, index: int, size: int, shares: Shares | None) -> bool:
         """Whether perturbing made the reference fail, or return what is no number, and it did not before."""
         if index < len(self.question.data):
             return False
         kind = "float64" if self.question.wide else "given"
         perturbed, given = (self.at(kind, i, size, shares)[0] for i in (index, 0))
-        return not perturbed.results or (not perturbed.finite() and given.finite())
+        left = not self.was_found(index) and not perturbed.finite() and given.finite()
+        return left or not perturbed.results
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,23 +354,19 @@ def check_count(
             continue
         before = executables() if kind == "given" and not looked else []
         with prove.x64(question.precision(kind)), repeat_draws(shares):
-
-            def run(
-                allowed: Bounds, expected: Trial = expected, on_devices: bool = kind == "given"
-            ) -> dict[str, Any]:
-                return prove.run_parallel(
-                    make(expected),
-                    expected,
-                    question.chain,
-                    allowed,
-                    lambda leaves: replicas(leaves, count),
-                    on_devices=on_devices,
-                )
-
-            found = run(allowed)
+            run = functools.partial(
+                prove.run_parallel,
+                make(expected),
+                expected,
+                question.chain,
+                replicas=lambda leaves: replicas(leaves, count),
+                on_devices=kind == "given",
+                numbers=trials.was_found(index) and trials.at(kind, 0, size, shares)[0].finite(),
+            )
+            found = run(allowed=allowed)
             if found.get("failure", {}).get("what") == "value":
                 wider = trials.wider(kind, index, size, shares)
-                found = found if wider is None else run(wider)
+                found = found if wider is None else run(allowed=wider)
             if "failure" in found:
                 add_cause(found["failure"], question, expected, count)
             elif kind == "given" and not looked:

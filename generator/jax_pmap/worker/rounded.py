@@ -61,8 +61,9 @@ def evaluated(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any], number
     for index, equation in enumerate(jaxpr.eqns):
         values, name = [read(atom) for atom in equation.invars], equation.primitive.name
         number = mixed(number + np.uint32(index + 1))
-        if name in CALLS and len(inner(equation.params, CALLS[name])[0].invars) == len(values):
-            results = evaluated(*inner(equation.params, CALLS[name]), values, number)
+        held, own = inner(equation.params, CALLS[name]) if name in CALLS else (None, ())
+        if held is not None and len(held.invars) == len(values):
+            results = evaluated(held, own, values, number)
         else:
             results = bind(equation, values)
             if name in ROUNDED or name in ("scan", "while", "cond"):

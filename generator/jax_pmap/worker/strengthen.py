@@ -107,7 +107,7 @@ def find(
         except BaseException:
             continue
     sites = [site for each in traced for site in each.sites]
-    was_finite: list[bool] = []
+    first_result: list[Any] = []
 
     def reached(values: Values) -> np.ndarray:
         try:
@@ -118,18 +118,21 @@ def find(
         except BaseException:
             return np.zeros(sum(site.ways for site in sites), bool)
 
-    def finite(values: Values) -> bool:
+    def result(values: Values) -> Any:
         try:
-            return prove.finite(reference(prepared(values)))
+            return reference(prepared(values))
         except (MemoryError, Problem):
             raise
         except BaseException:
-            return False
+            return None
 
     def sound(values: Values) -> bool:
-        if not was_finite:
-            was_finite.append(finite(data[0]))
-        return not was_finite[0] or finite(values)
+        if not first_result:
+            first_result.append(result(data[0]))
+        found, first = result(values), first_result[0]
+        if found is None:
+            return False
+        return first is None or not prove.finite(first) or prove.finite(found) or guarded(found, first)
 
     outside = strays(data[0], axes, settled, seed, sound)
     if not sites:
@@ -139,6 +142,18 @@ def find(
     first = known[len(data)]
     kept, taken = search(first, axes, settled, numbers, reached, sound, [*known, *outside], seed, tame=tame)
     return Found((*kept, *outside), stuck(sites, taken))
+
+
+def guarded(result: Any, first: Any) -> bool:
+    """Whether some floats in a result are numbers that the inputs changed, while others are none.
+
+    An update that is left out where the loss is no number: what it leaves of the parameters can be compared.
+    """
+    if jax.tree.structure(result) != jax.tree.structure(first):
+        return False
+    pairs = zip(jax.tree.leaves(result), jax.tree.leaves(first), strict=True)
+    hosts = [(prove.host(a), prove.host(b)) for a, b in pairs if is_float(a) and is_float(b)]
+    return any(np.isfinite(a).all() and not np.array_equal(a, b) for a, b in hosts)
 
 
 def strays(
