@@ -440,3 +440,47 @@ def test_prints_on_every_device_are_said_and_callbacks_for_their_effect_refused(
     assert "(effects.py:8) runs on every device" in shared.run(*words).words
     words = ("plan", "effects.py::stored", "--inputs", "effects.py::inputs")
     shared.refused("JP049", *words, says=("by `io_callback`", "effects.py:14:"), exit_code=1)
+
+
+def test_decorators_that_only_log_are_left_out_and_not_looked_into(shared: Project) -> None:
+    shared.write(
+        "logged.py",
+        """
+        import functools
+        import jax
+        import jax.numpy as jnp
+
+        RUNNING = False
+
+
+        def logged(f):
+            @functools.wraps(f)
+            def wrapper(*args, **kwargs):
+                global RUNNING
+                started = not RUNNING
+                RUNNING = True
+                try:
+                    return f(*args, **kwargs)
+                finally:
+                    if started:
+                        RUNNING = False
+
+            return wrapper
+
+
+        @jax.jit
+        @logged
+        def loss(w, x, mask):
+            return jnp.sum((x @ w) ** 2 * mask) / jnp.sum(mask)
+
+
+        @logged
+        def step(w, x, mask):
+            return w - 0.1 * jax.grad(loss)(w, x, mask)
+        """,
+    )
+    words = ("--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--arg", "mask=mask[24]")
+    made = shared.run("gen", "logged.py::step", *words)
+    assert "`@logged` hands on what it is given" in made.words, made.stderr
+    assert "logged" not in made.stdout.partition("import")[2].replace("logged.py", "")
+    assert "psum" in made.stdout

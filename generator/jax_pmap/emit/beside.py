@@ -510,9 +510,13 @@ def is_private(definition: ast.AST) -> bool:
 
 
 def names_called(definition: ast.AST) -> list[str]:
-    """Every ``name`` and ``module.name`` that a function reads, in the order of the source."""
+    """Every ``name`` and ``module.name`` that a function reads, in the order of the source.
+
+    Its own decorators are not of it: those that a function is looked into with leave its results as they are.
+    """
     found: dict[str, None] = {}
-    inner: set[int] = set()
+    decorators = getattr(definition, "decorator_list", ())
+    inner = {id(node) for decorator in decorators for node in ast.walk(decorator)}
     for node in ast.walk(definition):
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner:
             text = ast.unparse(node)
