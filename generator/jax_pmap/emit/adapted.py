@@ -157,6 +157,8 @@ def adapted_beside(
             found = neighbourhood.find(called, caller)
             if found is not None and carried(found):
                 calls = True
+                # One that is called by two names is carried under the first.
+                found = next(other.beside for other in out if other.beside.is_same(found))
                 if found.detached:
                     renames[called] = Stand(found.name, neighbourhood.receiver(called, caller))
                 elif called != found.name or found.method_of:

@@ -19,8 +19,9 @@ from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS
 from jax_pmap.reading.definition import find, statements
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import head_of, import_rows
-from jax_pmap.reading.scopes import bound_names, parameters
+from jax_pmap.reading.resolve import Resolver, file_names, head_of, import_rows
+from jax_pmap.reading.runs import WRAPPERS
+from jax_pmap.reading.scopes import ALWAYS_THERE, bound_names, own_nodes, parameters, used_names
 from jax_pmap.reading.target import Target
 
 #: Modules a name is followed through, from one that only passes it on to the next.
@@ -167,6 +168,7 @@ class Neighbourhood:
         from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
 
+        source = self._valued(source) or source
         try:
             parsed = parse(source)
         except RefusalError:
@@ -363,7 +365,49 @@ class Neighbourhood:
             if isinstance(found, Source):
                 return found
             source = found[0]
+            if name in file_names(tree_of(source.text), source).values:
+                return dataclasses.replace(source, qualname=name)
         return None
+
+    def _valued(self, source: Source) -> Source | None:
+        """The file with a definition in place of the assignment that makes the function `source` names, or None.
+
+        ``loss = partial(_loss, power=2)``, or what a factory makes, is a function that calls that.
+        """
+        tree, name = tree_of(source.text), source.qualname
+        names = file_names(tree, source)
+        value = names.values.get(name)
+        made = [each for each in tree.body if isinstance(each, ast.Assign) and each.value is value]
+        if not isinstance(value, ast.Call) or not made or name in rebound(tree):
+            return None
+        definitions = [each for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+        once = {
+            each.name: each for each in definitions if [d.name for d in definitions].count(each.name) == 1
+        }
+        settled = names.values.keys() | names.imported.keys() | ALWAYS_THERE | once.keys()
+        if not used_names([value]) <= settled - rebound(tree):
+            return None  # It may mean another thing by now.
+        by = Resolver(names, {}).qualify(value.func)
+        if by != "functools.partial" and by not in WRAPPERS and not self._makes_functions(value.func, source):
+            return None
+        lines = source.text.removeprefix("\ufeff").split("\n")
+        first, last = made[0].lineno - 1, (made[0].end_lineno or made[0].lineno) - 1
+        head = f"def {name}(*args, **kwargs): function = "
+        if first == last and not lines[last].strip().endswith(")"):
+            return None  # Something else stands in the line.
+        head += f"{ast.unparse(value)}; return function(*args, **kwargs)"
+        lines[first : last + 1] = [head, *[""] * (last - first)]
+        return dataclasses.replace(source, text="\n".join(lines), binding=None)
+
+    def _makes_functions(self, called: ast.expr, source: Source) -> bool:
+        """Whether a function of the user's, as a file calls it, returns nothing but functions it defines."""
+        tree, name = tree_of(source.text), ast.unparse(called)
+        imported = imported_as(tree, name, source)
+        found = self._located(":".join(imported), source) if imported else None
+        if isinstance(found, Source):
+            tree, name = tree_of(found.text), found.qualname
+        chain = find(tree, name)
+        return chain is not None and makes_functions(chain[-1])
 
     def _located(self, reference: str, source: Source) -> Source | tuple[Source] | None:
         """The function a reference names; in a tuple, the file of another object, or that only imports it."""
@@ -377,6 +421,9 @@ class Neighbourhood:
                 found = locating(reference, source.root)
             except RefusalError:
                 continue
+            bound = found.binding if locating is locate else None
+            if bound is not None and (bound.positional or bound.keywords or "." in found.qualname):
+                continue  # It is the function with something bound to it.
             inside = found.path.is_relative_to(source.root) and "site-packages" not in found.path.parts
             if not inside:
                 return None
@@ -405,6 +452,23 @@ class Neighbourhood:
         if facts.name not in self.target.facts.taken_names:
             return facts.name
         return f"{source.module.rpartition('.')[2]}_{facts.name}"
+
+
+def rebound(tree: ast.Module) -> set[str]:
+    """Names that functions of a file bind in its module."""
+    return {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+
+
+def makes_functions(factory: ast.AST) -> bool:
+    """Whether a function returns nothing but functions that it defines."""
+    if not isinstance(factory, ast.FunctionDef) or factory.decorator_list:
+        return False
+    inside = {each.name for each in ast.walk(factory) if isinstance(each, ast.FunctionDef)}
+    returned = [each.value for each in own_nodes(factory.body) if isinstance(each, ast.Return)]
+    return bool(returned) and all(
+        isinstance(each, ast.Lambda) or (isinstance(each, ast.Name) and each.id in inside)
+        for each in returned
+    )
 
 
 @functools.lru_cache(maxsize=32)

@@ -723,15 +723,17 @@ class Observer:
         """Open the function that a call runs, directly or through a gradient."""
         if not call.is_call:
             return False
+        gradient = self.gradients.get(call.point)
+        callee = gradient.function if gradient else call.text.partition("(")[0].strip()
         runs = self.runs.get(call.point, [])
-        if runs:
+        # What the module compiled under a name is carried under that name.
+        home = self.homes[self.body_of[call.statement].scope.index]
+        if runs and self.neighbourhood.find(callee, home) is None:
             opened = [
                 self._open(state, call, run.function, run.function_span, run.arguments, run.repeats)
                 for run in runs
             ]
             return any(opened)
-        gradient = self.gradients.get(call.point)
-        callee = gradient.function if gradient else call.text.partition("(")[0].strip()
         return self._open(state, call, callee, call.span)
 
     def _open(
