@@ -76,11 +76,31 @@ def changed(params, batch):
     return other.mean(params, batch)
 
 
+def make_scaled(scale):
+    def scaled(params, batch):
+        return scale * jnp.sum(batch["x"] @ params["w"] * batch["mask"]) / jnp.sum(batch["mask"])
+
+    return scaled
+
+
 losses = {"mse": powered}
+cubed = functools.partial(
+    powered,  # whatever the power
+    power=3,
+)
+doubled = make_scaled(2.0)
+others = {"mse": powered}
+others["mse"] = cubed
 
 
 def chosen(params, batch):
-    return jax.grad(losses["mse"])(params, batch, 2)
+    grads = jax.grad(losses["mse"])(params, batch, 2)
+    params = jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads)
+    return params, cubed(params, batch), doubled(params, batch)
+
+
+def changing(params, batch):
+    return others["mse"](params, batch)
 """
 
 
@@ -155,7 +175,19 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     # An object that was given another method keeps it.
     made = shared.run("gen", "steps_m.py::changed", "--inputs", "steps_m.py::make")
     assert "jax.lax.pmax(other.mean(params, batch), axis_name=AXIS)" in made.stdout, made.stderr
-    says = ('`losses["mse"]` was not looked into', "Call the function by its own name there")
+    # What the module holds: an entry of a table, a function with something bound to it, one that was made.
+    made = shared.run("gen", "steps_m.py::chosen", "--inputs", "steps_m.py::make")
+    assert made.exit_code == 0, made.stderr
+    text = " ".join(made.stdout.split())
+    assert "jax.grad(powered)(params, batch, 2)" in text
+    assert (
+        "def cubed(*args, **kwargs): function = functools.partial(powered, power=3) return function(" in text
+    )
+    assert "def doubled(*args, **kwargs): function = make_scaled(2.0) return" in text
+    assert "scale * jax.lax.psum(" in text
+    assert "all_gather" not in text
+    # A table that is changed tells nothing.
+    says = ('`others["mse"]` was not looked into: it is a `partial`',)
     shared.refused(
-        "JP043", "gen", "steps_m.py::chosen", "--inputs", "steps_m.py::make", says=says, exit_code=1
+        "JP043", "gen", "steps_m.py::changing", "--inputs", "steps_m.py::make", says=says, exit_code=1
     )

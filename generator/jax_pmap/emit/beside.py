@@ -98,11 +98,15 @@ class Neighbourhood:
 
     def calls(self, caller: Beside) -> list[str]:
         """Sources of all that a function calls, or may call, and that `find` may find."""
-        names = names_called(caller.parsed.definition)
-        return [
-            *names,
-            *(called for at, called in self.callees if at == spot(caller) and called not in names),
+        seen = [called for at, called in self.callees if at == spot(caller)]
+        entries = [
+            caller.parsed.segment(node)
+            for node in ast.walk(caller.parsed.definition)
+            if isinstance(node, ast.Subscript)
+            and getattr(node.value, "id", "") in caller.facts.module_names
+            and isinstance(node.slice, ast.Constant)
         ]
+        return list(dict.fromkeys([*names_called(caller.parsed.definition), *entries, *seen]))
 
     def find(self, called: str, caller: Beside) -> Beside | None:
         """The function that `caller` names ``called``, or ``module.called``; None if it cannot be carried."""
@@ -153,7 +157,7 @@ class Neighbourhood:
 
     def _find(self, called: str, caller: Beside) -> Beside | None:
         if not all(part.isidentifier() for part in called.split(".")):
-            return None
+            return self._entry(called, caller)
         if called.partition(".")[0] in own_names(caller):
             return None
         method = method_called(called, caller.parsed, caller.facts.receiver)
@@ -369,8 +373,42 @@ class Neighbourhood:
                 return dataclasses.replace(source, qualname=name)
         return None
 
+    def _entry(self, called: str, caller: Beside) -> Beside | None:
+        """The function that ``losses["mse"]`` is, of a dict in the caller's file that nothing changes."""
+        node = ast.parse(called, mode="eval").body
+        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+            return None
+        table, tree = node.value.id, tree_of(caller.source.text)
+        value = file_names(tree, caller.source).values.get(table)
+        if table not in caller.facts.module_names or not isinstance(value, ast.Dict):
+            return None
+        if not isinstance(node.slice, ast.Constant) or not all(
+            isinstance(k, ast.Constant) for k in value.keys
+        ):
+            return None
+        rows = [v for k, v in zip(value.keys, value.values, strict=True) if k.value == node.slice.value]  # type: ignore[union-attr]
+        if len(rows) != 1 or not isinstance(rows[0], ast.Name) or self._changes(table, caller.source):
+            return None
+        name = rows[0].id
+        if name in own_names(caller) or name in caller.facts.closure_names:
+            return None
+        facts = dataclasses.replace(caller.facts, module_names=(*caller.facts.module_names, name))
+        return self.find(name, dataclasses.replace(caller, facts=facts))
+
+    def _changes(self, table: str, source: Source) -> bool:
+        """Whether some file of the project may put another entry into a dict, or hand it on."""
+        named = re.compile(rb"\b" + re.escape(table.encode()) + rb"\b")
+        try:
+            for path in sources.python_files(source.root):
+                data = sources.read_bytes(path)
+                if data is not None and named.search(data) and not only_read(table, data):
+                    return True
+        except sources.TooManyFilesError:
+            return True
+        return False
+
     def _valued(self, source: Source) -> Source | None:
-        """The file with a definition in place of the assignment that makes the function `source` names, or None.
+        """The file with a definition in place of the assignment that makes a function, or None.
 
         ``loss = partial(_loss, power=2)``, or what a factory makes, is a function that calls that.
         """
@@ -452,6 +490,27 @@ class Neighbourhood:
         if facts.name not in self.target.facts.taken_names:
             return facts.name
         return f"{source.module.rpartition('.')[2]}_{facts.name}"
+
+
+def only_read(table: str, data: bytes) -> bool:
+    """Whether a file does nothing with a dict of this name but look entries up, and assign it once."""
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError):
+        return False
+    read = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.Attribute) and node.attr in ("get", "items", "keys", "values"))
+    }
+    uses = [
+        node
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and node.id == table and isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.Attribute) and node.attr == table)
+    ]
+    return all(id(node) in read for node in uses) and table not in rebound(tree)
 
 
 def rebound(tree: ast.Module) -> set[str]:

@@ -171,7 +171,7 @@ class Editor(cst.CSTTransformer):
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """Expressions are wrapped and tapped, lines get their followers, suites their guards."""
-        if isinstance(original, cst.Attribute) and self.renames:
+        if isinstance(original, cst.Attribute | cst.Subscript) and self.renames:
             name = self.renames.get(self.body.code(original))
             if name is not None:
                 return cst.parse_expression(name)

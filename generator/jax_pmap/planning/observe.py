@@ -290,7 +290,7 @@ class Observer:
             into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
             if into != module:
                 name, probe = method_name(scope) if home.is_method else home.facts.name, probe_name(scope)
-                exports.append([into, name if home.is_method else called, module, name])
+                exports.append([into, name if home.is_method or "[" in called else called, module, name])
                 exports += [[into, probe, module, probe]] if probe in defined else []
         return {
             "prelude": "\n".join(here),
@@ -318,6 +318,8 @@ class Observer:
                 bound = self.neighbourhood.receiver(called, self.home(caller))
                 name = method_name(scope)
                 out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
+            elif caller == body.scope.index and "[" in called:
+                out[called] = self.home(scope).facts.name
         return out
 
     def named(self, body: Body, function: FunctionDef) -> FunctionDef:
