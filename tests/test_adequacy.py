@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_pmap.worker import nans, sizes, strengthen
+from jax_pmap.worker import nans, prove, sizes, strengthen
 from jax_pmap.worker.decisions import Decisions
 from jax_pmap.worker.perturb import perturb
 
@@ -317,6 +317,15 @@ def test_inputs_of_ours_that_the_function_refuses_when_it_runs_are_left_out(proj
     project.write("score.py", textwrap.dedent(REFUSES))
     made = project.run("gen", "score.py::score", "--inputs", "score.py::inputs")
     assert "# Proved: 2, 3, 4, 8 devices" in made.stdout, made.stderr
+
+
+def test_an_integer_that_is_wider_in_our_64_bit_mode_alone_is_no_difference() -> None:
+    got, want = {"n": np.int32(3), "x": np.float64(1)}, {"n": np.int64(3), "x": np.float64(1)}
+    with prove.x64(True):
+        assert prove.same_form(got, want)["what"] == "dtype"
+        assert prove.same_form(got, want, widths=False) is None
+        assert prove.same_form({**got, "x": np.float32(1)}, want, widths=False)["path"] == "['x']"
+        assert prove.same_form({**got, "n": np.float64(3)}, want, widths=False)["path"] == "['n']"
 
 
 SELDOM = """

@@ -100,7 +100,7 @@ def assert_parallel_equal(
             with x64(enabled), only_devices(count):
                 got = parallel(*values[0], **values[1])
                 jax.block_until_ready(got)
-                _compare(got, want.results[0], allowed[0], count)
+                _compare(got, want.results[0], allowed[0], count, widths=enabled == given)
 
 
 def _on_one_device(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,9 +147,9 @@ def _refuse_repeats(count: int, args: Any, kwargs: Any) -> None:
         )
 
 
-def _compare(got: Any, want: Any, allowed: list[float], count: int) -> None:
+def _compare(got: Any, want: Any, allowed: list[float], count: int, *, widths: bool) -> None:
     __tracebackhide__ = True
-    form = same_form(got, want)
+    form = same_form(got, want, widths=widths)
     if form is not None:
         where = f"output `{form['path']}`" if form["path"] else "the output"
         raise AssertionError(

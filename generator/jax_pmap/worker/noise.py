@@ -64,7 +64,8 @@ def own_draws(
             return {"failure": {"what": "draws", "step": 0, "why": why}}
         except BaseException as error:
             return {"failure": {"what": "exception", "step": 0, "error": describe_exception(error)}}
-        found = differs(got, want, moved, followed.results, replicas, count, question.eps[kind])
+        widths = question.widths(kind)
+        found = differs(got, want, moved, followed.results, replicas, count, question.eps[kind], widths)
     return found or folded
 
 
@@ -76,12 +77,14 @@ def differs(
     replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
     count: int,
     eps: float,
+    widths: bool,
 ) -> Answer | None:
     """The first difference between two results where there may be none.
 
-    `flows` says of each array of `got` what went into it; `moved` is `want` for inputs changed by a rounding.
+    `flows` says of each array of `got` what went into it; `moved` is `want` for inputs changed by a rounding;
+    `widths` is that of `prove.same_form`.
     """
-    form = prove.same_form(got, want)
+    form = prove.same_form(got, want, widths=widths)
     if form:
         return {"failure": {**form, "step": 0}}
     table = prove.leaf_table(got)

@@ -103,8 +103,17 @@ def leaf_table(value: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
 
 
-def same_form(got: Any, want: Any) -> dict[str, Any] | None:
-    """The first difference in structure, shape or dtype, or None."""
+def same_form(got: Any, want: Any, *, widths: bool = True) -> dict[str, Any] | None:
+    """The first difference in structure, shape or dtype, or None.
+
+    Without `widths` an int32 is as good as an int64, as it is in a 64-bit mode that is not the user's.
+    """
+
+    def dtype_of(leaf: Any) -> str:
+        dtype = jax.numpy.result_type(leaf)
+        whole = not widths and jax.dtypes.issubdtype(dtype, np.integer)
+        return np.dtype(dtype).kind if whole else str(dtype)
+
     left, right = jax.tree.structure(got), jax.tree.structure(want)
     if left != right:
         return {"what": "structure", "got": str(left)[:400], "want": str(right)[:400], "path": ""}
@@ -115,7 +124,7 @@ def same_form(got: Any, want: Any) -> dict[str, Any] | None:
             continue
         if np.shape(a) != np.shape(b):
             return {"what": "shape", "got": str(np.shape(a)), "want": str(np.shape(b)), "path": path}
-        if str(jax.numpy.result_type(a)) != str(jax.numpy.result_type(b)):
+        if dtype_of(a) != dtype_of(b):
             return {
                 "what": "dtype",
                 "got": str(jax.numpy.result_type(a)),
@@ -298,13 +307,14 @@ def run_parallel(
     *,
     on_devices: bool,
     numbers: bool = False,
+    widths: bool = True,
 ) -> dict[str, Any]:
     """Call the parallel function for every step of `trial` and compare.
 
     `replicas` finds what differs between devices that should not. With `on_devices` the outputs
     go into the next call as they are, as in a training loop; else through the host, which saves a
     compilation, since jax compiles anew for placed arguments. With `numbers`, arrays that hold what is no
-    number are not compared.
+    number are not compared; `widths` is that of `same_form`.
 
     Returns ``{"error", "tolerance", "replicas"}``: of the leaf that came closest to its bound, both
     relative to its largest element, and whether copies on several devices were compared; or in
@@ -327,7 +337,7 @@ def run_parallel(
             return {"failure": {**differs.failure, "step": step}}
         except BaseException as problem:
             return {"failure": {"what": "exception", "step": step, "error": describe_exception(problem)}}
-        form = same_form(got, want)
+        form = same_form(got, want, widths=widths)
         if form:
             return {"failure": {**form, "step": step}}
         leaves = leaf_table(got)

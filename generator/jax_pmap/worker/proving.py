@@ -122,6 +122,10 @@ class Question:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
         return Shares(-(-rows // count), rows) if self.repeat and rows else None
 
+    def widths(self, kind: str) -> bool:
+        """Whether integers have the widths in a precision that they have in the user's 64-bit mode."""
+        return self.x64 or kind == "given"
+
     def precision(self, kind: str) -> bool:
         """The 64-bit mode of a precision."""
         return True if kind == "float64" else self.x64
@@ -361,6 +365,7 @@ def check_count(
                 question.chain,
                 replicas=lambda leaves: replicas(leaves, count),
                 on_devices=kind == "given",
+                widths=question.widths(kind),
                 numbers=trials.was_found(index) and trials.at(kind, 0, size, shares)[0].finite(),
             )
             found = run(allowed=allowed)

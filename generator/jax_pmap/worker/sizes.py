@@ -200,6 +200,7 @@ def run_size(
             allowed,
             lambda leaves: replicas(leaves, count),
             on_devices=False,
+            widths=question.widths(kind),
         )
         if "failure" in found:
             add_cause(found["failure"], question, expected, count)
