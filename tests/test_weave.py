@@ -17,10 +17,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import libcst as cst
 import pytest
 
 from jax_pmap.emit.lines import as_written, shifted
 from jax_pmap.emit.places import Body, Branch, Expression, Statement, place
+from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.weave import RECORDER, Probe, inside_of, name_node, probe_name, rebuild, weave
 from jax_pmap.model import Guard, Source, Span, Sync
 from jax_pmap.reading.parse import parse
@@ -784,3 +786,9 @@ def test_records_are_immutable() -> None:
     branch = Branch(0, Span("user.py", 1, 0, 1, 1), "if a", False)
     with pytest.raises(AttributeError):
         branch.index = 1  # type: ignore[misc]
+
+
+def test_a_copy_above_the_classes_of_its_file_names_none_of_them():
+    text = "def f(self, x: Steps, /, y: int = 2, *a: A, z: Later = 3, **k: K) -> Steps:\n    return x\n"
+    made = cst.Module([without_annotations(cst.parse_module(text).body[0])]).code
+    assert made == "def f(self, x, /, y=2, *a, z=3, **k):\n    return x\n"

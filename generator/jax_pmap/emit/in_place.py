@@ -22,6 +22,7 @@ from jax_pmap.emit.names import Names
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
 from jax_pmap.emit.source import assigned_names
+from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.undo import is_same, taken_back
 from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, returns_of
 from jax_pmap.emit.weave import name_node, renamed
@@ -126,7 +127,9 @@ def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
 def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.FunctionDef:
     """An adapted function under its new name, calling other adapted ones by theirs."""
     renames = _for_copies(other.renames, copies)
-    return renamed(other.woven(names, renames), copies).with_changes(name=name_node(copies[other.name]))
+    copy = renamed(other.woven(names, renames), copies).with_changes(name=name_node(copies[other.name]))
+    # A method's copy stands above the classes of the file, which its annotations may name.
+    return without_annotations(copy) if other.beside.detached else copy
 
 
 def _for_copies(renames: Mapping[str, Stand], copies: Mapping[str, str]) -> dict[str, Stand]:

@@ -213,3 +213,26 @@ def local_names(function: cst.FunctionDef) -> set[str]:
     visitor = _Bindings()
     function.visit(visitor)
     return visitor.names
+
+
+def without_annotations(function: cst.FunctionDef) -> cst.FunctionDef:
+    """A function whose signature says nothing of types."""
+    parameters = function.params
+
+    def bare(each: cst.Param) -> cst.Param:
+        bound: cst.AssignEqual | cst.MaybeSentinel = cst.MaybeSentinel.DEFAULT
+        if each.default is not None:
+            none = cst.SimpleWhitespace("")
+            bound = cst.AssignEqual(whitespace_before=none, whitespace_after=none)
+        return each.with_changes(annotation=None, equal=bound)
+
+    changes: dict[str, object] = {
+        "params": [bare(each) for each in parameters.params],
+        "posonly_params": [bare(each) for each in parameters.posonly_params],
+        "kwonly_params": [bare(each) for each in parameters.kwonly_params],
+    }
+    if isinstance(parameters.star_arg, cst.Param):
+        changes["star_arg"] = bare(parameters.star_arg)
+    if parameters.star_kwarg is not None:
+        changes["star_kwarg"] = bare(parameters.star_kwarg)
+    return function.with_changes(params=parameters.with_changes(**changes), returns=None)
