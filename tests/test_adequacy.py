@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import textwrap
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_pmap.worker import nans, prove, sizes, strengthen
+from jax_pmap.worker import nans, prove, proving, rounded, sizes, strengthen
 from jax_pmap.worker.decisions import Decisions
 from jax_pmap.worker.perturb import perturb
 
@@ -317,6 +318,45 @@ def test_inputs_of_ours_that_the_function_refuses_when_it_runs_are_left_out(proj
     project.write("score.py", textwrap.dedent(REFUSES))
     made = project.run("gen", "score.py::score", "--inputs", "score.py::inputs")
     assert "# Proved: 2, 3, 4, 8 devices" in made.stdout, made.stderr
+
+
+def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
+    def deep(values):
+        x = values["x"]
+        for _ in range(8):
+            x = jnp.tanh(x @ values["w"])
+        return {"deep": x, "twice": values["x"] * 2, "count": jnp.sum(values["x"] > 0)}
+
+    random = np.random.default_rng(0)
+    values = {"x": random.normal(size=(24, 8)).astype("f"), "w": random.normal(size=(8, 8)).astype("f")}
+    want, run = deep(values), rounded.Rounded(deep, ())
+    ways = [run(values, number, None) for number in range(3)]
+    assert len({np.asarray(way["deep"]).tobytes() for way in ways}) == 3
+    for way in ways:
+        assert 0 < np.max(np.abs(way["deep"] - want["deep"])) < 1e-4
+        assert np.array_equal(way["twice"], want["twice"]) and way["count"] == want["count"]
+    eps = float(np.finfo(np.float32).eps)
+    question = proving.Question(
+        reference=jax.jit(deep),
+        traceable=deep,
+        invoke=lambda function, values: function(values),
+        data=(values,),
+        axes={"x": {0: 0}},
+        statics=(),
+        chain=(),
+        steps=1,
+        eps={"given": eps},
+        rounding={"given": prove.Rounding(eps)},
+        x64=False,
+        draws=True,
+    )
+    trials = proving.Trials(question)
+    (allowed,), (wider,) = trials.at("given", 0, 24, None)[1], trials.wider("given", 0, 24, None)
+    assert wider[0] == allowed[0] == 0  # the count
+    assert wider[1] >= allowed[1] > 0 and wider[1] < 1e-2
+    assert wider[2] == allowed[2]
+    certain = proving.Trials(dataclasses.replace(question, draws=False))
+    assert certain.wider("given", 0, 24, None) is None
 
 
 def test_an_integer_that_is_wider_in_our_64_bit_mode_alone_is_no_difference() -> None:
