@@ -401,7 +401,11 @@ class Neighbourhood:
         try:
             for path in sources.python_files(source.root):
                 data = sources.read_bytes(path)
-                if data is not None and named.search(data) and not only_read(table, data):
+                if (
+                    data is not None
+                    and named.search(data)
+                    and not only_read(table, data, path == source.path)
+                ):
                     return True
         except sources.TooManyFilesError:
             return True
@@ -492,11 +496,15 @@ class Neighbourhood:
         return f"{source.module.rpartition('.')[2]}_{facts.name}"
 
 
-def only_read(table: str, data: bytes) -> bool:
-    """Whether a file does nothing with a dict of this name but look entries up, and assign it once."""
+def only_read(table: str, data: bytes, is_own: bool) -> bool:
+    """Whether a file does nothing with a dict, its own or one that it may import, but look entries up."""
     try:
         tree = ast.parse(data)
     except (SyntaxError, ValueError):
+        return False
+    froms = [alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    imported = [alias for alias in froms if alias.name in (table, "*")]
+    if any(alias.asname not in (None, table) for alias in imported):
         return False
     read = {
         id(node.value)
@@ -507,10 +515,12 @@ def only_read(table: str, data: bytes) -> bool:
     uses = [
         node
         for node in ast.walk(tree)
-        if (isinstance(node, ast.Name) and node.id == table and isinstance(node.ctx, ast.Load))
-        or (isinstance(node, ast.Attribute) and node.attr == table)
+        if (isinstance(node, ast.Attribute) and node.attr == table)
+        or (isinstance(node, ast.Name) and node.id == table and (is_own or imported))
     ]
-    return all(id(node) in read for node in uses) and table not in rebound(tree)
+    stores = [node for node in uses if not isinstance(node.ctx, ast.Load)]
+    allowed = 1 if is_own else 0
+    return len(stores) <= allowed and all(id(node) in read for node in uses if node not in stores)
 
 
 def rebound(tree: ast.Module) -> set[str]:

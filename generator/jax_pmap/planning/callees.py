@@ -207,7 +207,12 @@ def reason(found: Sequence[Answer], directory: Path) -> str:
     """Why what was seen cannot be looked into; ``""`` where none of it is the user's."""
     for each in found:
         if each["kind"] == "other":
-            return f"it is a `{each['type']}`" + (f" around `{each['wrapped']}`" if each["wrapped"] else "")
+            what = f"a `{each['type']}`"
+            return (
+                f"it is `{each['wrapped']}` in {what} that may do more"
+                if each["wrapped"]
+                else f"it is {what}"
+            )
         where = shown(each, directory)
         if where:
             return f"it is `{each['qualname'].replace('.<locals>', '')}` ({where}), to which no name leads"
