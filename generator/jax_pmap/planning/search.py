@@ -165,10 +165,14 @@ def _try(case: Case, roles: Roles, whole: Mapping[str, Any], tried: _Tried) -> C
         return outcome
     vain, share = in_vain(observation, facts), observation.share or 0.0
     argument = gathers_argument(observation, facts)
-    if not vain and not argument and share <= HALF:
+    # An axis that does not divide over the devices was not made to be split, and gathers tell the same.
+    unlikely = share > HALF or (
+        observation.share is not None and batch_of(roles, case.loaded) % LARGEST_COUNT
+    )
+    if not vain and not argument and not unlikely:
         return outcome
     tried.better = tried.better or functools.partial(
-        may_gather_less, other=roles, fewer=vain or argument, elsewhere=vain or share > HALF
+        may_gather_less, other=roles, fewer=vain or argument, elsewhere=vain or bool(unlikely)
     )
     if vain:
         tried.refuse(gathered_in_vain(case.body, observation), roles)
