@@ -21,6 +21,8 @@ VERSIONS = (("3.10", "0.6.2"), ("3.11", "0.10.2"), ("3.12", "0.12.0.1"))
 CASES = (
     "args_and_kwargs",
     "dict_with_table",
+    "loops",
+    "noise_for_examples",
     "perplexity",
     "time_major",
     "train_step",

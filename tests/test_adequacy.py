@@ -31,6 +31,20 @@ def ways(program, *leaves):
     return [(site.name, [next(taken) for _ in range(site.ways)]) for site in found.sites]
 
 
+def test_loops_that_may_have_no_end_are_cut_off():
+    def program(x, tolerance):
+        halves = lax.while_loop(lambda s: jnp.max(s) > tolerance, lambda s: jnp.maximum(s / 2, -1.0), x)
+        return jax.vmap(lambda one: lax.while_loop(lambda s: s > 1, lambda s: s - 1, one))(x) + halves
+
+    x = jnp.array([2.0, -7.0, 5.0])
+    found = Decisions(lambda leaves: program(*leaves), [x, 0.1])
+    taken = iter(found([x, 0.1]).tolist())
+    ways = [(site.name, [next(taken) for _ in range(site.ways)]) for site in found.sites]
+    # In some round or other the tests go both ways, and so does what the body of the first decides.
+    assert [way for name, way in ways if name in ("gt", "max")] == [[True, True]] * 3
+    assert found([x, -1.0]) is None
+
+
 def test_decisions_inside_loops_branches_and_compiled_functions_are_seen():
     def program(x, step):
         total, _ = lax.scan(lambda c, row: (c + jnp.maximum(row, 2.0), None), 0.0, x)

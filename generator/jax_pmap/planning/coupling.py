@@ -45,10 +45,10 @@ def coupled(
     if re.match(r"[\w.]*\bwhile_loop\(", short):
         return Refusal(
             "JP043",
-            f"`{short}` works on the whole batch in each round, and goes on until its data says otherwise: "
-            "devices that disagree on that would wait for each other for ever, so it is not looked into",
-            "Count the rounds (jax.lax.fori_loop, or jax.lax.scan with length=), or try --backend jit, where "
-            "the compiler keeps the global meaning",
+            f"`{short}` works on the whole batch in each round, and what it runs, or what decides whether it "
+            "goes on, could not be looked into: devices that disagree would wait for each other for ever",
+            "Write both as functions of this module; or count the rounds (jax.lax.fori_loop, or jax.lax.scan "
+            "with length=), or try --backend jit, where the compiler keeps the global meaning",
             span,
         )
     unopened = not_looked_into(text, span, closed)

@@ -131,6 +131,8 @@ class State:
     opened: dict[tuple[int, int], Probe] = field(default_factory=dict)
     #: Scopes of functions whose result goes into their next run.
     loops: set[int] = field(default_factory=set)
+    #: Those of them whose result decides whether there is another round.
+    deciding: set[int] = field(default_factory=set)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
     hopeless: dict[int, Refusal] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)

@@ -29,7 +29,7 @@ class Mending:
         self.observer = observer
 
     def tests(self, state: State, events: Sequence[Event], watched: Sequence[Event]) -> bool:
-        """Numbers that decide which way Python goes must be those of the whole batch.
+        """What decides which way Python goes, or whether a loop goes on, must be that of the whole batch.
 
         A test of a shape may agree on the example's sizes and differ on others, so it is mended
         whether or not it does any harm here.
@@ -39,7 +39,13 @@ class Mending:
             op = event.whole_op(numbers=True)
             assert op is not None
             added |= state.add(self.observer.sync(op, test.text, "wrap", test.span, event), event.point)
-        tests = {e.point: e for e in self.observer.by_point.values() if e.in_test}
+        statements = self.observer.statements
+        tests = {
+            e.point: e
+            for e in self.observer.by_point.values()
+            if e.in_test
+            or (statements[e.statement].scope in state.deciding and statements[e.statement].value != e.point)
+        }
         first: dict[int, Event] = {}
         for event in events:
             if event.point in tests:

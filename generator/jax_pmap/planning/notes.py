@@ -80,7 +80,8 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
                 f"`{argument.name}` is static: the proof holds for the value it had; one that reduces "
                 "differently may need other collectives"
             )
-    extremes = dict.fromkeys(sync.op for sync in observation.syncs if sync.op in ("pmax", "pmin"))
+    # One byte is a truth value, and no NaN.
+    extremes = dict.fromkeys(s.op for s in observation.syncs if s.op in ("pmax", "pmin") and s.bytes > 1)
     if extremes:
         ops = " and ".join(f"jax.lax.{op}" for op in extremes)
         yield f"{ops} may drop a NaN that jnp.max and jnp.min would return; the proof has none in it"

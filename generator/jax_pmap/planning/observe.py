@@ -240,7 +240,8 @@ class Observer:
         for expression in self.by_point.values():
             statement = self.statements[expression.statement]
             few = len(self.by_point) <= TAP_ALL
-            if few or statement.index in state.expanded or expression.in_test or expression.side_of:
+            decides = expression.in_test or statement.scope in state.deciding
+            if few or statement.index in state.expanded or decides or expression.side_of:
                 taps.add(expression.point)
             elif expression.parent is not None and statement.kind in ("return", "assign"):
                 parent: Expression | None = self.by_point[expression.parent]
@@ -440,9 +441,13 @@ class Observer:
             apart = next((event for event in changes if not event.whole), None)
             settled = not final.unaligned and not final.varying and not final.partial(numbers=True)
             if settled and apart is None:
-                chance = next((event for event in events if event.by_chance), None)
-                if chance is not None:
-                    statement = self.owner[chance.point]
+                unsure = (
+                    self.owner[event.point]
+                    for event in events
+                    if event.by_chance or self._disagrees(state, self.owner[event.point], events)
+                )
+                statement = next(unsure, None)
+                if statement is not None:
                     if self.look_closer(state, statement, events):
                         continue
                     return state.hopeless[statement.index]
@@ -581,6 +586,10 @@ class Observer:
                 if statement.index not in state.hopeless and self.mending.kept(state, statement, events):
                     return True
                 continue
+            if statement.scope in state.deciding and statement.kind == "return":
+                if statement.index in state.hopeless or not self._disagrees(state, statement, events):
+                    continue
+                return advanced or self.look_closer(state, statement, events)
             if statement.kind == "return" and event.point == statement.value:
                 if advanced:
                     break
@@ -731,10 +740,17 @@ class Observer:
         # What the module compiled under a name is carried under that name.
         home = self.homes[self.body_of[call.statement].scope.index]
         if runs and self.neighbourhood.find(callee, home) is None:
+            deciding = [run for run in runs if run.decides]
+            if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
+                return False
             opened = [
                 self._open(state, call, run.function, run.function_span, run.arguments, run.repeats)
                 for run in runs
             ]
+            for run in deciding:
+                scope = self._scope_of(run.function, call, run.function_span)
+                if scope is not None and scope not in state.deciding:
+                    self._agree(state, scope)
             return any(opened)
         return self._open(state, call, callee, call.span)
 
@@ -771,6 +787,25 @@ class Observer:
         if repeats:
             state.loops |= {probe.scope for probe in new}
         return bool(new)
+
+    def _agree(self, state: State, scope: int) -> None:
+        """Have devices do as many rounds of a loop as the one that needs most.
+
+        Those that disagreed on whether there is another one would wait at its collectives for ever.
+        """
+        state.deciding.add(scope)
+        for statement in self.statements.values():
+            if statement.scope == scope and statement.kind == "return" and statement.value in self.by_point:
+                value = self.by_point[statement.value]
+                # Whatever it gives now: what it compares is made whole after it.
+                state.syncs.append(Sync("pmax", value.text, "wrap", value.span, bytes=1))
+
+    def _disagrees(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
+        """Whether devices decide on another round of a loop by values that differ between them."""
+        if statement.scope not in state.deciding or statement.kind != "return":
+            return False
+        first = self.first_of(statement, events)
+        return any(event.varying for point, event in first.items() if point != statement.value)
 
     def _users_own(self, callee: str, caller: Beside) -> bool:
         """Whether a callee is of the user's module, of a function around, or of the method's object."""

@@ -60,6 +60,8 @@ class FunctionRun:
     arguments: tuple[tuple[str, int | None], ...]
     #: Whether what it returns goes into its next run.
     repeats: bool
+    #: Whether what it returns decides if there is another round.
+    decides: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from jax_pmap.reading.facts import FunctionRun
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import Resolver
 
-#: Parameters of the counted loops of `jax.lax`, and for each function among them which of the others it is
-#: given: as they are, or (a name ending in ``[0]``) the first slice of them. In a loop of another kind,
-#: devices that disagree on whether to go on wait for each other at the first collective, for ever.
+#: Parameters of the loops of `jax.lax`, and for each function among them which of the others it is given:
+#: as they are, or (a name ending in ``[0]``) the first slice of them.
 LOOPS: Mapping[str, tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
     "jax.lax.scan": (("f", "init", "xs"), {"f": ("init", "xs[0]")}),
     "jax.lax.fori_loop": (
@@ -20,9 +19,14 @@ LOOPS: Mapping[str, tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
         {"body_fun": ("lower", "init_val")},
     ),
     "jax.lax.map": (("f", "xs"), {"f": ("xs[0]",)}),
+    "jax.lax.while_loop": (
+        ("cond_fun", "body_fun", "init_val"),
+        {"cond_fun": ("init_val",), "body_fun": ("init_val",)},
+    ),
 }
-#: Loops whose function gets what it returned.
-CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop"})
+#: Loops whose function gets what it returned, and the function that decides whether there is another round.
+CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop"})
+DECIDES = "cond_fun"
 #: Functions that make a function which does the same, once for all.
 WRAPPERS = frozenset(
     {
@@ -52,15 +56,16 @@ def function_runs(parsed: ParsedSource, resolver: Resolver) -> tuple[FunctionRun
             parsed.span(function),
             tuple((parsed.segment(source), axis) for source, axis in arguments),
             repeats,
+            decides,
         )
         for call in body_calls(parsed)
-        for function, arguments, repeats in _runs(resolver, call, made)
+        for function, arguments, repeats, decides in _runs(resolver, call, made)
     )
 
 
 def _runs(
     resolver: Resolver, call: ast.Call, made: Mapping[str, ast.Call]
-) -> Iterator[tuple[ast.expr, list[tuple[ast.expr, int | None]], bool]]:
+) -> Iterator[tuple[ast.expr, list[tuple[ast.expr, int | None]], bool, bool]]:
     name = resolver.qualify(call.func)
     if name is not None and name in LOOPS:
         parameters, runs = LOOPS[name]
@@ -70,14 +75,14 @@ def _runs(
             wanted = [(source.removesuffix("[0]"), source.endswith("[0]")) for source in sources]
             if function in given and all(source in given for source, _ in wanted):
                 arguments = [(given[source], 0 if sliced else None) for source, sliced in wanted]
-                yield given[function], arguments, name in CARRYING
+                yield given[function], arguments, name in CARRYING, function == DECIDES
     elif name in ("jax.lax.cond", "jax.lax.switch") and len(call.args) > 2:
         branches: Sequence[ast.expr] = call.args[1:3]
         operands = call.args[3:]
         if name == "jax.lax.switch":
             branches, operands = getattr(call.args[1], "elts", ()), call.args[2:]
         for branch in branches:
-            yield branch, [(operand, None) for operand in operands], False
+            yield branch, [(operand, None) for operand in operands], False, False
     else:
         maker = call.func if isinstance(call.func, ast.Call) else None
         if isinstance(call.func, ast.Name):
@@ -87,7 +92,7 @@ def _runs(
             return
         axes = _axes(resolver, maker, len(call.args)) if made_by in MAPS else [None] * len(call.args)
         if axes is not None and not call.keywords:
-            yield maker.args[0], list(zip(call.args, axes, strict=True)), False
+            yield maker.args[0], list(zip(call.args, axes, strict=True)), False, False
 
 
 def behind(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:

@@ -16,10 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .equations import scan_sizes
+
 #: Where in a program an equation is: indices of equations, outermost first.
 Place = tuple[int, ...]
 #: Ways a decision went, one traced bool for each that it has.
 Ways = list[Any]
+#: Rounds of a loop of unknown length, to begin with, and at most.
+FEW_ROUNDS, MOST_ROUNDS = 64, 1 << 20
+#: More rounds than on the inputs given are followed up to this many times as many.
+MORE_ROUNDS = 8
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite", "reduce_and", "reduce_or"})
 EXTREMES = frozenset({"max", "min"})
@@ -124,6 +130,7 @@ def sites(jaxpr: Any, where: str | None = None) -> Iterator[Site]:
         elif name == "while":
             yield Site(name, place, 2)
             yield from sites(inner(params, "cond_jaxpr")[0], where)
+            yield from sites(inner(params, "body_jaxpr")[0], where)
         elif name == "cond":
             yield Site(name, place, len(params["branches"]))
             for branch in params["branches"]:
@@ -157,43 +164,50 @@ def decide(equation: Any, values: Sequence[Any], results: Sequence[Any]) -> Ways
     return [jnp.any(rounded == 0), jnp.any((rounded > 0) & (rounded < 50)), jnp.any(rounded >= 50)]
 
 
-def taken(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> tuple[list[Any], Ways]:
-    """Results of a jaxpr, and the ways its decisions go, in the order of `sites`."""
+def taken(
+    jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any], limit: Any
+) -> tuple[list[Any], Ways, Any]:
+    """Results of a jaxpr, the ways its decisions go, in the order of `sites`, and whether it was cut off.
+
+    It is where a loop of unknown length goes on for more than `limit` rounds: it ends there.
+    """
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
     known.update(zip(jaxpr.invars, arguments, strict=True))
     ways: Ways = []
+    cut_off = jnp.zeros((), bool)
 
     def read(atom: Any) -> Any:
         return atom.val if hasattr(atom, "val") else known[atom]
 
     for equation in jaxpr.eqns:
         values = [read(atom) for atom in equation.invars]
-        results, found = run(equation, values)
+        results, found, inside = run(equation, values, limit)
         if ways_of(equation):
             ways += decide(equation, values, results)
         ways += found
+        cut_off |= inside
         known.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars], ways
+    return [read(atom) for atom in jaxpr.outvars], ways, cut_off
 
 
-def run(equation: Any, values: list[Any]) -> tuple[list[Any], Ways]:
-    """Results of one equation, and the ways that decisions inside it go."""
+def run(equation: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
+    """Results of one equation, the ways that decisions inside it go, and whether it was cut off."""
     name, params = equation.primitive.name, equation.params
     if name in PRINTING:
-        return [], []
+        return [], [], jnp.zeros((), bool)
     if name in CALLS:
         jaxpr, constants = inner(params, CALLS[name])
         if any(True for _ in sites(jaxpr)):
-            return taken(jaxpr, constants, values)
+            return taken(jaxpr, constants, values, limit)
     elif name == "scan" and any(True for _ in sites(inner(params, "jaxpr")[0])):
-        return run_scan(params, values)
+        return run_scan(params, values, limit)
     elif name == "while":
-        return run_while(equation, values)
+        return run_while(params, values, limit)
     elif name == "cond":
-        return run_cond(params, values)
+        return run_cond(params, values, limit)
     elif name == "shard_map" and any(True for _ in sites(inner(params, "jaxpr")[0])):
-        return run_mapped(params, values)
-    return bind(equation, values), []
+        return run_mapped(params, values, limit)
+    return bind(equation, values), [], jnp.zeros((), bool)
 
 
 def bind(equation: Any, values: list[Any]) -> list[Any]:
@@ -205,54 +219,90 @@ def bind(equation: Any, values: list[Any]) -> list[Any]:
     return list(out) if equation.primitive.multiple_results else [out]
 
 
-def run_scan(params: Any, values: list[Any]) -> tuple[list[Any], Ways]:
+def run_scan(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
     """A loop of known length; a decision went as it went in any round."""
     jaxpr, constants = inner(params, "jaxpr")
-    first, carried = params["num_consts"], params["num_carry"]
+    first, carried = scan_sizes(params)
     fixed, carry, over = values[:first], values[first : first + carried], values[first + carried :]
 
     def body(carry: list[Any], each: list[Any]) -> tuple[list[Any], Any]:
-        results, ways = taken(jaxpr, constants, [*fixed, *carry, *each])
-        return results[:carried], (results[carried:], ways)
+        results, ways, cut_off = taken(jaxpr, constants, [*fixed, *carry, *each], limit)
+        return results[:carried], (results[carried:], ways, cut_off)
 
-    last, (stacked, ways) = lax.scan(
+    last, (stacked, ways, cut_off) = lax.scan(
         body, carry, over, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
     )
-    return [*last, *stacked], [jnp.any(way) for way in ways]
+    return [*last, *stacked], [jnp.any(way) for way in ways], jnp.any(cut_off)
 
 
-def run_while(equation: Any, values: list[Any]) -> tuple[list[Any], Ways]:
-    """A loop of unknown length: whether it is entered at all."""
-    params = equation.params
+def run_while(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
+    """A loop of unknown length: whether it is entered at all; the decisions in it, as in any round."""
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    jaxpr, constants = inner(params, "cond_jaxpr")
-    (enters,), ways = taken(jaxpr, constants, [*values[:tests], *values[tests + bodies :]])
-    return bind(equation, values), [jnp.any(enters), jnp.any(~enters), *ways]
+    fixed, held, first = values[:tests], values[tests : tests + bodies], values[tests + bodies :]
+    tested, body = inner(params, "cond_jaxpr"), inner(params, "body_jaxpr")
+
+    def test(carry: Sequence[Any]) -> tuple[Any, Ways, Any]:
+        (goes_on,), ways, cut_off = taken(tested[0], tested[1], [*fixed, *carry], limit)
+        return goes_on, ways, cut_off
+
+    def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        carry, goes_on, before, inside, was_cut_off, rounds = state
+        results, ways, cut_off = taken(body[0], body[1], [*held, *carry], limit)
+        # Under vmap one that is done stays as it is, while others go on.
+        results = [
+            jnp.where(in_front(goes_on, new), new, old) for new, old in zip(results, carry, strict=True)
+        ]
+        goes_on, now, too = test(results)
+        return (
+            results,
+            goes_on,
+            either(before, now),
+            either(inside, ways),
+            was_cut_off | cut_off | too,
+            rounds + 1,
+        )
+
+    def either(ways: Ways, others: Ways) -> Ways:
+        return [one | other for one, other in zip(ways, others, strict=True)]
+
+    enters, ways, cut_off = test(first)
+    never = [jnp.zeros((), bool)] * sum(site.ways for site in sites(body[0]))
+    last, goes_on, ways, inside, cut_off, _ = lax.while_loop(
+        lambda state: jnp.any(state[1]) & (state[-1] < limit),
+        step,
+        (first, enters, ways, never, cut_off, jnp.zeros((), jnp.int32)),
+    )
+    return last, [jnp.any(enters), jnp.any(~enters), *ways, *inside], cut_off | jnp.any(goes_on)
 
 
-def run_cond(params: Any, values: list[Any]) -> tuple[list[Any], Ways]:
+def in_front(flags: Any, leaf: Any) -> Any:
+    """`flags` with as many axes as `leaf`, its own in front."""
+    return jnp.reshape(flags, (*jnp.shape(flags), *(1,) * (jnp.ndim(leaf) - jnp.ndim(flags))))
+
+
+def run_cond(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
     """A branch: which one is taken, and the decisions in that one."""
     index, *operands = values
     branches = [inner({"": branch}, "") for branch in params["branches"]]
     sizes = [sum(site.ways for site in sites(jaxpr)) for jaxpr, _ in branches]
 
-    def guarded(number: int) -> Callable[..., tuple[list[Any], Ways]]:
-        def call(*operands: Any) -> tuple[list[Any], Ways]:
+    def guarded(number: int) -> Callable[..., tuple[list[Any], Ways, Any]]:
+        def call(*operands: Any) -> tuple[list[Any], Ways, Any]:
             jaxpr, constants = branches[number]
-            results, own = taken(jaxpr, constants, operands)
+            results, own, cut_off = taken(jaxpr, constants, operands, limit)
             ways: Ways = []
             for other, size in enumerate(sizes):
                 ways += own if other == number else [jnp.zeros((), bool)] * size
-            return results, ways
+            return results, ways, cut_off
 
         return call
 
     at = jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1)
-    results, ways = lax.switch(at, [guarded(number) for number in range(len(branches))], *operands)
-    return results, [*(at == number for number in range(len(branches))), *ways]
+    results, ways, cut_off = lax.switch(at, [guarded(number) for number in range(len(branches))], *operands)
+    return results, [*(at == number for number in range(len(branches))), *ways], cut_off
 
 
-def run_mapped(params: Any, values: list[Any]) -> tuple[list[Any], Ways]:
+def run_mapped(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
     """A function mapped over devices; a decision went as it went on any of them.
 
     That it went so on the first and not on another is one more way, and the reverse.
@@ -260,21 +310,21 @@ def run_mapped(params: Any, values: list[Any]) -> tuple[list[Any], Ways]:
     jaxpr, constants = inner(params, "jaxpr")
     names = tuple(params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"])
 
-    def body(*arguments: Any) -> tuple[list[Any], Any]:
-        results, ways = taken(jaxpr, constants, arguments)
-        return results, jnp.stack(ways)[None]
+    def body(limit: Any, *arguments: Any) -> tuple[list[Any], Any, Any]:
+        results, ways, cut_off = taken(jaxpr, constants, arguments, limit)
+        return results, jnp.stack(ways)[None], cut_off[None]
 
     mapped = jax.shard_map(
         body,
         mesh=params["mesh"],
-        in_specs=tuple(params["in_specs"]),
-        out_specs=(list(params["out_specs"]), jax.sharding.PartitionSpec(names)),
+        in_specs=(jax.sharding.PartitionSpec(), *params["in_specs"]),
+        out_specs=(list(params["out_specs"]), *[jax.sharding.PartitionSpec(names)] * 2),
         axis_names=set(names),
         check_vma=params["check_vma"],
     )
-    results, ways = mapped(*values)
+    results, ways, cut_off = mapped(limit, *values)
     first, some, every = ways[0], jnp.any(ways, axis=0), jnp.all(ways, axis=0)
-    return results, [*some, *(first & ~every), *(some & ~first)]
+    return results, [*some, *(first & ~every), *(some & ~first)], jnp.any(cut_off)
 
 
 #: Folders of jax whose functions users call.
@@ -301,6 +351,9 @@ def place_of(equation: Any) -> str:
 class Decisions:
     """The decisions of a function of leaves.
 
+    Loops of unknown length are followed for several times as many rounds as they go on for with the
+    `leaves` given: on others they may go on for ever.
+
     Raises:
         Exception: whatever keeps the function from being traced.
     """
@@ -312,18 +365,26 @@ class Decisions:
         #: In order.
         self.sites: list[Site] = [] if effects else list(sites(closed.jaxpr))
 
-        def ways(leaves: Sequence[Any]) -> Any:
+        def ways(leaves: Sequence[Any], limit: Any) -> Any:
             flat = jax.tree.leaves(leaves)
-            found = taken(closed.jaxpr, closed.consts, flat)[1]
-            return jnp.stack(found) if found else jnp.zeros(0, bool)
+            _, found, cut_off = taken(closed.jaxpr, closed.consts, flat, limit)
+            return jnp.stack([cut_off, *found])
 
         # XLA leaves out what no decision depends on.
         self._run = jax.jit(ways)
+        self._limit = FEW_ROUNDS
+        if any(site.name == "while" for site in self.sites):
+            while self(leaves) is None and self._limit < MOST_ROUNDS:
+                self._limit *= 4
+            self._limit *= MORE_ROUNDS
         self.numbers = constants_of(closed)
 
-    def __call__(self, leaves: Sequence[Any]) -> np.ndarray:
-        """For each way of each decision, whether it is taken anywhere on these leaves."""
-        return np.asarray(self._run(leaves)) if self.sites else np.zeros(0, bool)
+    def __call__(self, leaves: Sequence[Any]) -> np.ndarray | None:
+        """For each way of each decision, whether it is taken anywhere on these leaves; None where cut off."""
+        if not self.sites:
+            return np.zeros(0, bool)
+        cut_off, *ways = np.asarray(self._run(leaves, np.int32(self._limit)))
+        return None if cut_off else np.asarray(ways)
 
 
 def constants_of(closed: Any) -> list[float]:

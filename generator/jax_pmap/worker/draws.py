@@ -18,6 +18,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
+from .equations import inner_jaxpr, scan_sizes
 from .functions import guarded
 from .leaves import is_key, skeleton
 
@@ -276,7 +277,7 @@ class _Walk:
         self, params: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
     ) -> list[Flow]:
         """A loop of known length: the carry goes round until nothing more is learned of it."""
-        consts, carry = params["num_consts"], params["num_carry"]
+        consts, carry = scan_sizes(params)
         inside = (*loops, params["length"])
         while True:
             out = self.closed(params["jaxpr"], flows, place, inside, False)
@@ -323,14 +324,6 @@ class _Walk:
 def names_of(spec: Any) -> list[Any]:
     """Mesh axes in a partition spec, or in the dict that older versions of jax have."""
     return list(spec.values()) if isinstance(spec, dict) else list(spec)
-
-
-def inner_jaxpr(params: Any) -> Any:
-    """The jaxpr that an equation runs, or None."""
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        if hasattr(getattr(params.get(name), "jaxpr", params.get(name)), "eqns"):
-            return params[name]
-    return None
 
 
 def draws_inside(inner: Any) -> bool:

@@ -109,17 +109,21 @@ def find(
     sites = [site for each in traced for site in each.sites]
     first_result: list[Any] = []
 
-    def reached(values: Values) -> np.ndarray:
+    def reached(values: Values) -> np.ndarray | None:
         try:
             leaves = Packed(prepared(values), statics).leaves
-            return np.concatenate([each(leaves) for each in traced])
+            ways = [each(leaves) for each in traced]
         except (MemoryError, Problem):
             raise
         except BaseException:
             return np.zeros(sum(site.ways for site in sites), bool)
+        found = [way for way in ways if way is not None]
+        return np.concatenate(found) if len(found) == len(ways) else None
 
     def result(values: Values) -> Any:
         try:
+            if sites and reached(values) is None:
+                return None  # It may have no end.
             return reference(prepared(values))
         except (MemoryError, Problem):
             raise
@@ -135,7 +139,7 @@ def find(
         return first is None or not prove.finite(first) or prove.finite(found) or guarded(found, first)
 
     outside = strays(data[0], axes, settled, seed, sound)
-    if not sites:
+    if not sites or reached(data[0]) is None:
         return Found(tuple(outside))
     numbers = list(dict.fromkeys(number for each in traced for number in each.numbers))
     tame = any(site.name == "while" for site in sites)
@@ -380,7 +384,7 @@ def search(
     axes: LeafAxes,
     settled: Sequence[str],
     numbers: Sequence[float],
-    reached: Callable[[Values], np.ndarray],
+    reached: Callable[[Values], "np.ndarray | None"],
     sound: Callable[[Values], bool],
     known: Sequence[Values],
     seed: int,
@@ -394,20 +398,21 @@ def search(
         axes: batch axes of their leaves.
         settled: arguments that are not changed.
         numbers: those that decisions compare with.
-        reached: the ways taken on some inputs.
+        reached: the ways taken on some inputs; None where they are not used, as they take too long.
         sound: whether inputs that show something new may be used.
         known: inputs that are used anyway.
         seed: of the random choices.
         tame: whether numbers must stay near those given.
     """
-    taken = EACH * np.any([reached(each) for each in known], axis=0).astype(int)
+    first = [ways for each in known if (ways := reached(each)) is not None]
+    taken = EACH * np.any(first, axis=0).astype(int)
     kept: list[Values] = []
     tried = TRIED if size_of(values) <= LARGE else TRIED_LARGE
     for number, candidate in enumerate(candidates(values, axes, settled, numbers, seed, tame=tame)):
         if (taken >= EACH).all() or number >= tried or len(kept) >= KEPT:
             break
         ways = reached(candidate)
-        if (ways & (taken < EACH)).any() and sound(candidate):
+        if ways is not None and (ways & (taken < EACH)).any() and sound(candidate):
             kept.append(candidate)
             taken += ways
     return kept, taken > 0
