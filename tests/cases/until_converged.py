@@ -4,21 +4,22 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def fit(centres, x, tol=1e-3):
-    """Lloyd's iterations, until no centre moves by more than `tol`."""
+def fit(centres, x, tol=1e-3, most=50):
+    """Lloyd's iterations, until no centre moves by more than `tol` of the size of the data."""
 
     def step(state):
-        old, _ = state
+        old, _, rounds = state
         nearest = jnp.argmin(jnp.sum((x[:, None] - old) ** 2, axis=-1), axis=1)
         member = jax.nn.one_hot(nearest, len(old))
         new = member.T @ x / jnp.maximum(member.sum(0), 1)[:, None]
-        return new, jnp.max(jnp.abs(new - old))
+        return new, jnp.max(jnp.abs(new - old)), rounds + 1
 
-    def farthest(state):
-        return jnp.sqrt(jnp.mean((x - state[0][0]) ** 2))
+    def moves(state):
+        centres, moved, rounds = state
+        size = jnp.sqrt(jnp.mean((x - centres[0]) ** 2))
+        return (moved > tol * size) & (rounds < most)
 
-    centres, _ = jax.lax.while_loop(lambda state: state[1] > tol * farthest(state), step, (centres, jnp.inf))
-    return centres
+    return jax.lax.while_loop(moves, step, (centres, jnp.inf, 0))[0]
 
 
 def inputs(seed):
@@ -39,12 +40,14 @@ from jax.sharding import PartitionSpec as P
 AXIS = "batch"
 
 
-@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, None), out_axes=None)
-def p_fit(centres, x, tol):
+@functools.partial(
+    jax.pmap, axis_name=AXIS, in_axes=(None, 0, None, None), out_axes=None
+)
+def p_fit(centres, x, tol, most):
     """`fit` on one device's share; `x` leaves are (devices, per_device, ...)."""
 
     def step(state):
-        old, _ = state
+        old, _, rounds = state
         nearest = jnp.argmin(jnp.sum((x[:, None] - old) ** 2, axis=-1), axis=1)
         member = jax.nn.one_hot(nearest, len(old))
         new = (
@@ -53,17 +56,14 @@ def p_fit(centres, x, tol):
             / jnp.maximum(jax.lax.psum(member.sum(0), axis_name=AXIS), 1)[:, None]
         )
         new = jax.lax.psum(new, axis_name=AXIS)
-        return new, jnp.max(jnp.abs(new - old))
+        return new, jnp.max(jnp.abs(new - old)), rounds + 1
 
-    def farthest(state):
-        return jnp.sqrt(jax.lax.pmean(jnp.mean((x - state[0][0]) ** 2), axis_name=AXIS))
+    def moves(state):
+        centres, moved, rounds = state
+        size = jnp.sqrt(jax.lax.pmean(jnp.mean((x - centres[0]) ** 2), axis_name=AXIS))
+        return jax.lax.pmax((moved > tol * size) & (rounds < most), axis_name=AXIS)
 
-    centres, _ = jax.lax.while_loop(
-        lambda state: jax.lax.pmax(state[1] > tol * farthest(state), axis_name=AXIS),
-        step,
-        (centres, jnp.inf),
-    )
-    return centres
+    return jax.lax.while_loop(moves, step, (centres, jnp.inf, 0))[0]
 
 
 def shard(x):
@@ -88,6 +88,6 @@ def shard(x):
     return jax.device_put(x, sharding)
 
 
-def fit(centres, x, tol=1e-3):
-    """Lloyd's iterations, until no centre moves by more than `tol`."""
-    return p_fit(centres, shard(x), tol)
+def fit(centres, x, tol=1e-3, most=50):
+    """Lloyd's iterations, until no centre moves by more than `tol` of the size of the data."""
+    return p_fit(centres, shard(x), tol, most)

@@ -40,15 +40,17 @@ class Mending:
             assert op is not None
             added |= state.add(self.observer.sync(op, test.text, "wrap", test.span, event), event.point)
         statements = self.observer.statements
-        tests = {
+        deciding = {
             e.point: e
             for e in self.observer.by_point.values()
-            if e.in_test
-            or (statements[e.statement].scope in state.deciding and statements[e.statement].value != e.point)
+            if statements[e.statement].scope in state.deciding and statements[e.statement].value != e.point
         }
+        tests = {e.point: e for e in self.observer.by_point.values() if e.in_test} | deciding
         first: dict[int, Event] = {}
         for event in events:
-            if event.point in tests:
+            # What a comparison gives may look like an extreme: what it compares is made whole.
+            truth = event.point in deciding and all(leaf["dtype"] == "bool" for leaf in event.leaves)
+            if event.point in tests and not (truth and not tests[event.point].is_call):
                 first.setdefault(event.point, event)
         partial = {p for p, event in first.items() if event.whole_op(True) and event.partial(True)}
         innermost = [
