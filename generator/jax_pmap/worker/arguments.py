@@ -90,10 +90,17 @@ def graph_keys(value: Any) -> list[tuple[str, Any]]:
 
 
 def modes(value: Any) -> list[str]:
-    """What `train()` and `eval()` set of the Flax NNX modules in a value: ``["deterministic=True"]``."""
+    """What says in which mode the modules in a value are: ``["deterministic=True"]``.
+
+    Of Flax NNX what `train()` and `eval()` set; of other modules the flags among their leaves, as
+    `eqx.nn.inference_mode` sets them.
+    """
     nnx = sys.modules.get("flax.nnx")
     if nnx is None or not graph_variables(value):
-        return []
+        leaves, _ = jax.tree_util.tree_flatten_with_path(value)
+        flags = [(path, leaf) for path, leaf in leaves if isinstance(leaf, bool) and constants(value)]
+        named = [(getattr(path[-1], "name", ""), leaf) for path, leaf in flags if path]
+        return sorted({f"{name}={flag}" for name, flag in named if name})
     modules = [node for _, node in nnx.iter_graph(value) if isinstance(node, nnx.Module)]
     found = ((name, getattr(module, name, None)) for module in modules for name in MODES)
     return sorted({f"{name}={mode}" for name, mode in found if isinstance(mode, bool)})
