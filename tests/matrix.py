@@ -22,10 +22,11 @@ CASES = (
     "args_and_kwargs",
     "dict_with_table",
     "loops",
-    "noise_for_examples",
+    "mixture_by_scan",
     "perplexity",
     "time_major",
     "train_step",
+    "until_converged",
     "variance_from_two_means",
 )
 BACKENDS = ("pmap", "shard_map", "jit")
