@@ -4,28 +4,25 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def fit(centres, x, tol=1e-3, most=50):
-    """Lloyd's iterations, until no centre moves by more than `tol` of the size of the data."""
+def fit(w, x, y):
+    """Gradient descent until the error is small; the weights, the steps taken and the error left."""
+
+    def error(w):
+        return jnp.sqrt(jnp.mean((x @ w - y) ** 2))
 
     def step(state):
-        old, _, rounds = state
-        nearest = jnp.argmin(jnp.sum((x[:, None] - old) ** 2, axis=-1), axis=1)
-        member = jax.nn.one_hot(nearest, len(old))
-        new = member.T @ x / jnp.maximum(member.sum(0), 1)[:, None]
-        return new, jnp.max(jnp.abs(new - old)), rounds + 1
+        w, steps = state
+        slope = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+        return w - 0.05 * slope, steps + 1
 
-    def moves(state):
-        centres, moved, rounds = state
-        size = jnp.sqrt(jnp.mean((x - centres[0]) ** 2))
-        return (moved > tol * size) & (rounds < most)
-
-    return jax.lax.while_loop(moves, step, (centres, jnp.inf, 0))[0]
+    w, steps = jax.lax.while_loop(lambda state: (error(state[0]) > 0.2) & (state[1] < 60), step, (w, 0))
+    return w, steps, error(w)
 
 
 def inputs(seed):
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(48, 2)).astype("float32") + 4 * rng.integers(0, 3, size=(48, 1)).astype("float32")
-    return x[:3] + 0.1, x
+    x = rng.normal(size=(24, 3)).astype("float32")
+    return np.zeros(3, "float32"), x, x @ np.array([1, -2, 0.5], "float32")
 # output
 """Data-parallel `fit`: same call and same results as until_converged.py::fit, on N devices."""
 
@@ -40,38 +37,37 @@ from jax.sharding import PartitionSpec as P
 AXIS = "batch"
 
 
-@functools.partial(
-    jax.pmap, axis_name=AXIS, in_axes=(None, 0, None, None), out_axes=None
-)
-def p_fit(centres, x, tol, most):
-    """`fit` on one device's share; `x` leaves are (devices, per_device, ...)."""
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
+def p_fit(w, x, y):
+    """`fit` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
+
+    def error(w):
+        return jnp.sqrt(jax.lax.pmean(jnp.mean((x @ w - y) ** 2), axis_name=AXIS))
 
     def step(state):
-        old, _, rounds = state
-        nearest = jnp.argmin(jnp.sum((x[:, None] - old) ** 2, axis=-1), axis=1)
-        member = jax.nn.one_hot(nearest, len(old))
-        new = (
-            member.T
-            @ x
-            / jnp.maximum(jax.lax.psum(member.sum(0), axis_name=AXIS), 1)[:, None]
-        )
-        new = jax.lax.psum(new, axis_name=AXIS)
-        return new, jnp.max(jnp.abs(new - old)), rounds + 1
+        w, steps = state
+        slope = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+        slope = jax.lax.pmean(slope, axis_name=AXIS)
+        return w - 0.05 * slope, steps + 1
 
-    def moves(state):
-        centres, moved, rounds = state
-        size = jnp.sqrt(jax.lax.pmean(jnp.mean((x - centres[0]) ** 2), axis_name=AXIS))
-        return jax.lax.pmax((moved > tol * size) & (rounds < most), axis_name=AXIS)
-
-    return jax.lax.while_loop(moves, step, (centres, jnp.inf, 0))[0]
+    w, steps = jax.lax.while_loop(
+        lambda state: jax.lax.pmax(
+            (error(state[0]) > 0.2) & (state[1] < 60), axis_name=AXIS
+        ),
+        step,
+        (w, 0),
+    )
+    return w, steps, error(w)
 
 
-def shard(x):
+def shard(x, y):
     """(B, ...) -> (devices, B // devices, ...), each part on its device."""
     devices = jax.local_devices()
     count = len(devices)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        name = f"x{jax.tree_util.keystr(path)}"
+    arrays = {"x": x, "y": y}
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
         size = shape[0] if shape else 0
         if not size or size % count:
@@ -80,14 +76,21 @@ def shard(x):
                 f"({size or 'missing or empty'}) does not divide over {count} devices; "
                 f"pass a multiple of {count}"
             )
+        sizes[name] = size
 
-    x = jax.tree.map(
-        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), x
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"fit: the batch has more than one size: {sizes}")
+
+    arrays = jax.tree.map(
+        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]),
+        arrays,
     )
     sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
-    return jax.device_put(x, sharding)
+    arrays = jax.device_put(arrays, sharding)
+    return arrays["x"], arrays["y"]
 
 
-def fit(centres, x, tol=1e-3, most=50):
-    """Lloyd's iterations, until no centre moves by more than `tol` of the size of the data."""
-    return p_fit(centres, shard(x), tol, most)
+def fit(w, x, y):
+    """Gradient descent until the error is small; the weights, the steps taken and the error left."""
+    x, y = shard(x, y)
+    return p_fit(w, x, y)

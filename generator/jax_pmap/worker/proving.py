@@ -421,7 +421,8 @@ def prove_emitted(
                 function = emitted.define(count, question.x64)
             except BaseException as error:
                 failure = {"what": "exception", "step": 0, "error": describe_exception(error)}
-                return {"checks": [{"devices": count, "failure": failure}], "skipped": skipped}
+                checks.append({"devices": count, "failure": failure})
+                break
             if question.repeat:
                 # What is wrong with the keys says more than the numbers that come of it.
                 found = noise.own_draws(question, function, emitted.replicas, count, size, run=False)
