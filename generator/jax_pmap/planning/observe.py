@@ -798,7 +798,9 @@ class Observer:
             if statement.scope == scope and statement.kind == "return" and statement.value in self.by_point:
                 value = self.by_point[statement.value]
                 # Whatever it gives now: what it compares is made whole after it.
-                state.syncs.append(Sync("pmax", value.text, "wrap", value.span, bytes=1))
+                together = Sync("pmax", value.text, "wrap", value.span, bytes=1)
+                if together not in state.syncs:
+                    state.syncs.append(together)
 
     def _disagrees(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Whether devices decide on another round of a loop by values that differ between them."""
