@@ -114,6 +114,10 @@ def test_every_branch_can_be_guarded(module: str) -> None:
             code = woven(body, guards=(Guard(branch.span, branch.condition),))
             assert "NotImplementedError" in code
             ast.parse(code)
+        for side in [each for each in body.expressions if each.side_of is not None][:4]:
+            code = woven(body, guards=(Guard(side.span, side.text, True),))
+            assert "unseen(" in code
+            ast.parse(code)
 
 
 @pytest.mark.parametrize("module", MODULES)

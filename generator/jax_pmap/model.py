@@ -272,6 +272,8 @@ class Guard:
     span: Span
     #: Condition as the reader knows it, e.g. ``"if mask is not None"``.
     condition: str
+    #: Whether it is a side of an expression, as in ``A if TEST else B``, and not a block of statements.
+    is_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)

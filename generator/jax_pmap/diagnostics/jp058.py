@@ -1,40 +1,40 @@
-"""JP058: one side of a conditional expression was never taken."""
+"""JP058: what the function does without a part of an argument was never seen."""
 
 from jax_pmap.diagnostics.base import Diagnostic
 
 DIAGNOSTIC = Diagnostic(
     code="JP058",
-    title="one side of a conditional expression was never taken",
+    title="what the function does without a part of an argument was never seen",
     exit_code=1,
     meaning=(
-        "The example inputs always take the same side of an `A if TEST else B`, and other inputs "
-        "may take the other one, in which no value was ever compared."
+        "The function asks whether the batch has a part, as in `batch.get('mask')` or `'mask' in batch`, "
+        "where nothing can raise for the answer that the example inputs never gave."
     ),
     why=(
-        "A reduction on the side nobody saw would be left per device, or get the wrong collective. "
-        "An `if` statement is guarded instead: its unseen branch raises in the emitted code. An "
-        "expression has no room for that."
+        "A reduction that nobody saw would be left per device, or get the wrong collective. Branches and the "
+        "sides of `A if TEST else B` that no input took raise in the emitted code instead; a call that "
+        "returns one thing or another has no place for that."
     ),
     cure=(
-        "Write it as an `if` statement, decide it outside and pass a bool or a string (both values "
-        "are then tried), or give inputs that take the other side."
+        "Index the part (`batch['mask']`), decide it with an `if` statement in the function itself, or pass "
+        "the part as an argument of its own."
     ),
     example="""\
 import jax.numpy as jnp
 
 
-def pooled(x, sizes):
-    return jnp.sum(x) if len(sizes) > 3 else jnp.mean(x)
+def weighted(batch):
+    return jnp.sum(batch["x"] * batch.get("weight", 1.0))
 
 
 def make_inputs():
-    return jnp.arange(120.0).reshape(24, 5), (1.0, 2.0)
+    return ({"x": jnp.arange(24.0)},)
 """,
-    command="jax-pmap gen model.py::pooled --inputs model.py::make_inputs",
+    command="jax-pmap gen model.py::weighted --inputs model.py::make_inputs",
     fixed="""\
-def pooled(x, total: bool):
-    if total:
-        return jnp.sum(x)
-    return jnp.mean(x)
+def weighted(batch):
+    if "weight" in batch:
+        return jnp.sum(batch["x"] * batch["weight"])
+    return jnp.sum(batch["x"])
 """,
 )

@@ -101,6 +101,7 @@ def woven_with(
         renames={called: stand.source(names) for called, stand in renames.items()},
         own_share=names.own_share,
         own_draws=names.own_draws,
+        unseen=names.unseen,
     )
 
 

@@ -56,7 +56,8 @@ def taken_back(text: str, mark: Mark) -> str | None:
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
     shares = {name for name, node in added if name.startswith("own_share")}
     guards = {name for name, node in added if name.startswith(("modes", "flags"))}
-    undo = _Unweaving(constants, shares, copies, guards)
+    unseen = {name for name, node in added if name.startswith("unseen")}
+    undo = _Unweaving(constants, shares, copies, guards, unseen)
     definition = _restored(tree, lines, drop_in, holder, undo)
     base = indent_of(lines[drop_in.lineno - 1])
     restored = shifted(definition, base)
@@ -209,9 +210,17 @@ def _parsed(tree: ast.Module, lines: tuple[str, ...], node: Function) -> cst.Mod
 class _Unweaving(cst.CSTTransformer):
     """Takes out what `weave` put in."""
 
-    def __init__(self, axes: set[str], shares: set[str], copies: Mapping[str, str], guards: set[str]) -> None:
+    def __init__(
+        self,
+        axes: set[str],
+        shares: set[str],
+        copies: Mapping[str, str],
+        guards: set[str],
+        unseen: set[str],
+    ) -> None:
         super().__init__()
         self.axes, self.shares, self.copies, self.guards = axes, shares, copies, guards
+        self.unseen = unseen
         #: Parentheses put around a value that stood in a call.
         self.enclosed: list[cst.BaseExpression] = []
         #: Statements in which something was taken out.
@@ -233,6 +242,8 @@ class _Unweaving(cst.CSTTransformer):
         if self._open:
             self.touched.append(self._open[-1])
         value = updated.args[0].value
+        if _dotted(updated.func) in self.unseen and isinstance(value, cst.SimpleString):
+            value = cst.parse_expression(str(value.evaluated_value))
         if isinstance(value, _ATOMS) or value.lpar:
             return value
         value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -241,7 +252,7 @@ class _Unweaving(cst.CSTTransformer):
 
     def _is_ours(self, call: cst.Call) -> bool:
         name = _dotted(call.func)
-        if name in self.shares:
+        if name in self.shares | self.unseen:
             return True
         if name.endswith(f".random.{FOLD}") and len(call.args) == 2:
             index = call.args[1].value

@@ -7,6 +7,7 @@ user's file; a `Sync` from a saved plan finds its node again by its span.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import libcst as cst
 
 from jax_pmap.emit.places import Body, Branch, Expression, Statement, inside, place
+from jax_pmap.emit.source import string
 from jax_pmap.model import Guard, Sync
 
 RECORDER = "__jax_pmap__"
@@ -50,6 +52,7 @@ def weave(
     own_draws: str = "own_draws",
     asked: Mapping[str, int] | None = None,
     outermost: bool = True,
+    unseen: str = "unseen",
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
@@ -62,12 +65,14 @@ def weave(
     inside objects while the body runs; `tests` are numbers under which what decides on the way through the
     function is recorded, by point; `asked` are sources of what is called, with the number under which
     is noted what that is: unless it is None, functions inside are noted too; without `outermost`, nothing is
-    tapped but inner functions where they are probed.
+    tapped but inner functions where they are probed; `unseen` is the name of the helper that raises in place
+    of the side of an expression that a guard stands for.
     """
     scope = body.scope.index if outermost else -1
     editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, scope)
     editor.everywhere, editor.renames, editor.tests = everywhere, renames, tests
     editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
+    editor.unseen = unseen
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -132,7 +137,7 @@ class Editor(cst.CSTTransformer):
         self.scope = scope
         self.everywhere = False
         self.renames: Mapping[str, str] = {}
-        self.own_share, self.own_draws = "own_share", "own_draws"
+        self.own_share, self.own_draws, self.unseen = "own_share", "own_draws", "unseen"
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
@@ -222,7 +227,9 @@ class Editor(cst.CSTTransformer):
                 self.used.add(("wrap", where))
                 updated = self.wrapped(sync, updated)
             updated = self.probed(original, expression, updated)
-            if self.tapped_here(expression):
+            if expression.side_of is not None and where in self.guards:
+                updated = self.unseen_side(expression)
+            elif self.tapped_here(expression):
                 updated = self.tap(expression.point, updated)
             else:
                 if expression.point in self.tests:
@@ -496,14 +503,24 @@ class Editor(cst.CSTTransformer):
                 new = cst.FlattenSentinel([reached(branch), *lines])
         return new
 
-    def guarded(self, guard: Guard) -> cst.BaseStatement:
-        """The error in place of lines that were not observed: nothing in them is emitted."""
+    def unseen_side(self, side: Expression) -> cst.BaseExpression:
+        """The call that raises in place of a side of an expression that was not observed."""
+        self.left_out(self.guards[place(side.span)])
+        text = ast.unparse(ast.parse(f"({side.text})", mode="eval"))
+        return cst.Call(cst.Name(self.unseen), [cst.Arg(cst.SimpleString(string(text)))])
+
+    def left_out(self, guard: Guard) -> None:
+        """Take note that nothing in a guarded place is emitted."""
         self.used |= {
             (kind, where)
             for kind, table in (("after", self.after), ("wrap", self.wrap))
             for where in table
             if inside(where, place(guard.span))
         }
+
+    def guarded(self, guard: Guard) -> cst.BaseStatement:
+        """The error in place of lines that were not observed: nothing in them is emitted."""
+        self.left_out(guard)
         what = guard.condition if "`" in guard.condition else f"`{guard.condition}`"
         text = f"{what} was not reached by the inputs this code was proved with"
         return cst.parse_statement(f"raise NotImplementedError({text!r})")

@@ -1,16 +1,17 @@
 """Code whose course depends on which parts an argument has, where the emitted file cannot notice.
 
-In the statements of the target and of functions nested in it a branch that no input took raises. Inside
-functions beside the target, and in calls such as ``batch.get(key, default)``, nothing does: those are
-refused when they ask an argument that is split, since what they would do with other parts was never
-compared.
+In the target, in functions nested in it and in those beside it that are watched a branch that no input took
+raises, and so does a side of an expression. In other functions, and in calls such as
+``batch.get(key, default)``, nothing does: those are refused when they ask an argument that is split, since
+what they would do with other parts was never compared.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import Roles
@@ -22,8 +23,12 @@ Function = ast.FunctionDef | ast.Lambda
 OF_ARRAYS = ("dtype", "ndim", "shape", "size")
 
 
-def check_structure(target: Target, roles: Roles) -> None:
+def check_structure(
+    target: Target, roles: Roles, guards: Callable[[ast.FunctionDef, Path], bool] = lambda *_: False
+) -> None:
     """Refuse what asks for the parts of a split argument unseen.
+
+    `guards` tells of a function in a file whether what no input reached in it raises.
 
     Raises:
         RefusalError: JP058, at the first such place.
@@ -50,7 +55,9 @@ def check_structure(target: Target, roles: Roles) -> None:
                 for callee, entered in passed(call, known, names):
                     enter(held, waiting, callee, entered)
     for function, names in sorted(held.items(), key=lambda item: item[0].lineno):
-        for node, name in asking(function, names, own=function not in apart):
+        guarded = isinstance(function, ast.FunctionDef) and guards(function, target.source.path)
+        own = function not in apart
+        for node, name in asking(function, names, own, tested(function) if own or guarded else frozenset()):
             raise refused(
                 "JP058",
                 f"`{target.parsed.segment(node)}` may turn out otherwise for another `{name}`, and what the "
@@ -145,16 +152,19 @@ def passed(
                 yield handed, set(parameters(handed))
 
 
-def asking(function: Function, names: set[str], own: bool) -> Iterator[tuple[ast.expr, str]]:
+def asking(
+    function: Function, names: set[str], own: bool, left_out: frozenset[ast.AST]
+) -> Iterator[tuple[ast.expr, str]]:
     """Expressions that ask `names` for their parts, and the name asked.
 
-    In the statements of the target and of what is nested in it (`own`) tests are left out: what they
-    decide is guarded.
+    Those of tests are `left_out` where what they decide raises if it was not seen. In the target and in what
+    is nested in it (`own`) it is known what comparisons show.
     """
-    left_out = tested(function) if own else frozenset()
     for node in own_nodes(function):
         name: str | None = None
-        if isinstance(node, ast.Call) and node not in left_out:
+        if node in left_out:
+            continue
+        if isinstance(node, ast.Call):
             name = asked(node)
         elif isinstance(node, ast.Compare) and not own and len(node.ops) == 1:
             if isinstance(node.ops[0], ast.In | ast.NotIn):
@@ -185,6 +195,6 @@ def asked(node: ast.expr) -> str | None:
 
 
 def tested(function: Function) -> frozenset[ast.AST]:
-    """Everything in the tests of a function's if statements."""
-    tests = [node.test for node in own_nodes(function) if isinstance(node, ast.If)]
+    """Everything in the tests of a function's if statements and conditional expressions."""
+    tests = [node.test for node in own_nodes(function) if isinstance(node, ast.If | ast.IfExp)]
     return frozenset(node for test in tests for node in ast.walk(test))

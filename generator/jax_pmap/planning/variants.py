@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax_pmap.emit.beside import Neighbourhood
-from jax_pmap.emit.places import Body, Branch, inside, place
+from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.emit.weave import FOLD
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Backend, Guard, Plan, Refusal, Request, Say, Sync
@@ -21,6 +21,7 @@ from jax_pmap.planning.callables import (
     undecided_constants,
     unknown,
 )
+from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observation, Observer
@@ -109,13 +110,8 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     if isinstance(base, Refusal):
         return base
     if request.backend is not Backend.JIT:
-        check_structure(target, roles)
+        check_structure(target, roles, observer.watch.guards)
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
-    unseen = unseen_side(case.body, found.seen, found.reached, found.values | told) or observer.watch.unseen(
-        found.reached
-    )
-    if unseen is not None:
-        return unseen
     syncs = minimal(observer, roles, count, found.syncs, target)
     for variant in found.variants:
         folded = find_folds(observer, roles, variant, count, syncs)
@@ -133,11 +129,13 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         return decides(asked, by_name, target.facts)
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
     beside = [branch for _, branch in observer.watch.unreached(found.reached)]
+    sides = unseen_sides(case.body, found.seen, found.reached, found.values | told)
+    unseen = (*outermost_guards(beside), *side_guards((*sides, *observer.watch.unseen(found.reached))))
     final = dataclasses.replace(
         base,
         syncs=(*merge_neighbours(case.body, collectives), *folds),
         # The compiler keeps the meaning of what was not seen, too.
-        guards=() if request.backend is Backend.JIT else outermost_guards(beside),
+        guards=() if request.backend is Backend.JIT else unseen,
         free=free,
         told={name: rows for name, rows in told.items() if name not in free},
         callees=tuple(case.neighbourhood.callees.values()),
@@ -200,10 +198,10 @@ def _observe_others(
     return _Tried(syncs, reached, seen, tuple(variants), values)
 
 
-def unseen_side(
+def unseen_sides(
     body: Body, seen: frozenset[int], reached: frozenset[int], values: Mapping[str, Any]
-) -> Refusal | None:
-    """A side of a conditional expression that no input took and that other inputs might take.
+) -> Iterator[Expression]:
+    """Sides of conditional expressions that no input took and that other inputs might take.
 
     `values` are the arguments whose values the emitted code restricts to those that were tried.
     """
@@ -216,15 +214,21 @@ def unseen_side(
             continue
         names = set(re.findall(r"[^\W\d]\w*", side.side_of)) & body.local_names
         if not names <= set(values):
-            return Refusal(
-                "JP058",
-                f"`{side.text}` is taken only where `{side.side_of}` turns out otherwise than on these "
-                "inputs, so nothing in it was compared",
-                "Write it as an if statement (its unseen branch then raises), decide it outside the "
-                "function, or pass a bool or a string that decides it",
-                side.span,
-            )
-    return None
+            yield side
+
+
+def side_guards(sides: Iterable[Expression]) -> tuple[Guard, ...]:
+    """Guards of sides of expressions, but for those that stand in other ones."""
+    every = list(sides)
+    return tuple(
+        Guard(side.span, f"`{shortened(side.text)}`, decided by `{shortened(side.side_of or '')}`", True)
+        for side in every
+        if not any(
+            inside(place(side.span), place(other.span)) and side.span.file == other.span.file
+            for other in every
+            if other is not side
+        )
+    )
 
 
 def minimal(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
@@ -100,8 +101,8 @@ class Watch:
                     continue
                 yield body, branch
 
-    def unseen(self, reached: Collection[int]) -> Refusal | None:
-        """A side of a conditional expression that no input took and that other inputs might take."""
+    def unseen(self, reached: Collection[int]) -> Iterator[Expression]:
+        """Sides of conditional expressions that no input took and that other inputs might take."""
         branches = [(body, place(branch.span)) for body, branch in self.unreached(reached)]
         for scope in sorted(self._watched):
             body, home = self.bodies[scope], self.homes[scope]
@@ -111,16 +112,14 @@ class Watch:
                 if any(body is other and inside(place(side.span), where) for other, where in branches):
                     continue
                 if not self._constant(_names(side.side_of), home):
-                    return Refusal(
-                        "JP058",
-                        f"`{shortened(side.text)}` in `{home.facts.name}` is taken only where "
-                        f"`{shortened(side.side_of)}` turns out otherwise than on these inputs, so nothing "
-                        "in it was compared",
-                        "Write it as an if statement (its unseen branch then raises), decide it outside the "
-                        "function, or give inputs that take it",
-                        side.span,
-                    )
-        return None
+                    yield side
+
+    def guards(self, function: ast.FunctionDef, path: Path) -> bool:
+        """Whether what no input reached in a function of a file raises: it is looked into, and watched."""
+        return any(
+            home.source.path == path and home.parsed.definition.lineno == function.lineno
+            for home in (self.homes[scope] for scope in self._watched)
+        )
 
     def at_odds(self, events: Sequence[Event]) -> Refusal | None:
         """A test that asks for a size of the batch in one call of a function, and of the whole in another."""
