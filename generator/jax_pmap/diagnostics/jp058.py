@@ -1,10 +1,10 @@
-"""JP058: what the function does without a part of an argument was never seen."""
+"""JP058: a part of the batch may be missing unseen."""
 
 from jax_pmap.diagnostics.base import Diagnostic
 
 DIAGNOSTIC = Diagnostic(
     code="JP058",
-    title="what the function does without a part of an argument was never seen",
+    title="a part of the batch may be missing unseen",
     exit_code=1,
     meaning=(
         "The function asks whether the batch has a part, as in `batch.get('mask')` or `'mask' in batch`, "

@@ -296,6 +296,11 @@ class _Unweaving(cst.CSTTransformer):
         """An argument needs no parentheses."""
         return updated.with_changes(value=self._bare(updated.value))
 
+    def leave_IfExp(self, original: cst.IfExp, updated: cst.IfExp) -> cst.IfExp:  # noqa: N802
+        """A side that ends the expression needs no parentheses, either."""
+        bare = self._bare(updated.orelse)
+        return updated if bare is None else updated.with_changes(orelse=bare)
+
     def leave_SimpleStatementLine(  # noqa: N802
         self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
