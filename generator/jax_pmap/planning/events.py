@@ -125,8 +125,6 @@ class State:
     syncs: list[Sync] = field(default_factory=list)
     #: Syncs that were tried and did not help.
     blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
-    #: Statements whose subexpressions are tapped.
-    expanded: set[int] = field(default_factory=set)
     #: Calls that are looked into, by the scope of the function and the point of the call.
     opened: dict[tuple[int, int], Probe] = field(default_factory=dict)
     #: Scopes of functions whose result goes into their next run.

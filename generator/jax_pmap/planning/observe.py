@@ -93,8 +93,6 @@ def {FIRST_SLICE}(tree, axis=0):
 """
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
-#: Up to this many expressions all are tapped from the start; beyond, statement by statement.
-TAP_ALL = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,23 +231,10 @@ class Observer:
 
     # -- running -----------------------------------------------------------------------------
 
-    def _taps(self, state: State) -> list[int]:
-        taps = {point for s in self.statements.values() for _, point in s.names} | set(self.gradients)
-        taps |= set(self.touched) | set(self.runs)
+    def _taps(self) -> list[int]:
+        taps = {point for s in self.statements.values() for _, point in s.names} | set(self.by_point)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
-        for expression in self.by_point.values():
-            statement = self.statements[expression.statement]
-            few = len(self.by_point) <= TAP_ALL
-            decides = expression.in_test or statement.scope in state.deciding
-            if few or statement.index in state.expanded or decides or expression.side_of:
-                taps.add(expression.point)
-            elif expression.parent is not None and statement.kind in ("return", "assign"):
-                parent: Expression | None = self.by_point[expression.parent]
-                while parent is not None and parent.is_display:
-                    parent = self.by_point[parent.parent] if parent.parent is not None else None
-                if parent is None:
-                    taps.add(expression.point)
-        return sorted(taps)
+        return sorted(taps | set(self.touched))
 
     def around(
         self,
@@ -331,7 +316,7 @@ class Observer:
 
     def _code(self, state: State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The tapped target, and the functions that are looked into, tapped and plain."""
-        taps = self._taps(state)
+        taps = self._taps()
         probes = list(state.opened.values())
         woven = functools.partial(
             weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME, own_draws=OWN_DRAWS_NAME
@@ -686,10 +671,6 @@ class Observer:
         """Find, inside a statement, the partial values that a varying one is made of."""
         if statement.index in state.hopeless:
             return False
-        if statement.index not in state.expanded:
-            state.expanded.add(statement.index)
-            if len(self.by_point) > TAP_ALL:
-                return True
         first = self.first_of(statement, events, occurrence)
         culprits = self.culprits(first)
         for culprit in culprits:
