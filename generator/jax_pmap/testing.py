@@ -10,6 +10,7 @@ import numpy as np
 
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.worker import host_arrays
+from jax_pmap.worker.distance import distance
 from jax_pmap.worker.leaves import is_key, to_float64
 from jax_pmap.worker.one_device import OneDevice
 from jax_pmap.worker.prove import (
@@ -17,7 +18,6 @@ from jax_pmap.worker.prove import (
     Trial,
     bounds,
     coarsest_eps,
-    distance,
     draws_numbers,
     host,
     jittered_bounds,

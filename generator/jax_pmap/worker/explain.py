@@ -8,7 +8,8 @@ import numpy as np
 
 from . import prove
 from .arguments import LeafAxes, Values, batch_size, map_batch, take
-from .prove import distance, host
+from .distance import distance
+from .prove import host
 
 if TYPE_CHECKING:
     from .proving import Question

@@ -9,6 +9,7 @@ import jax
 
 from . import draws, prove
 from .arguments import Packed, cut
+from .distance import distance
 from .leaves import category, to_float64
 from .perturb import jitter
 from .server import Answer, describe_exception
@@ -102,8 +103,8 @@ def differs(
         if flow.noisy or flow.folded:
             continue
         left, right = prove.host(leaf), prove.host(target)
-        off, scale = prove.distance(left, right)
-        by_rounding = max(prove.ASSUMED * scale * eps, prove.distance(prove.host(near), right)[0])
+        off, scale = distance(left, right)
+        by_rounding = max(prove.ASSUMED * scale * eps, distance(prove.host(near), right)[0])
         bound = prove.SLACK * by_rounding if right.dtype.kind in "fcV" else 0.0
         if not off <= bound:
             return {

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import load, prove
 from .arguments import LeafAxes, Values, invoke, take
+from .distance import distance, same_bits
 from .leaves import category, is_key, shape_of, to_host
 from .server import Answer, Problem, describe_exception
 
@@ -153,7 +154,7 @@ def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: in
             if traced(leaf):
                 return copies[0]
             bits = [prove.host(copy) for copy in copies]
-            if any(part.tobytes() != bits[0].tobytes() for part in bits):
+            if any(not same_bits(part, bits[0]) for part in bits):
                 raise prove.Differs(
                     {
                         "what": "replicas",
@@ -301,5 +302,5 @@ def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> dict[st
     if prove.same_form(got, caller.want):
         return {"ends": "form"}
     pairs = zip(jax.tree.leaves(got), jax.tree.leaves(caller.want), allowed, strict=True)
-    near = all(prove.distance(prove.host(a), prove.host(b))[0] <= bound for a, b, bound in pairs)
+    near = all(distance(prove.host(a), prove.host(b))[0] <= bound for a, b, bound in pairs)
     return {"ends": "equal" if near else "value", "on": devices_of(out)}

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 
 from .arguments import LeafAxes, Values, batch_size, cut, same_constant
+from .distance import distance, is_finite, same_bits
 from .leaves import category, is_key, to_host
 from .server import describe_exception
 
@@ -62,26 +64,10 @@ def replicas_differ(leaf: Any, count: int) -> str | None:
     shards = leaf.addressable_shards
     if len(shards) != count:
         return f"it lies on {len(shards)} devices, not {count}"
-    bits = [np.asarray(shard.data) for shard in shards]
-    if any(part.shape != leaf.shape or part.tobytes() != bits[0].tobytes() for part in bits):
+    copies = [np.asarray(shard.data) for shard in shards]
+    if any(copy.shape != leaf.shape or not same_bits(copy, copies[0]) for copy in copies):
         return "its copies differ between devices"
     return None
-
-
-def distance(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
-    """Largest absolute error and largest magnitude of `want`; inf where NaNs or infinities differ."""
-    if got.dtype.kind not in "fcV" and want.dtype.kind not in "fcV":
-        return (0.0 if np.array_equal(got, want) else float("inf")), 1.0
-    wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    got, want = got.astype(wide), want.astype(wide)
-    finite = np.isfinite(want)
-    if not np.array_equal(np.isfinite(got), finite):
-        return float("inf"), 1.0
-    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
-        return float("inf"), 1.0
-    if not finite.any():
-        return 0.0, 0.0
-    return float(np.max(np.abs(got[finite] - want[finite]))), float(np.max(np.abs(want[finite])))
 
 
 def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
@@ -151,7 +137,7 @@ Reference = Callable[[Values], Any]
 def finite(result: Any) -> bool:
     """Whether every float in a result is a number."""
     leaves = [host(leaf) for leaf in jax.tree.leaves(result) if category(leaf) != "opaque"]
-    return all(np.isfinite(leaf).all() for leaf in leaves if leaf.dtype.kind in "fc")
+    return all(is_finite(leaf) for leaf in leaves if leaf.dtype.kind in "fc")
 
 
 class Trial:
@@ -171,6 +157,7 @@ class Trial:
             self.results.append(to_host(result))
             values = feed(values, result, chain)
 
+    @functools.cached_property
     def finite(self) -> bool:
         """Whether it ran, and every float of every step is a number."""
         return bool(self.results) and all(finite(result) for result in self.results)
@@ -346,7 +333,7 @@ def run_parallel(
             if category(leaf) == "opaque":
                 continue  # `same_form` compared it.
             left, right = host(leaf), host(target)
-            if numbers and right.dtype.kind in "fc" and not np.isfinite(right).all():
+            if numbers and right.dtype.kind in "fc" and not is_finite(right):
                 continue
             error, scale = distance(left, right)
             bound = allowed[step][index]

@@ -257,7 +257,7 @@ class Trials:
             return False
         kind = "float64" if self.question.wide else "given"
         perturbed, given = (self.at(kind, i, size, shares)[0] for i in (index, 0))
-        left = not self.was_found(index) and not perturbed.finite() and given.finite()
+        left = not self.was_found(index) and not perturbed.finite and given.finite
         return left or not perturbed.results
 
 
@@ -366,7 +366,7 @@ def check_count(
                 replicas=lambda leaves: replicas(leaves, count),
                 on_devices=kind == "given",
                 widths=question.widths(kind),
-                numbers=trials.was_found(index) and trials.at(kind, 0, size, shares)[0].finite(),
+                numbers=trials.was_found(index) and trials.at(kind, 0, size, shares)[0].finite,
             )
             found = run(allowed=allowed)
             if found.get("failure", {}).get("what") == "value":

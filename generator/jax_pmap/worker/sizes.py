@@ -190,7 +190,7 @@ def run_size(
         raise
     except BaseException:
         return None
-    if not expected.finite():
+    if not expected.finite:
         return None
     with prove.x64(question.precision(kind)), repeat_draws(shares):
         found = prove.run_parallel(
