@@ -13,7 +13,8 @@ import pytest
 from jax_pmap import session as sessions
 from jax_pmap.home import Home, remove_left
 from jax_pmap.model import RefusalError, Source
-from jax_pmap.session import Session, WorkerProblem, error_details, error_span, worker_environment
+from jax_pmap.problems import WorkerProblem, error_details, error_span
+from jax_pmap.session import Session, worker_environment
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

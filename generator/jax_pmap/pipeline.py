@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from jax_pmap.config import read_config
-from jax_pmap.interpreter import find_interpreter
 from jax_pmap.locate import locate
 from jax_pmap.model import (
     Backend,
@@ -31,13 +29,14 @@ from jax_pmap.model import (
     quiet,
     refused,
 )
-from jax_pmap.session import Session, WorkerProblem, error_details, error_span, first_line
+from jax_pmap.problems import WorkerProblem, error_details, error_span, first_line
 
 if TYPE_CHECKING:
     from jax_pmap.emit.in_place import Edition
     from jax_pmap.inputs.load import Loaded
     from jax_pmap.planning.search import Observed
     from jax_pmap.reading.target import Target
+    from jax_pmap.session import Session
 
 T = TypeVar("T")
 #: Simulated devices the worker has: as many as the largest count of the proof.
@@ -237,6 +236,10 @@ def is_large(target: Target) -> bool:
 
 def _session(request: Request, devices: int | None = None) -> Session:
     """A worker, with `devices` devices or as many as the proof of emitted code takes."""
+    from jax_pmap.config import read_config
+    from jax_pmap.interpreter import find_interpreter
+    from jax_pmap.session import Session
+
     named, environment = request.python, {}
     if request.run is not None:
         from jax_pmap.inputs.program import read_program

@@ -13,16 +13,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from jax_pmap.config import project_root
 from jax_pmap.home import Home
-from jax_pmap.model import Refusal, RefusalError, Source, Span, refused
-
-Answer = dict[str, Any]
+from jax_pmap.model import Refusal, RefusalError, Span, refused
+from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, error_span, shown_file
 
 #: Bytes a worker may take beyond what jax itself maps, unless `--memory` says otherwise.
 DEFAULT_MEMORY = 8 << 30
@@ -35,9 +33,8 @@ LOOK = 0.25
 START = 60.0
 #: Exit status of a worker whose pipes the user's code closed; see `worker/server.py`.
 CUT_OFF = 96
-#: A frame in faulthandler's dumps, and the folders of code that is not the user's.
+#: A frame in faulthandler's dumps.
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
-INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 #: The proof compiles much and runs little: fast code is not worth its compile time.
 COMPILE_FLAGS = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
 
@@ -370,56 +367,6 @@ def out_of_memory(answer: Answer) -> bool:
     return bool(re.match(r"MemoryError|.*RESOURCE_EXHAUSTED|.*Out of memory|.*ArrayMemoryError", text))
 
 
-class WorkerProblem(Exception):
-    """A failure in the user's code or inputs; the stage that asked knows which code it is."""
-
-    def __init__(self, kind: str, message: str, data: Answer) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.data = data
-
-    @property
-    def error(self) -> Answer:
-        """The user's exception as the worker described it, or an empty dict."""
-        error: Answer = self.data.get("error") or {}
-        return error
-
-
-def error_span(error: Answer, directory: Path, source: Source | None = None) -> Span | None:
-    """The deepest frame in user code, or the deepest one in the target's own file.
-
-    Args:
-        error: the user's exception as the worker described it.
-        directory: files below the project that `directory` is in are named from its root.
-        source: the target, if its own file is the one to name.
-    """
-    frames: Sequence[Sequence[Any]] = error.get("frames", ())
-    if source is not None:
-        for file, line, _ in reversed(frames):
-            if Path(file) == source.path:
-                return Span(source.shown_path, int(line))
-    for file, line, _ in reversed(frames):
-        if not INSTALLED.search(file):
-            return Span(shown_file(file, directory), int(line))
-    if error.get("file") and not error["file"].startswith("<"):
-        return Span(shown_file(error["file"], directory), int(error["line"] or 0))
-    return None
-
-
-def shown_file(file: str, directory: Path) -> str:
-    """`file` as reports name it: from the project root, or absolute where it is outside."""
-    root = project_root(directory.absolute())
-    path = Path(file)
-    return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
-
-
-def error_details(error: Answer) -> tuple[str, ...]:
-    """The user's own traceback, as one detail."""
-    blocks = error.get("traceback", ())
-    return ("Traceback (most recent call last):\n" + "".join(blocks).rstrip(),) if blocks else ()
-
-
 def _processes() -> list[int]:
     """Process ids, where ``/proc`` lists them."""
     try:
@@ -433,8 +380,3 @@ def _environment_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or another user's
         return b""
-
-
-def first_line(text: str) -> str:
-    """The first line that says something."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")

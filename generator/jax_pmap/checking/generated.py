@@ -219,7 +219,7 @@ def _generate(request: Any, pool: Pool) -> Generated | Refusal:
 
 def users(files: Iterable[str]) -> list[str]:
     """Those of imported files that are the user's own."""
-    from jax_pmap.session import INSTALLED
+    from jax_pmap.problems import INSTALLED
 
     return [file for file in files if not INSTALLED.search(file) and _WORKER not in file]
 

@@ -207,7 +207,7 @@ def _run(page: Page, blocks: list[Block], python: Path) -> tuple[list[dict[str, 
 
 
 def _is_ours(file: str) -> bool:
-    from jax_pmap.session import INSTALLED
+    from jax_pmap.problems import INSTALLED
 
     return not INSTALLED.search(file) and Path(file).parent != _RUNNER.parent
 

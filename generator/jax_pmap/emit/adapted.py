@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.beside import Beside, Neighbourhood, decorated
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.source import wrapped_f_string
 from jax_pmap.emit.weave import inside_of, name_node, weave, with_first
 from jax_pmap.model import Callee, Guard, Plan, Source, Sync
+from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
 
 if TYPE_CHECKING:
     import libcst as cst
+
+    from jax_pmap.emit.beside import Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +131,16 @@ def adapted_beside(
     `callees` are methods that running the target has shown. A function comes before its callers. Beside them,
     what stands for those that the target calls as ``module.name``.
     """
-    neighbourhood = Neighbourhood(target, callees)
     outermost = Body(function_text(target.parsed))
     here = place(outermost.scope.span)
     own = target.source.shown_path
     spans = [*(sync.span for sync in syncs), *(guard.span for guard in guards)]
     if all(span.file == own and inside(place(span), here) for span in spans):
         return [], {}
+    # Most functions need none of it.
+    from jax_pmap.emit.beside import Neighbourhood
+
+    neighbourhood = Neighbourhood(target, callees)
     out: list[Adapted] = []
     seen: list[Beside] = [neighbourhood.origin]
 

@@ -559,11 +559,6 @@ def plain(facts: FunctionFacts) -> bool:
     )
 
 
-def decorated(facts: FunctionFacts) -> list[str]:
-    """The lines of decorators that a copy of a function keeps."""
-    return [f"@{each.text}" for each in facts.decorators if each.name in RECOMPUTERS]
-
-
 def movable(facts: FunctionFacts, parsed: ParsedSource) -> bool:
     """Whether a method does the same outside its class."""
     if facts.is_async or facts.is_generator or not plain(facts):

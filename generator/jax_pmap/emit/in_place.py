@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, woven_target
-from jax_pmap.emit.beside import decorated
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
@@ -28,7 +27,7 @@ from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, 
 from jax_pmap.emit.weave import name_node, renamed
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
-from jax_pmap.reading.decorators import COMPILERS, MAPPERS
+from jax_pmap.reading.decorators import COMPILERS, MAPPERS, decorated
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.target import Target
 

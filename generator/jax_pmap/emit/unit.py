@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import jax_pmap
 from jax_pmap.emit.adapted import Adapted, adapted_beside, woven_target
@@ -17,9 +18,11 @@ from jax_pmap.emit.header import Header
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import render
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
-from jax_pmap.reading.slice import Slice
 from jax_pmap.reading.target import Target, running_values
 from jax_pmap.reading.text import function_text
+
+if TYPE_CHECKING:
+    from jax_pmap.reading.slice import Slice
 
 
 def emit(

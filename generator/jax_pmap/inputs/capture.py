@@ -12,9 +12,10 @@ from jax_pmap.inputs.called import MISFIT, said
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import Request, Say, refused
 from jax_pmap.planning.roles import Described
+from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.reading.text import function_text
-from jax_pmap.session import Session, WorkerProblem, error_details, error_span
+from jax_pmap.session import Session
 
 #: What only traces when the function around it is compiled, and what traces always, by tracer.
 TRACERS = {

@@ -14,9 +14,10 @@ from jax_pmap.inputs.module import import_target, needed_names
 from jax_pmap.model import Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
+from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.reading.slice import Module, Slice
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Session, WorkerProblem, error_details, error_span
+from jax_pmap.session import Session
 
 
 @dataclass(frozen=True, slots=True)

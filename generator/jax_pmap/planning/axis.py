@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jax_pmap.model import Backend, Request, refused
+from jax_pmap.problems import Answer, error_span
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Answer, error_span
 
 
 def with_axis(

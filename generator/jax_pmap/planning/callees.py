@@ -14,9 +14,9 @@ from jax_pmap.emit.beside import spot
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, weave
 from jax_pmap.model import Callee
+from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
 from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.runs import behind
-from jax_pmap.session import INSTALLED, Answer, WorkerProblem, shown_file
 
 if TYPE_CHECKING:
     from jax_pmap.planning.observe import Observer

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jax_pmap.model import Span, refused
+from jax_pmap.problems import Answer, shown_file
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Answer, shown_file
 
 
 def callback_notes(target: Target, directory: Path, callbacks: Sequence[Answer]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from jax_pmap.emit.places import Expression, place
 from jax_pmap.emit.weave import Probe
 from jax_pmap.model import Refusal, Sync
-from jax_pmap.session import Answer
+from jax_pmap.problems import Answer
 
 PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 

@@ -19,7 +19,7 @@ from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import containers_above
 from jax_pmap.planning.observe import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, Observer
 from jax_pmap.planning.roles import Roles
-from jax_pmap.session import Answer
+from jax_pmap.problems import Answer
 
 if TYPE_CHECKING:
     from libcst import FunctionDef

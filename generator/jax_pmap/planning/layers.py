@@ -10,8 +10,9 @@ from pathlib import Path
 from jax_pmap.model import Refusal, Span
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.roles import Roles
+from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
 from jax_pmap.reading.target import Target
-from jax_pmap.session import INSTALLED, Answer, Session, WorkerProblem, shown_file
+from jax_pmap.session import Session
 
 #: Layers that a message names.
 SHOWN = 2

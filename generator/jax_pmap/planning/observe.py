@@ -39,11 +39,12 @@ from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.watching import Watch
+from jax_pmap.problems import Answer
 from jax_pmap.reading.facts import FunctionFacts, FunctionRun, GradientCall
 from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.runs import behind
 from jax_pmap.reading.text import function_text
-from jax_pmap.session import Answer, Session
+from jax_pmap.session import Session
 
 if TYPE_CHECKING:
     from libcst import FunctionDef

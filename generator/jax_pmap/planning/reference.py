@@ -9,8 +9,9 @@ from jax_pmap.drift import outdated
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import RoleFinder, Roles
+from jax_pmap.problems import error_details, error_span, first_line
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Session, error_details, error_span, first_line
+from jax_pmap.session import Session
 
 
 def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from jax_pmap.session import Answer
+from jax_pmap.problems import Answer
 
 #: What the worker found an output to be instead of the reference's value, after "it is".
 INSTEAD = {

@@ -20,9 +20,10 @@ from jax_pmap.model import (
     refused,
 )
 from jax_pmap.planning.search import Observed
+from jax_pmap.problems import Answer, error_details, first_line
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Answer, Session, error_details, first_line
+from jax_pmap.session import Session
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
 COUNTS = (2, 3, 4, 8)

@@ -37,6 +37,7 @@ from jax_pmap.planning.plan import chain
 from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
+from jax_pmap.problems import Answer, WorkerProblem, error_details, error_span, first_line
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.prove import (
     COUNTS,
@@ -49,7 +50,7 @@ from jax_pmap.proof.prove import (
     steps_into,
 )
 from jax_pmap.reading.target import Target, read_target
-from jax_pmap.session import Answer, Session, WorkerProblem, error_details, error_span, first_line
+from jax_pmap.session import Session
 
 T = TypeVar("T")
 #: How a call can end, the better the later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from jax_pmap.reading.facts import Decorator
+from jax_pmap.reading.facts import Decorator, FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import UNKNOWN, Resolver
 from jax_pmap.reading.scopes import parameters
@@ -213,3 +213,8 @@ def _axes(resolver: Resolver, expression: ast.expr) -> object:
     if isinstance(expression, ast.Tuple | ast.List):
         return tuple(resolver.literal(item) for item in expression.elts)
     return resolver.literal(expression)
+
+
+def decorated(facts: FunctionFacts) -> list[str]:
+    """The lines of decorators that a copy of a function keeps."""
+    return [f"@{each.text}" for each in facts.decorators if each.name in RECOMPUTERS]
