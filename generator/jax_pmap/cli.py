@@ -223,7 +223,7 @@ Exit status: 0 nothing found, 1 something found, 2 part of it could not be check
 @option("--stdin-filename", section="Inputs", metavar="FILE", help="Name of the text given as `-`.")
 @option("--no-run", section="Running", is_flag=True, help="Read only: run nothing, prove nothing.")
 @option("--python", section="Running", metavar="PATH", help="Your interpreter.  [default: as for gen]")
-@option("--timeout", section="Running", metavar="SECONDS", help="Limit for each run.  [default: 300]")
+@option("--timeout", section="Running", metavar="SECONDS", help="Limit for each step.  [default: 300]")
 @option("--no-cache", section="Running", is_flag=True, help="Look at every file anew.")
 @option(
     "--output-format",

@@ -160,7 +160,7 @@ _COMMON: tuple[Decorator, ...] = (
         "--timeout",
         section="Running",
         metavar="SECONDS",
-        help="Time limit.  [default: 300]",
+        help="Limit for each step.  [default: 300]",
     ),
     option("--memory", section="Running", metavar="SIZE", help="Memory limit, such as 8G.  [default: 8G]"),
     option(

@@ -482,7 +482,7 @@ class Request:
     remainder: str = "error"
     #: The user's interpreter; None: `[tool.jax-pmap] python`, $VIRTUAL_ENV, ./.venv, this one.
     python: Path | None = None
-    #: Seconds of wall time for one run of the worker.
+    #: Seconds of wall time for one step of the worker: loading, a round of observing, proving.
     timeout: float = DEFAULT_TIMEOUT
     #: Bytes of memory the worker may take; None: no limit of ours.
     memory: int | None = None

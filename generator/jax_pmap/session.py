@@ -91,7 +91,6 @@ class Session:
         self.directory = directory
         self.devices = devices
         self.timeout = timeout
-        self.deadline = time.monotonic() + timeout
         self.memory = DEFAULT_MEMORY if memory is None else memory
         #: Variables that the user's program has besides those of this process.
         self.environment = dict(environment or {})
@@ -160,8 +159,7 @@ class Session:
         self.close()
 
     def renew(self) -> None:
-        """Make the worker ready for another target: nothing of the last one is kept, the time starts anew."""
-        self.deadline = time.monotonic() + self.timeout
+        """Make the worker ready for another target: nothing of the last one is kept."""
         self.output.clear()
         self.ask("forget", "starting over")
 
@@ -220,16 +218,17 @@ class Session:
 
     def _receive(self, doing: str) -> Answer:
         parts: list[bytes] = []
-        first = min(self.deadline, time.monotonic() + START)
+        deadline = time.monotonic() + self.timeout
+        first = min(deadline, time.monotonic() + START)
         while not parts or not parts[-1].endswith(b"\n"):
             now = time.monotonic()
-            if now >= self.deadline:
+            if now >= deadline:
                 raise RefusalError(self._too_slow(doing))
             if not self._greeted and not parts and now >= first:
                 raise RefusalError(self._no_python(f"is no Python: it did nothing for {START:g} s"))
             # A child of the worker may hold the pipe open: the end of the worker has to be seen as well.
             ended = self._process.poll() is not None
-            wait = 0.0 if ended else min(LOOK, self.deadline - now)
+            wait = 0.0 if ended else min(LOOK, deadline - now)
             ready, _, _ = select.select([self._answers], [], [], wait)
             chunk = os.read(self._answers, 1 << 20) if ready else b""
             if chunk:

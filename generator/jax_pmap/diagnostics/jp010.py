@@ -6,7 +6,7 @@ DIAGNOSTIC = Diagnostic(
     code="JP010",
     title="time limit reached",
     exit_code=2,
-    meaning="Your code did not finish within `--timeout` seconds, and its process was ended.",
+    meaning="Loading, planning or proving took more than `--timeout` seconds, and its process was ended.",
     why=(
         "An endless loop, a download at import time or a very large compilation cannot be told "
         "apart from outside."
