@@ -44,6 +44,7 @@ agent = Agent(3.0)
 STEPS = """
 import functools
 
+import haiku as hk
 import jax
 import jax.numpy as jnp
 
@@ -73,7 +74,8 @@ def step(params, batch):
 
 
 def changed(params, batch):
-    return other.mean(params, batch)
+    linear = {"linear": {"w": params["w"][:, None]}}
+    return other.mean(params, batch), held.apply(linear, batch, 2.0)
 
 
 def make_scaled(scale):
@@ -83,6 +85,16 @@ def make_scaled(scale):
     return scaled
 
 
+def masked(batch):
+    # A second run of it in one transform would have a layer of another name.
+    scores = hk.Linear(1, with_bias=False)(batch["x"])[:, 0]
+    return jnp.sum(scores * batch["mask"]) / jnp.sum(batch["mask"])
+
+
+@hk.without_apply_rng
+@hk.transform
+def held(batch, scale):
+    return scale * masked(batch)
 losses = {"mse": powered}
 cubed = functools.partial(
     powered,  # whatever the power
@@ -180,7 +192,11 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     assert "all_gather" not in made.stdout
     # An object that was given another method keeps it.
     made = shared.run("gen", "steps_m.py::changed", "--inputs", "steps_m.py::make")
-    assert "jax.lax.pmax(other.mean(params, batch), axis_name=AXIS)" in made.stdout, made.stderr
+    text = " ".join(made.stdout.split())
+    assert "jax.lax.pmax(other.mean(params, batch), axis_name=AXIS)" in text, made.stderr
+    # What an object holds is carried, and the object made anew around it.
+    assert "hk.without_apply_rng(hk.transform(held)).apply(linear, batch, 2.0)" in text
+    assert 'jax.lax.psum(jnp.sum(scores * batch["mask"]), axis_name=AXIS)' in text
     # What the module holds: an entry of a table, a function with something bound to it, one that was made.
     made = shared.run("gen", "steps_m.py::chosen", "--inputs", "steps_m.py::make")
     assert made.exit_code == 0, made.stderr

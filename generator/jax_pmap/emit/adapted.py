@@ -30,9 +30,13 @@ class Stand:
     name: str
     #: Source of the object that is its first argument: of a method that became a function.
     receiver: str = ""
+    #: Source of what stands there in place of its name: ``hk.transform(loss).apply``.
+    made: str = ""
 
     def source(self, names: Names) -> str:
         """As an expression, in a file that has these names."""
+        if self.made:
+            return self.made
         return f"{names.functools}.partial({self.name}, {self.receiver})" if self.receiver else self.name
 
 
@@ -165,7 +169,10 @@ def adapted_beside(
                 calls = True
                 # One that is called by two names is carried under the first.
                 found = next(other.beside for other in out if other.beside.is_same(found))
-                if found.detached:
+                held = neighbourhood.held(called, caller)
+                if held is not None:
+                    renames[called] = Stand(found.name, made=held.around(found.name))
+                elif found.detached:
                     renames[called] = Stand(found.name, neighbourhood.receiver(called, caller))
                 elif called != found.name or found.method_of:
                     renames[called] = Stand(found.name)

@@ -14,13 +14,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jax_pmap import sources
+from jax_pmap.emit.held import Held, held_around, held_at_top
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS
 from jax_pmap.reading.definition import find, statements
-from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.facts import FunctionFacts, ImportedName
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import Resolver, file_names, head_of, import_rows
-from jax_pmap.reading.runs import WRAPPERS
+from jax_pmap.reading.runs import HOLDERS, WRAPPERS
 from jax_pmap.reading.scopes import ALWAYS_THERE, bound_names, own_nodes, parameters, used_names
 from jax_pmap.reading.target import Target
 
@@ -83,6 +84,7 @@ class Neighbourhood:
         self.target = target
         self.origin = Beside(target.parsed, target.facts, target.facts.name)
         self._found: dict[tuple[str, str, str], Beside | None] = {}
+        self._held: dict[tuple[str, str, str], Held | None] = {}
         #: Why a method that running has shown cannot be carried, by the source of the call.
         self.why: dict[str, str] = {}
         #: What names stand for that functions of other modules bring into the emitted file.
@@ -166,9 +168,19 @@ class Neighbourhood:
         owner = self._owner(called, caller)
         if owner is not None:
             return self._detached(owner, called.rpartition(".")[2], caller)
+        held = self.held(called, caller)
+        if held is not None:
+            return self._holding(held, caller)
         source = self._in_file(called, caller) or self._in_module(called, caller)
-        if source is None:
-            return None
+        return None if source is None else self._function(source, called)
+
+    def _function(
+        self,
+        source: Source,
+        called: str,
+        held: tuple[tuple[ImportedName, ...], tuple[str, ...]] | None = None,
+    ) -> Beside | None:
+        """A function that is found by its name, or `held` by an object that these names make."""
         from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
 
@@ -178,6 +190,11 @@ class Neighbourhood:
         except RefusalError:
             return None
         facts = read(source, parsed)
+        if held is not None:
+            decorators = tuple(each for each in facts.decorators if each.name not in HOLDERS)
+            every = tuple(dict.fromkeys((*facts.imported, *held[0])))
+            own = tuple(sorted({*facts.module_names, *held[1]}))
+            facts = dataclasses.replace(facts, decorators=decorators, imported=every, module_names=own)
         if facts.is_async or facts.is_generator or not plain(facts):
             return None
         if not self._means_the_same(source, facts):
@@ -186,6 +203,57 @@ class Neighbourhood:
         if source.path != self.target.source.path and not self._brings(source, facts, name):
             return None
         return Beside(parsed, facts, name)
+
+    def held(self, called: str, caller: Beside) -> Held | None:
+        """The function that an object named ``called`` up to its last part holds, and runs when called so."""
+        key = str(caller.source.path), caller.source.qualname, called
+        if key not in self._held:
+            self._held[key] = self._held_by_name(called, caller)
+        return self._held[key]
+
+    def _held_by_name(self, called: str, caller: Beside) -> Held | None:
+        name, _, method = called.rpartition(".")
+        if not name or not all(part.isidentifier() for part in called.split(".")):
+            return None
+        root = name.partition(".")[0]
+        if root in own_names(caller):
+            return None
+        if caller is self.origin and name in caller.facts.closure_names:
+            parsed = self.target.parsed
+            return held_around(name, method, caller.source, parsed.tree, parsed.enclosing)
+        if root not in {*caller.facts.module_names, *names_of(caller.facts)}:
+            return None
+        source = caller.source
+        for _ in range(PASSED_ON):
+            tree = tree_of(source.text)
+            found = held_at_top(name, method, source, tree, rebound(tree)) if "." not in name else None
+            imported = imported_as(tree, name, source) if found is None else None
+            if imported is None:
+                return found
+            located = self._located(":".join(imported), source)
+            if located is None:
+                return None
+            source, name = located[0] if isinstance(located, tuple) else located, imported[1]
+        return None
+
+    def _holding(self, held: Held, caller: Beside) -> Beside | None:
+        """The function that an object holds, to be carried with the names that make the object anew."""
+        tree = tree_of(held.source.text)
+        tops = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+        around = caller is self.origin and held.source.path == caller.source.path
+        name = enclosed(self.target, held.function) if around else held.function
+        source: Source | None = dataclasses.replace(held.source, qualname=name, binding=None)
+        if name == held.function and name not in tops:
+            source = self._imported(name, held.source)
+        if source is None:
+            return None
+        names = file_names(tree, held.source)
+        rows = [row for each in held.names for row in names.imported.get(each, ())]
+        imported = tuple(ImportedName(row.name, row.statement, row.typing_only) for row in rows)
+        own = tuple(sorted(held.names - names.imported.keys() - ALWAYS_THERE))
+        if own and source.path != held.source.path:
+            return None
+        return self._function(source, held.function, (imported, own))
 
     def receiver(self, called: str, caller: Beside) -> str:
         """Source of what a method is bound to that `caller` names ``called``, or ``""``."""
@@ -356,7 +424,10 @@ class Neighbourhood:
         """Where a function that the caller's file imports, or whose module it imports, stands."""
         if caller.facts.closure_names or (caller.facts.receiver and not caller.detached):
             return None
-        source, name = caller.source, called
+        return self._imported(called, caller.source)
+
+    def _imported(self, name: str, source: Source) -> Source | None:
+        """Where a function that a file imports, or whose module it imports, stands."""
         for _ in range(PASSED_ON):
             tree = tree_of(source.text)
             imported = imported_as(tree, name, source)

@@ -48,7 +48,7 @@ class Edition:
     definitions: str
     #: The class of a method, or ``""``.
     owner: str
-    #: Originals, as written, of adapted functions that stand in another function.
+    #: Originals, as written, of adapted functions that stand in another function, and of what holds them.
     enclosed: tuple[str, ...]
 
 
@@ -104,12 +104,13 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         unit, request, command, f"{source.shown_path}::{source.qualname}", body.text.digest, evidence
     )
     pieces = render_pieces(unit, plan, backend, header, file.at, WIDTH - len(file.base.expandtabs(4)))
-    edition = file.edition(pieces, unit, header, adapted, made, file.added(pieces, adapted, copies))
+    added = file.added(pieces, adapted, copies)
+    edition = file.edition(pieces, unit, header, adapted, made, renames, added)
     with fitting(target):
         _, plain = woven_target(target, plan, (), (), names, {}, result)
     if _can_be_taken_back(target, edition.text, body.definition(plain)):
         return edition
-    return file.edition(pieces, unit, header, adapted, made, ())
+    return file.edition(pieces, unit, header, adapted, made, renames, ())
 
 
 def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
@@ -193,6 +194,7 @@ class _File:
         header: Header,
         adapted: Sequence[Adapted],
         made: Sequence[str],
+        renames: Mapping[str, Stand],
         added: Sequence[str],
     ) -> Edition:
         """The file with everything in its place; the mark above the function names what was `added`."""
@@ -225,6 +227,11 @@ class _File:
         future = ["from __future__ import annotations"] if self.target.facts.future_annotations else []
         definitions = [*future, *imports, "\n".join(helpers), *copies, function]
         enclosed = tuple(other.body.text.text for other, _ in own if _enclosed(other))
+        enclosed += tuple(
+            f"{called.rpartition('.')[0]} = {stand.made.rpartition('.')[0]}"
+            for called, stand in renames.items()
+            if stand.made and called.partition(".")[0] in self.target.facts.closure_names
+        )
         return Edition(self._applied(changes), "\n\n".join(definitions) + "\n", self.owner, enclosed)
 
     def function(self, pieces: Pieces, unit: EmitUnit, base: str, verbatim: bool) -> list[str]:

@@ -6,15 +6,16 @@ import ast
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jax_pmap
-from jax_pmap.emit.adapted import Adapted, adapted_beside, woven_target
+from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, woven_target
 from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
+from jax_pmap.emit.names import bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import render
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
@@ -62,6 +63,7 @@ def emit(
         body, woven = woven_target(target, plan, syncs, adapted, names, renames, result)
         copies = [other.definition(names) for other in adapted]
     unit = dataclasses.replace(unit, body=body.body_source(woven), definitions=(*definitions, *copies))
+    unit = _without(unit, _given_up(renames, adapted))
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
     return render(unit, plan, backend, header)
@@ -147,6 +149,22 @@ def _unit(
             facts.span,
         )
     return unit
+
+
+def _given_up(renames: Mapping[str, Stand], adapted: Iterable[Adapted]) -> set[str]:
+    """Names of objects in place of which what makes them is written out."""
+    every = [renames, *(other.renames for other in adapted)]
+    return {called.partition(".")[0] for each in every for called, stand in each.items() if stand.made}
+
+
+def _without(unit: EmitUnit, names: Collection[str]) -> EmitUnit:
+    """The unit without the imports of those `names` that nothing in it uses any more."""
+    texts = [unit.body, *unit.definitions]
+    used = {n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+    gone = set(names) - used
+    rows = ((module, tuple(n for n in found if n not in gone)) for module, found in unit.user_imports)
+    imports = tuple(each for each in unit.imports if not bindings(each).keys() <= gone)
+    return dataclasses.replace(unit, imports=imports, user_imports=tuple(row for row in rows if row[1]))
 
 
 @contextlib.contextmanager

@@ -102,6 +102,10 @@ class Probe:
     through: str = ""
     #: Source of what is called, where that holds the function among others: it is run where it is held.
     held: str = ""
+    #: Whether what holds it must be run itself, as `apply` of a Haiku transform, with the tapped copy inside.
+    within: bool = False
+    #: Whether the tapped copy takes the place of the call: what is run would not be the same a second time.
+    instead: bool = False
 
 
 def method_name(scope: int) -> str:
@@ -260,6 +264,12 @@ class Editor(cst.CSTTransformer):
             return updated
         body = original.body.visit(self.inner(scope))
         copy = original.with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        if any(probe.scope == scope and probe.within for probe in self.probes):
+            made = cst.parse_expression(f"{RECORDER}.diverting({scope}, f)(f)")
+            assert isinstance(made, cst.Call) and isinstance(made.func, cst.Call)
+            number, probe = made.func.args
+            function = made.func.with_changes(args=[number, probe.with_changes(value=copy)])
+            return made.with_changes(func=function, args=[made.args[0].with_changes(value=updated)])
         made = cst.parse_expression(f"{RECORDER}.probing({scope}, f, f)")
         assert isinstance(made, cst.Call)
         number, *_ = made.args
@@ -328,6 +338,12 @@ class Editor(cst.CSTTransformer):
         editor, copied = self.inner(scope.index), probe_name(scope.index)
         suite = original.body.visit(editor)
         copy = original.with_changes(name=cst.Name(copied), body=suite, decorators=())
+        if any(probe.within for probe in probes):
+            assert isinstance(updated, cst.FunctionDef)
+            decorator = cst.Decorator(cst.parse_expression(f"{RECORDER}.diverting({scope.index}, {copied})"))
+            return cst.FlattenSentinel(
+                [copy, updated.with_changes(decorators=[*updated.decorators, decorator])]
+            )
         lines: list[Any] = [updated, copy]
         if any(probe.held for probe in probes):
             lines.append(cst.parse_statement(f"{RECORDER}.probing({scope.index}, {name}, {copied})"))
@@ -339,6 +355,8 @@ class Editor(cst.CSTTransformer):
         for probe in self.probes:
             node = next((n for n, e in self.body.expression_nodes.items() if e.point == probe.call), None)
             if node is None or self.body.expression_nodes[node].statement != statement.index:
+                continue
+            if probe.instead:
                 continue
             assert isinstance(node, cst.Call)
             out.append(cst.SimpleStatementLine([cst.Expr(self.probe_call(probe, node))]))
@@ -352,9 +370,11 @@ class Editor(cst.CSTTransformer):
             # A lambda is written where it is used, so its tapped copy can be called in place.
             body = lambdas[0].body.visit(self.inner(probe.scope))
             callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        if probe.held:
+        if probe.within:
+            callee = cst.parse_expression(f"{RECORDER}.within({probe.scope}, {probe.held})")
+        elif probe.held:
             callee = cst.parse_expression(f"{RECORDER}.probe({probe.scope}, {probe.held})")
-        elif probe.through:
+        if probe.through and (probe.within or not probe.held):
             bound = [cst.Arg(cst.parse_expression(probe.through)), cst.Arg(callee)]
             callee = cst.Call(cst.Name(THROUGH), bound)
         first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []
@@ -378,6 +398,13 @@ class Editor(cst.CSTTransformer):
         probes = [probe for probe in self.probes if probe.call == expression.point]
         if not probes or not self.tapped(expression.statement):
             return updated
+        if probes[0].instead:
+            assert isinstance(updated, cst.Call)
+            receiver = probes[0].receiver
+            first = [cst.Arg(cst.parse_expression(receiver))] if receiver else []
+            return updated.with_changes(
+                func=cst.Name(probe_name(probes[0].scope)), args=[*first, *updated.args]
+            )
         if expression.statement in {statement.index for statement in self.body.statement_nodes.values()}:
             return updated
         assert isinstance(original, cst.Call)

@@ -9,6 +9,7 @@ that feed it are made whole. A collective that raises or does not help is taken 
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import math
@@ -42,7 +43,7 @@ from jax_pmap.planning.watching import Watch
 from jax_pmap.problems import Answer
 from jax_pmap.reading.facts import FunctionFacts, FunctionRun, GradientCall
 from jax_pmap.reading.read import make_resolver
-from jax_pmap.reading.runs import behind
+from jax_pmap.reading.runs import behind, held_inside
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session
 
@@ -125,6 +126,17 @@ class Observation:
     callees: tuple[Callee, ...] = ()
     #: What is called and was not found when it was to be looked into, and why where that is known.
     closed: Mapping[str, str] = field(default_factory=dict)
+
+
+def called_by(call: str) -> str:
+    """Source of what a call calls: ``hk.transform(loss).apply``; of what is made and called, what makes it."""
+    if call.partition("(")[0].isidentifier():
+        return call.partition("(")[0]
+    function = ast.parse(f"({call})", mode="eval").body
+    func = function.func if isinstance(function, ast.Call) else None
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
+        return ast.unparse(func)
+    return call.partition("(")[0].strip()
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -277,7 +289,11 @@ class Observer:
             into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
             if into != module:
                 name, probe = method_name(scope) if home.is_method else home.facts.name, probe_name(scope)
-                exports.append([into, name if home.is_method or "[" in called else called, module, name])
+                held = self.neighbourhood.held(called, by)
+                named = home.is_method or held is not None or "[" in called
+                exports.append([into, name if named else called, module, name])
+                # What the object is made with stands in the file where that is done.
+                exports += [[into, each, module, each] for each in sorted(held.names if held else ())]
                 exports += [[into, probe, module, probe]] if probe in defined else []
         return {
             "prelude": "\n".join(here),
@@ -305,6 +321,8 @@ class Observer:
                 bound = self.neighbourhood.receiver(called, self.home(caller))
                 name = method_name(scope)
                 out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
+            elif caller == body.scope.index and (held := self.neighbourhood.held(called, self.home(caller))):
+                out[called] = held.around(self.home(scope).facts.name)
             elif caller == body.scope.index and "[" in called:
                 out[called] = self.home(scope).facts.name
         return out
@@ -318,7 +336,7 @@ class Observer:
     def _code(self, state: State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The tapped target, and the functions that are looked into, tapped and plain."""
         taps = self._taps()
-        probes = list(state.opened.values())
+        probes = self._probes(state)
         woven = functools.partial(
             weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME, own_draws=OWN_DRAWS_NAME
         )
@@ -343,11 +361,36 @@ class Observer:
         target = woven(self.body, own, taps=taps, probes=probes, reach=True, renames=renames)
 
         def noted(body: Body, name: str) -> list[str]:
-            scope = body.scope.index
-            held = any(probe.held for probe in probes if probe.scope == scope)
-            return [f"{RECORDER}.probing({scope}, {name}, {probe_name(scope)})"] if held else []
+            scope, probe = body.scope.index, probe_name(body.scope.index)
+            if any(each.within for each in probes if each.scope == scope):
+                return [f"{name} = {RECORDER}.diverting({scope}, {probe})({name})"]
+            held = any(each.held for each in probes if each.scope == scope)
+            return [f"{RECORDER}.probing({scope}, {name}, {probe})"] if held else []
 
         return self.body.definition(target), self.around(define, besides, noted)
+
+    def _probes(self, state: State) -> list[Probe]:
+        """The calls that are looked into; in what an object runs, tapped copies take the place of functions.
+
+        There, a second call would not be the same: it would make layers of other names, and draw other keys.
+        """
+        probes = list(state.opened.values())
+        inside = {probe.scope for probe in probes if probe.within}
+        while True:
+            caller = {probe: self.owner[probe.call].scope for probe in probes}
+            more = {probe.scope for probe in probes if caller[probe] in inside} - inside
+            if not more:
+                break
+            inside |= more
+
+        def plain(probe: Probe) -> bool:
+            """Whether the call itself runs the function, and with its own arguments."""
+            called = probe.call not in self.gradients and probe.arguments is None
+            return called and not (probe.held or probe.through)
+
+        return [
+            dataclasses.replace(probe, instead=caller[probe] in inside and plain(probe)) for probe in probes
+        ]
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
         plain, plain_around = self._code(state, ())
@@ -717,7 +760,7 @@ class Observer:
         if not call.is_call:
             return False
         gradient = self.gradients.get(call.point)
-        callee = gradient.function if gradient else call.text.partition("(")[0].strip()
+        callee = gradient.function if gradient else called_by(call.text)
         runs = self.runs.get(call.point, [])
         # What the module compiled under a name is carried under that name.
         home = self.homes[self.body_of[call.statement].scope.index]
@@ -753,15 +796,22 @@ class Observer:
             bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
             if bound:
                 scope, through, callee = self._scope_of(bound, call, span), callee, bound
+        made = held_inside(caller.parsed, make_resolver(caller.parsed), callee) if scope is None else ""
+        inner = self._scope_of(made, call, span) if made else None
+        if inner is not None:
+            scope, held = inner, callee
+        else:
+            known = self.neighbourhood.held(callee, caller)
+            held = known.around(self.homes[scope].facts.name) if scope in self.homes and known else ""
         if scope is None:
-            held = self.callees.scopes(callee, body)
+            seen = self.callees.scopes(callee, body)
             scope = self._scope_of(callee, call, span)
-            if not held and (callee in self.callees.why or self._users_own(callee, caller)):
+            if not seen and (callee in self.callees.why or self._users_own(callee, caller)):
                 self.closed[callee] = self.callees.why.get(callee, "")
-            probes = [Probe(call.point, each, "", arguments, held=through or callee) for each in held]
+            probes = [Probe(call.point, each, "", arguments, held=through or callee) for each in seen]
         if scope is not None:
             receiver = self.neighbourhood.receiver(callee, caller) if scope in self.homes else ""
-            probes = [Probe(call.point, scope, receiver, arguments, through)]
+            probes = [Probe(call.point, scope, receiver, arguments, through, held, within=bool(held))]
             if scope in self.others:
                 self.closed[callee] = self._both(scope)
         new = [probe for probe in probes if (probe.scope, probe.call) not in state.opened]

@@ -39,6 +39,16 @@ WRAPPERS = frozenset(
         "jax.remat",
     }
 )
+#: Functions that make an object which holds a function, to be run by a method of it.
+HOLDERS = frozenset(
+    {
+        "haiku.transform",
+        "haiku.transform_with_state",
+        "haiku.with_empty_state",
+        "haiku.without_apply_rng",
+        "haiku.without_state",
+    }
+)
 #: The same, for every slice of its arguments.
 MAPS = frozenset({"equinox.filter_vmap", "flax.nnx.vmap", "jax.vmap"})
 
@@ -125,6 +135,58 @@ def behind(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
     if not followed or not isinstance(node, ast.Name | ast.Attribute):
         return ""
     return ast.unparse(node)
+
+
+def held_by(resolver: Resolver, made: ast.expr) -> ast.Name | ast.Lambda | None:
+    """The function that an expression makes an object hold: ``loss`` of ``hk.transform(loss)``, else None."""
+    node, holds = made, False
+    while isinstance(node, ast.Call) and node.args:
+        name = resolver.qualify(node.func)
+        holds = holds or name in HOLDERS
+        if name not in HOLDERS and not (holds and (name == "functools.partial" or name in WRAPPERS)):
+            return None
+        node = node.args[0]
+    return node if holds and isinstance(node, ast.Name | ast.Lambda) else None
+
+
+def as_decorated(definition: ast.FunctionDef) -> ast.expr:
+    """What a definition with decorators makes of its function, as an expression."""
+    made: ast.expr = ast.Name(definition.name, ast.Load())
+    for decorator in reversed(definition.decorator_list):
+        made = ast.Call(decorator, [made], [])
+    return made
+
+
+def held_inside(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
+    """Source of the function that ``callee``, a method of an object that the body makes, runs; or ``""``.
+
+    ``loss`` of ``hk.transform(loss).apply`` and of ``transformed.apply``, with that made before.
+    """
+    node: ast.expr = ast.parse(f"({callee})", mode="eval").body
+    if not isinstance(node, ast.Attribute):
+        return ""
+    made = node.value
+    if isinstance(made, ast.Name):
+        found = _made_once(parsed.definition, made.id)
+        if found is None:
+            return ""
+        made = found
+    held = held_by(resolver, made)
+    return ast.unparse(held) if held is not None else ""
+
+
+def _made_once(definition: ast.AST, name: str) -> ast.expr | None:
+    """What the one statement in a function that binds a name gives it, decorators and all."""
+    nodes = list(ast.walk(definition))
+    if any(isinstance(each, ast.arg) and each.arg == name for each in nodes):
+        return None
+    made = [each for each in nodes if isinstance(each, ast.Assign)]
+    made = [each for each in made if [getattr(t, "id", "") for t in each.targets] == [name]]
+    defined = [each for each in nodes if isinstance(each, ast.FunctionDef) and each.name == name]
+    stored = sum(isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load) for n in nodes)
+    if len(made) + len(defined) != 1 or stored != len(made):
+        return None
+    return made[0].value if made else as_decorated(defined[0])
 
 
 def _axes(resolver: Resolver, maker: ast.Call, count: int) -> list[int | None] | None:

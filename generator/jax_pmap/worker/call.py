@@ -14,6 +14,8 @@ from . import load
 
 #: Leaves that a kept call must have in another form.
 OURS = (jax.core.Tracer, np.ndarray)
+#: Values that are looked through for functions before giving up.
+MOST_HELD = 64
 
 
 class Traced(Exception):
@@ -161,10 +163,40 @@ def closure_of(fn: types.FunctionType) -> dict[str, Any]:
             except ValueError:  # assigned later, or deleted
                 continue
             found.setdefault(name, value)
-            inner = function_under(value)
-            if inner is not None and id(inner) not in seen and inner.__globals__ is fn.__globals__:
-                pending.append(inner)
+            inside = [each for each in functions_in(value) if each.__globals__ is fn.__globals__]
+            pending += [each for each in inside if id(each) not in seen]
     return found
+
+
+def functions_in(value: Any) -> list[types.FunctionType]:
+    """Plain functions that a value stands for, or holds where installed code put them (`hk.transform`)."""
+    found, pending = list[types.FunctionType](), [value]
+    for _ in range(MOST_HELD):
+        if not pending:
+            break
+        each = pending.pop(0)
+        function = function_under(each)
+        if function is not None:
+            found.append(function)
+            cells = function.__closure__ or ()
+            if is_installed(function.__code__.co_filename):
+                pending += [cell.cell_contents for cell in cells if holds_value(cell)]
+        elif isinstance(each, tuple):
+            pending += each
+    return found
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return "site-packages" in path or "dist-packages" in path
+
+
+def holds_value(cell: types.CellType) -> bool:
+    """Whether a variable of a function around has a value by now."""
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
 def function_under(value: Any) -> types.FunctionType | None:

@@ -38,6 +38,8 @@ class Recorder:
         self.mutated = tuple(mutated)
         #: Whether keys carry the number of a block, which is no part of what they are.
         self.blocks = blocks
+        #: Scopes of functions whose tapped copies are run, by what holds them.
+        self.inside: list[int] = []
         #: Points of the returned values, whose containers are always wanted.
         self.results = frozenset(results)
         #: Elements of a value at which a trace ends: a collective in a loop may multiply it each time.
@@ -132,6 +134,30 @@ class Recorder:
         raw, args, kwargs = unwrapped(function)
         found = vars(raw).get(PROBES, {}).get(scope) if raw is not None else None
         return functools.partial(found, *args, **kwargs) if found is not None else lambda *_, **__: None
+
+    def diverting(self, scope: int, probe: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates a function that others hold, and run: its tapped copy is run where they are `within`."""
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            def either(*args: Any, **kwargs: Any) -> Any:
+                return (probe if scope in self.inside else function)(*args, **kwargs)
+
+            either.__name__ = getattr(function, "__name__", "either")
+            return either
+
+        return decorate
+
+    def within(self, scope: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, which holds and runs another one, with the tapped copy of that."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.inside.append(scope)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.inside.pop()
+
+        return run
 
     def side(self, point: int, value: Any) -> Any:
         """Note that an expression was evaluated, and hand its value on."""

@@ -1,0 +1,113 @@
+"""Objects that hold a function of the user's and run it: ``hk.transform(loss)``, as ``transformed.apply``.
+
+Where such an object is made once, under a name, what makes it can be written anew around another version of
+the function.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax_pmap.model import Source
+from jax_pmap.reading.definition import Definition, statements
+from jax_pmap.reading.resolve import Resolver, file_names, head_of
+from jax_pmap.reading.runs import as_decorated, held_by
+from jax_pmap.reading.scopes import bound_names, used_names
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A function that an object holds."""
+
+    #: Where the object is made; its `qualname` is that of the function, where it stands in that file.
+    source: Source
+    #: The name the function has there.
+    function: str
+    #: What is called, written out: ``hk.transform(loss).apply``.
+    made: ast.expr
+    #: Other names in that.
+    names: frozenset[str]
+
+    def around(self, name: str) -> str:
+        """What is called, with a function called `name` in place of the original."""
+        made = copy.deepcopy(self.made)
+        for node in ast.walk(made):
+            if isinstance(node, ast.Name) and node.id == self.function:
+                node.id = name
+        return ast.unparse(made)
+
+
+def held_at_top(name: str, method: str, source: Source, tree: ast.Module, rebound: set[str]) -> Held | None:
+    """What ``name.method`` runs, of an object that the top level of a file makes once.
+
+    `rebound` are names of the module that its functions bind.
+    """
+    names = file_names(tree, source)
+    found = _held(_bound_once(tree.body, name), method, Resolver(names, {}), {*names.values, *_defined(tree)})
+    if found is None:
+        return None
+    made, function, used = found
+    settled = names.values.keys() | names.imported.keys() | _defined(tree)
+    if not {*used, function} <= settled - rebound or name in rebound:
+        return None  # It may mean another thing by now.
+    return Held(source, function, made, used)
+
+
+def held_around(
+    name: str, method: str, source: Source, tree: ast.Module, enclosing: Sequence[Definition]
+) -> Held | None:
+    """The same of an object that a function around the target makes once."""
+    for depth in range(len(enclosing), 0, -1):
+        scope = enclosing[depth - 1]
+        if isinstance(scope, ast.ClassDef) or name not in bound_names(scope.body):
+            continue
+        names = file_names(tree, source)
+        local = bound_names(scope.body)
+        functions = {each.name for each, _ in statements(scope.body) if isinstance(each, ast.FunctionDef)}
+        found = _held(_bound_once(scope.body, name), method, Resolver(names, {}), functions | _defined(tree))
+        if found is None or found[1] in local - functions:
+            return None
+        made, function, used = found
+        if used & local:
+            return None  # They may hold another thing by now.
+        return Held(source, function, made, used)
+    return None
+
+
+def _held(
+    bound: ast.stmt | None, method: str, resolver: Resolver, functions: set[str]
+) -> tuple[ast.expr, str, frozenset[str]] | None:
+    """(what is called, the function that runs, other names in it) of an object that a statement makes."""
+    if isinstance(bound, ast.FunctionDef) and bound.decorator_list:
+        object_ = as_decorated(bound)
+    elif isinstance(bound, ast.Assign) and len(bound.targets) == 1 and isinstance(bound.targets[0], ast.Name):
+        object_ = bound.value
+    else:
+        return None
+    held = held_by(resolver, object_)
+    if held is None:
+        return None
+    if isinstance(held, ast.Name):
+        function = held.id
+    else:
+        named = sorted(used_names([held]) & functions)
+        if len(named) != 1:
+            return None
+        (function,) = named
+    made = ast.fix_missing_locations(ast.Attribute(object_, method, ast.Load()))
+    return made, function, frozenset(used_names([made]) - {function})
+
+
+def _bound_once(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
+    """The one statement that binds a name in a scope, if it always runs."""
+    bound = [each for each in statements(body) if name in bound_names(head_of(each[0]))]
+    return bound[0][0] if len(bound) == 1 and not bound[0][1] else None
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """Functions and classes that the top level of a file defines once."""
+    names = [each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+    return {each for each in names if names.count(each) == 1}
