@@ -129,7 +129,7 @@ class Observation:
 
 
 def called_by(call: str) -> str:
-    """Source of what a call calls: ``hk.transform(loss).apply``; of what is made and called, what makes it."""
+    """Source of what a call calls: ``hk.transform(loss).apply``; of what is made to be called, its maker."""
     if call.partition("(")[0].isidentifier():
         return call.partition("(")[0]
     function = ast.parse(f"({call})", mode="eval").body
