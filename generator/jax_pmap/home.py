@@ -8,10 +8,13 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 from pathlib import Path
 
 PREFIX = "jax-pmap-worker-"
-#: Seconds after which a folder that nobody holds is left over: it is made before it is held.
+#: What a folder is called until it is held.
+MAKING = "jax-pmap-making-"
+#: Seconds after which a folder that nobody came to hold is left over.
 SETTLED = 60.0
 
 
@@ -24,9 +27,12 @@ class Home:
     def __init__(self) -> None:
         """Make the folder, and remove those that were left."""
         remove_left()
-        self._folder = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-        self.name = self._folder.name
-        self._held = _hold(Path(self.name))
+        made = Path(tempfile.mkdtemp(prefix=MAKING))
+        self._held = _hold(made)
+        # Under its own name it is held from the first, so that one nobody holds is left over at once.
+        folder = made.rename(made.with_name(PREFIX + made.name.removeprefix(MAKING)))
+        self.name = str(folder)
+        self._remove = weakref.finalize(self, _remove, folder)
 
     def __enter__(self) -> str:
         """The folder's name."""
@@ -38,7 +44,7 @@ class Home:
 
     def cleanup(self) -> None:
         """Remove the folder."""
-        self._folder.cleanup()
+        self._remove()
         if self._held is not None:
             os.close(self._held)
             self._held = None
@@ -46,15 +52,27 @@ class Home:
 
 def remove_left() -> None:
     """Remove this user's folders whose process is no longer there."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    here = Path(tempfile.gettempdir())
+    for folder in (*here.glob(f"{PREFIX}*"), *here.glob(f"{MAKING}*")):
         with contextlib.suppress(OSError):
             about = folder.lstat()
-            if about.st_uid != os.getuid() or time.time() - about.st_mtime < SETTLED:
+            being_made = folder.name.startswith(MAKING) and time.time() - about.st_mtime < SETTLED
+            if about.st_uid != os.getuid() or being_made:
                 continue
             held = _hold(folder)
             if held is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
                 os.close(held)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder and all in it, what user code made unwritable too."""
+    for place, names, _ in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):
+                    path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _hold(folder: Path) -> int | None:

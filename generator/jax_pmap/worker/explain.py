@@ -40,6 +40,8 @@ def explain(
         if other.shape != got.shape:
             return False
         left = distance(got.astype(np.float64), other.astype(np.float64))[0]
+        if got.dtype.kind in "biu":
+            return left == 0.0
         return left <= LEFT * error if np.isfinite(error) else left <= 1e-5 * (1 + np.max(np.abs(other)))
 
     if np.isnan(got.astype(np.float64)).any() and not np.isnan(want.astype(np.float64)).any():
@@ -50,7 +52,8 @@ def explain(
         return "order"
     if got.ndim and got.size > 1:
         left, right = np.sort(got.astype(np.float64), axis=None), np.sort(want.astype(np.float64), axis=None)
-        if distance(left, right)[0] <= LEFT * error:
+        # Of integers any difference is infinitely far off.
+        if distance(left, right)[0] <= (LEFT * error if np.isfinite(error) else 0.0):
             return "order"
     size = batch_size(values, axes) // count
     own = []
