@@ -262,27 +262,29 @@ def _replace_at_once(real: Path, data: bytes, status: os.stat_result | None) -> 
     """Put `data` at `real` in one step, by way of a temporary file beside it."""
     _remove_left(real.parent)
     temporary = real.with_name(f".jax-pmap-{secrets.token_hex(8)}.tmp")
-    # Not `tempfile`: it makes files only their owner can read, instead of asking the umask.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        # Held until it is in its place: what nobody holds is removed by the next writer.
-        _hold(descriptor)
-        with os.fdopen(descriptor, "wb", closefd=False) as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if status is not None:
-            if hasattr(os, "chown"):
-                with contextlib.suppress(OSError):
-                    os.chown(temporary, status.st_uid, status.st_gid)
-            temporary.chmod(stat.S_IMODE(status.st_mode))
-        temporary.replace(real)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    finally:
-        os.close(descriptor)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with contextlib.ExitStack() as stack:
+        try:
+            # Not `tempfile`: it makes files only their owner can read, instead of asking the umask.
+            descriptor = os.open(temporary, flags, 0o666)
+            stack.callback(os.close, descriptor)
+            # Held until it is in its place: what nobody holds is removed by the next writer.
+            _hold(descriptor)
+            with os.fdopen(descriptor, "wb", closefd=False) as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if status is not None:
+                if hasattr(os, "chown"):
+                    with contextlib.suppress(OSError):
+                        os.chown(temporary, status.st_uid, status.st_gid)
+                temporary.chmod(stat.S_IMODE(status.st_mode))
+            temporary.replace(real)
+        except BaseException:
+            # A signal may have come right after the file was made.
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     # The new name outlives a power cut only once the folder is on the disk too; not every system can do it.
     with contextlib.suppress(OSError):
         folder = os.open(real.parent, os.O_RDONLY)

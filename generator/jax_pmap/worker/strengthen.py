@@ -17,11 +17,13 @@ from .server import Problem
 #: Sets of inputs made from the first one in every proof, in order.
 PERTURBED = ("generic", "wild", "back", "far", "near", "alike")
 #: Sets of inputs that are tried, and how many that show something new are kept.
-TRIED, KEPT = 64, 12
+TRIED, KEPT = 80, 12
 #: The same for inputs of more than `LARGE` bytes.
 TRIED_LARGE, LARGE = 16, 1 << 22
 #: Integer leaves that are given numbers outside their range, each in a set of its own.
 STRAYS = 4
+#: Leaves that are changed one by one, the others staying as they are.
+ALONE = 4
 #: Sets that are kept for each way a decision takes on none of the others: one may show it by accident right.
 EACH = 2
 #: What one kind of leaf is changed to: the leaf and its batch axis (None where it has none) to another.
@@ -226,8 +228,14 @@ def kind_of(leaf: Any, axis: int | None) -> str:
     return ""
 
 
-def changed(values: Values, axes: LeafAxes, settled: Sequence[str], changes: Mapping[str, Change]) -> Values:
-    """`values` with every leaf of a kind in `changes` changed, in its own dtype."""
+def changed(
+    values: Values,
+    axes: LeafAxes,
+    settled: Sequence[str],
+    changes: Mapping[str, Change],
+    alone: tuple[str, int] | None = None,
+) -> Values:
+    """`values` with every leaf of a kind in `changes` changed, in its own dtype; or `alone` that leaf."""
     out = dict(values)
     for name, value in values.items():
         if name in settled:
@@ -237,7 +245,7 @@ def changed(values: Values, axes: LeafAxes, settled: Sequence[str], changes: Map
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
             change = changes.get(kind_of(leaf, axis))
-            if change is not None and index not in fixed:
+            if change is not None and index not in fixed and alone in (None, (name, index)):
                 leaves[index] = like(change(leaf, axis), leaf)
         out[name] = jax.tree.unflatten(tree, leaves)
     return out
@@ -277,15 +285,6 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
         assert axis is not None
         return leaf * along(np.where(random.random(leaf.shape[axis]) < 0.15, 1e8, 1.0), leaf, axis)
 
-    def holes(filling: float, first: float, last: float) -> Change:
-        # Some shards have many of them and some none.
-        def change(leaf: Any, axis: int | None) -> Any:
-            assert axis is not None
-            share = along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
-            return np.where(random.random(leaf.shape) < share, filling, leaf)
-
-        return change
-
     def blank(number: float) -> Change:
         # Rows of padding: the same number throughout.
         def change(leaf: Any, axis: int | None) -> Any:
@@ -313,15 +312,8 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
         low, high = min(int(np.min(leaf, initial=0)), 0), max(int(np.max(leaf, initial=1)), 1)
         return random.integers(low, high + 1, leaf.shape)
 
-    def masked(first: float, last: float) -> Change:
-        def change(leaf: Any, axis: int | None) -> Any:
-            assert axis is not None
-            return random.random(leaf.shape) < along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
-
-        return change
-
     scales = [scaled(factor) for factor in SCALES if not tame or factor < 1e5]
-    infinite = [] if tame else [holes(np.inf, 0.7, -0.5), holes(np.inf, -0.5, 0.7)]
+    infinite = [] if tame else [holes(np.inf, 0.7, -0.5, random), holes(np.inf, -0.5, 0.7, random)]
     written = [number for number in numbers if number]
     whole = [int(n) for n in numbers if n == int(n) and not (tame and abs(n) > 1000)]
     negative: Change = lambda leaf, axis: -leaf  # noqa: E731
@@ -331,8 +323,8 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
             *scales,
             negative,
             *([] if tame else [spread, peaks]),
-            holes(np.nan, 0.7, -0.5),
-            holes(np.nan, -0.5, 0.7),
+            holes(np.nan, 0.7, -0.5, random),
+            holes(np.nan, -0.5, 0.7, random),
             *infinite,
             *map(blank, (0.0, *written)),
             rounded,
@@ -345,7 +337,7 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
             *(counted(int(number)) for number in random.integers(0, 20, 4)),
         ],
         "labels": [shuffled, *map(labelled, whole)],
-        "masks": [masked(1.0, 0.0), masked(0.5, 0.5), masked(0.0, 0.2)],
+        "masks": [masked(1.0, 0.0, random), masked(0.5, 0.5, random), masked(0.0, 0.2, random)],
     }
 
 
@@ -358,17 +350,13 @@ def candidates(
     *,
     tame: bool,
 ) -> Iterator[Values]:
-    """Other inputs of the same form: first each kind of leaf changed alone, then all of them at random."""
+    """Other inputs of the same form: each kind of leaf changed alone, single leaves, then all at random."""
     random = np.random.default_rng(seed)
     known = changes(numbers, random, tame=tame)
-    kinds = {
-        kind_of(leaf, axes.get(name, {}).get(index))
-        for name, value in values.items()
-        if name not in settled
-        for index, leaf in enumerate(jax.tree.leaves(value))
-    }
+    kinds = {kind for kind, _ in each_leaf(values, axes, settled)}
     present = [kind for kind in known if kind in kinds]
     longest = max((len(known[kind]) for kind in present), default=0)
+    yield from single(values, axes, settled, random)
     # In turns, so that a long list of one kind leaves room for the others.
     for turn in range(longest):
         for kind in present:
@@ -377,6 +365,53 @@ def candidates(
     while present:
         chosen = {kind: known[kind][random.integers(len(known[kind]))] for kind in present}
         yield changed(values, axes, settled, chosen)
+
+
+def each_leaf(
+    values: Values, axes: LeafAxes, settled: Sequence[str]
+) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Kind and place of every leaf that may be changed."""
+    for name, value in values.items():
+        for index, leaf in enumerate(jax.tree.leaves(value) if name not in settled else ()):
+            yield kind_of(leaf, axes.get(name, {}).get(index)), (name, index)
+
+
+def single(
+    values: Values, axes: LeafAxes, settled: Sequence[str], random: np.random.Generator
+) -> Iterator[Values]:
+    """Inputs in which one leaf of several has rows that are missing: labels that are NaN, another mask.
+
+    Where all leaves have them, no result is a number.
+    """
+    for kind, ways in (
+        ("rows", [holes(np.nan, 0.7, -0.5, random), holes(np.nan, -0.5, 0.7, random)]),
+        ("masks", [masked(0.9, 0.1, random)]),
+    ):
+        places = [place for found, place in each_leaf(values, axes, settled) if found == kind]
+        for place in places[:ALONE] if len(places) > 1 else ():
+            for way in ways:
+                yield changed(values, axes, settled, {kind: way}, place)
+
+
+def holes(filling: float, first: float, last: float, random: np.random.Generator) -> Change:
+    """Some shards have many numbers that are none, and some no such number."""
+
+    def change(leaf: Any, axis: int | None) -> Any:
+        assert axis is not None
+        share = along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
+        return np.where(random.random(leaf.shape) < share, filling, leaf)
+
+    return change
+
+
+def masked(first: float, last: float, random: np.random.Generator) -> Change:
+    """A mask with more rows in some shards than in others."""
+
+    def change(leaf: Any, axis: int | None) -> Any:
+        assert axis is not None
+        return random.random(leaf.shape) < along(np.linspace(first, last, leaf.shape[axis]), leaf, axis)
+
+    return change
 
 
 def search(
