@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
+from mutation.hand import verified, written
 from referencing import Registry, Resource
 
 import jax_pmap
-from jax_pmap.model import Request, Verified
+from jax_pmap.model import RefusalError, Request, Verified
 from jax_pmap.report.as_json import schema
 
 if TYPE_CHECKING:
@@ -237,3 +239,77 @@ def test_keys_of_hand_written_code(project: Project):
     assert result.exit_code == 0, result.stderr
     says = ("every device draws the same numbers for other examples",)
     project.refused("JP045", "verify", "drop.py::p_shared", says=says, exit_code=1)
+
+
+SCHEDULED = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def loss(w, x):
+        return jnp.mean(jnp.tanh(x @ w) ** 2)
+
+
+    def step(w, count, x, limit=2.0, train=True):
+        value, grads = jax.value_and_grad(loss)(w, x)
+        if not train:
+            return w, count, jnp.max(x @ w)
+        rate = jnp.where(count < 600, 0.1, 0.01)
+        rate = jnp.where(jnp.mean((x @ grads) ** 2) < limit, rate, 0.0)
+        return w - rate * grads, count + 1, value
+
+
+    def inputs(seed=0):
+        random = np.random.default_rng(seed)
+        return random.normal(size=3), np.int32(0), random.normal(size=(24, 3))
+
+
+    # parallel: drop_in
+    @functools.partial(jax.pmap, axis_name="d", in_axes=(None, None, 0, None), out_axes=None)
+    def p_step(w, count, x, limit):
+        value, grads = jax.lax.pmean(jax.value_and_grad(loss)(w, x), "d")
+        rate = jnp.where(count < 600, 0.1, 0.01)
+        rate = jnp.where(jax.lax.pmean(jnp.mean((x @ grads) ** 2), "d") < limit, rate, 0.0)
+        return w - rate * grads, count + 1, value
+
+
+    @functools.partial(jax.pmap, axis_name="d", in_axes=(None, 0), out_axes=None)
+    def p_evaluate(w, x):
+        return jax.lax.pmax(jnp.max(x @ w), "d")
+
+
+    def drop_in(w, count, x, limit=2.0, train=True):
+        n = jax.device_count()
+        shares = x.reshape(n, len(x) // n, 3)
+        return p_step(w, count, shares, limit) if train else (w, count, p_evaluate(w, shares))
+"""
+#: What is right, what it is changed to, and what the refusal says.
+SUBTLE = (
+    ("count < 600", "count * jax.lax.axis_size('d') < 600", "differs on 2 devices"),
+    ("pmean(jnp.mean((x", "pmax(jnp.mean((x", "what was given on 2 devices, unchanged"),
+    ("limit=2.0, train=True):\n    n", "limit=-1.0, train=True):\n    n", "`limit` is -1.0 by default"),
+    (
+        "    shares =",
+        "    given, x = x, x + 0\n    given *= 0.0\n    shares =",
+        "changes its argument `x` in place",
+    ),
+    ("x.reshape", "x[: len(x) // n * n].reshape", "without the last rows on 2 devices with a batch of 23"),
+    ("pmax(jnp.max", "pmean(jnp.max", "on 2 devices with `train=False`"),
+)
+
+
+def test_faults_that_no_single_decision_shows(tmp_path):
+    path = tmp_path / "subtle.py"
+    path.write_text(textwrap.dedent(SCHEDULED))
+    (source,) = written(tmp_path)
+    with verified(source, tmp_path, (2,)) as judge:
+        assert judge.prove(source.code).proved
+        for right, wrong, says in SUBTLE:
+            code = source.code.replace(right, wrong, 1)
+            assert code != source.code, right
+            with pytest.raises(RefusalError) as caught:
+                judge.prove(code)
+            reason = caught.value.refusal.reason
+            assert says in reason
+            assert "It is equal on" not in reason

@@ -31,9 +31,9 @@ class Written:
     code: str
 
 
-def written() -> list[Written]:
+def written(folder: Path = WRITTEN) -> list[Written]:
     found = []
-    for path in sorted(WRITTEN.glob("*.py")):
+    for path in sorted(folder.glob("*.py")):
         text = path.read_text(encoding="utf-8")
         marker = MARKER.search(text)
         assert marker is not None, path

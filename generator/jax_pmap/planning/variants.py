@@ -234,16 +234,26 @@ def side_guards(sides: Iterable[Expression]) -> tuple[Guard, ...]:
 def minimal(
     observer: Observer, roles: Roles, count: int, syncs: tuple[Sync, ...], target: Target
 ) -> tuple[Sync, ...]:
-    """Without the collectives that the body's own ones make unnecessary."""
-    if not (target.facts.collectives or target.own_axis):
-        return syncs
+    """Without the collectives that the body's own ones make unnecessary, or those found inside them later."""
+    own = bool(target.facts.collectives or target.own_axis)
     kept = list(syncs)
-    for sync in (sync for sync in syncs if sync.op != FOLD):
+    for sync in (sync for sync in syncs if (own and sync.op != FOLD) or outside_others(sync, syncs)):
         fewer = [other for other in kept if other is not sync]
         outcome = observer.observe(roles, {}, count, fewer)
         if not isinstance(outcome, Refusal) and len(outcome.syncs) == len(fewer):
             kept = fewer
     return tuple(kept)
+
+
+def outside_others(sync: Sync, syncs: Sequence[Sync]) -> bool:
+    """Whether an extreme or a mean is taken of what holds another collective, and so may be whole already."""
+    return sync.op in ("pmax", "pmin", "pmean") and any(
+        other is not sync
+        and other.span != sync.span
+        and other.span.file == sync.span.file
+        and inside(place(other.span), place(sync.span))
+        for other in syncs
+    )
 
 
 def outermost_guards(branches: Sequence[Branch]) -> tuple[Guard, ...]:

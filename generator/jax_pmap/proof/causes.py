@@ -18,6 +18,11 @@ INSTEAD = {
     "min": "the minimum of what each device has by itself, which is not the value of the whole batch",
     "order": "the same numbers in another order: rows are interleaved, reversed or shifted",
     "zero": "all zeros",
+    "dropped": "the value without the last rows: what the devices do not share evenly is left out",
+    "zeros": "the value with rows of zeros added to share the batch evenly, and they count",
+    "repeated": "the value with copies of the last row added to share the batch evenly, and they count",
+    "kept": "what was given, unchanged: an update is left out that the reference makes",
+    "let in": "no number where the reference's is one: a NaN or an infinity among the rows is let into it",
     "nan": "no number where the reference's is one: a share without any valid row divides by zero",
 }
 #: Characters of an expression that stands for an output without a name.

@@ -30,7 +30,6 @@ from jax_pmap.model import (
     Verified,
     refused,
 )
-from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.no_batch import no_batch
 from jax_pmap.planning.plan import chain
@@ -39,6 +38,7 @@ from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
 from jax_pmap.problems import Answer, WorkerProblem, error_details, error_span, first_line
 from jax_pmap.proof.causes import likeliest_cause, output_name
+from jax_pmap.proof.layouts import layout_words, read_layout
 from jax_pmap.proof.prove import (
     COUNTS,
     STEPS,
@@ -55,13 +55,8 @@ from jax_pmap.session import Session
 T = TypeVar("T")
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
-#: How an argument may be given: as the reference takes it, every array of it with a device axis, or what is
-#: split of it.
-FORMS = ("whole", "devices", "batch")
-#: A score of `_choose` that no other roles can better: equal on every device count.
-SURE = 300
-#: Words for whole layouts.
-LAYOUTS = ("drop-in", "stacked", "batch")
+#: The score of `_choose` for results that are equal, and what each device count adds on which they are.
+SURE, EVERY_COUNT = 300, 10
 
 
 @dataclass(slots=True)
@@ -167,7 +162,8 @@ class _Verification:
             if chosen is not None and (best is None or score > best[0]):
                 best = score, roles, chosen
                 kept = [(list(run.tried), run.skipped, run.problem) for run in self.runs]
-            if best is not None and best[0] >= SURE:
+            # A batch that is too small for some count may be no batch at all.
+            if best is not None and best[0] >= SURE + EVERY_COUNT * len(self.runs):
                 break
         if best is None:
             if not finder.found:
@@ -269,7 +265,11 @@ class _Verification:
             for each in run.tried:
                 layout = each["layout"]
                 ends = [other.ends(layout) for other in self.runs]
-                score = max(ends) * 100 + sum(10 for end in ends if end == max(ends)) + sum(map(bool, ends))
+                score = (
+                    max(ends) * 100
+                    + sum(EVERY_COUNT for end in ends if end == max(ends))
+                    + sum(map(bool, ends))
+                )
                 if max(ends) > 0 and (best is None or score > best[0]):
                     best = score, layout
         if best is None and self.layout is not None and any(run.tried for run in self.runs):
@@ -352,6 +352,7 @@ class _Verification:
         failed = [run for run in able if "failure" in run.checks[-1]]
         if failed:
             raise RefusalError(self._failure(failed, able, layout))
+        modes = list(self._modes(able[-1], question, layout, loaded))
         return Verified(
             parallel=f"{self.source.shown_path}::{self.source.qualname}",
             against=f"{self.target.source.shown_path}::{self.target.source.qualname}",
@@ -361,7 +362,7 @@ class _Verification:
                 jax_version=self.runs[-1].session.versions["jax"],
                 python_version=self.runs[-1].session.versions["python"],
                 replicas_identical=any(check.get("replicas") for run in able for check in run.checks),
-                notes=tuple(self._notes(layout, able, loaded)),
+                notes=(*self._notes(layout, able, loaded), *modes),
                 equal_draws=any(run.equal_draws for run in able),
                 collectives=next(
                     (
@@ -374,6 +375,43 @@ class _Verification:
             ),
             assumed_inputs=loaded.assumed,
         )
+
+    def _modes(self, run: Run, question: Answer, layout: Mapping[str, str], loaded: Loaded) -> Iterator[str]:
+        """Compare with every other constant that the reference asks about; say which ones only it takes.
+
+        Raises:
+            RefusalError: JP045, where the two differ with one.
+        """
+        for argument in loaded.described:
+            name, given = argument["name"], argument["repr"]
+            if name not in question["statics"] or argument["none"]:
+                continue
+            others = [value for asked, value in self.target.facts.compared if asked == name]
+            for value in {"True": ["False"], "False": ["True"]}.get(given, list(dict.fromkeys(others))):
+                if value == given:
+                    continue
+                # Another mode may return something else: what feeds the next call is not known.
+                asked = {**question, "overrides": {name: value}, "chain": [], "steps": 1}
+                answer = run.session.ask(
+                    "prove_parallel",
+                    f"proving with {name}={value}",
+                    **asked,
+                    layout=layout,
+                    count=run.devices,
+                    with_given=False,
+                )
+                failure = answer["checks"][-1].get("failure") if answer["checks"] else None
+                if failure is None:
+                    continue
+                if failure["what"] == "exception":
+                    error = failure["error"]
+                    yield (
+                        f"with `{name}={value}` the reference runs and `{self.name}` fails: {error['type']}: "
+                        f"{first_line(error['message'])}"
+                    )
+                    continue
+                run.checks = [{**answer["checks"][-1], "alone": True}]
+                raise RefusalError(self._failure([run], [run], layout, f"{name}={value}"))
 
     def _notes(self, layout: Mapping[str, str], able: list[Run], loaded: Loaded) -> Iterator[str]:
         yield from loaded.notes
@@ -409,8 +447,13 @@ class _Verification:
                 "it is parallel"
             )
 
-    def _failure(self, failed: list[Run], able: list[Run], layout: Mapping[str, str]) -> Refusal:
-        """What the first difference says to the user, on the count with the clearest cause."""
+    def _failure(
+        self, failed: list[Run], able: list[Run], layout: Mapping[str, str], mode: str = ""
+    ) -> Refusal:
+        """What the first difference says to the user, on the count with the clearest cause.
+
+        `mode` is a constant that another one was put in the place of, such as ``train=False``.
+        """
         target, found = self.target, [(run, run.checks[-1]["failure"]) for run in failed]
         run, failure = found[0]
         devices = run.devices
@@ -419,11 +462,17 @@ class _Verification:
         where = f"on {devices} devices{step}"
         if run.checks[-1].get("resized"):
             where += f" with a batch of {run.checks[-1]['batch']}"
+        where += f" with `{mode}`" if mode else ""
         details: tuple[str, ...] = ()
         if failure["what"] == "exception":
             error = failure["error"]
             reason = f"`{self.name}` fails {where}: {error['type']}: {first_line(error['message'])}"
             details = error_details(error)
+        elif failure["what"] == "changed":
+            reason = (
+                f"`{self.name}` changes its argument `{failure['argument']}` in place, which the reference "
+                "leaves as it is: a caller that uses it again gets something else"
+            )
         elif failure["what"] == "draws":
             reason = f"the random numbers of `{self.name}` are wrong: {where} {failure['why']}"
         elif failure["what"] == "replicas":
@@ -444,11 +493,14 @@ class _Verification:
                 f"{output} has another {failure['what']} {where}: {failure['got']}, "
                 f"the reference's is {failure['want']}"
             )
+        if "defaults" in failure:
+            reason += f". It was called without what the inputs leave out: {failure['defaults']}"
         others = [str(other.devices) for other in failed if other is not run]
         equal = [str(other.devices) for other in able if other not in failed]
         if others:
             reason += f". It differs on {' and '.join(others)} devices too"
-        if equal:
+        # Some runs are made on one count alone.
+        if equal and not run.checks[-1].get("alone"):
             reason += f". It is equal on {' and '.join(equal)} devices"
         called = layout_words(layout)
         return Refusal(
@@ -465,47 +517,3 @@ def _on(cause: str, where: str) -> str:
     clause = re.search(r"[:,] ", cause)
     end = clause.start() if clause else len(cause)
     return f"{cause[:end]} {where}{cause[end:]}"
-
-
-def layout_words(layout: Mapping[str, str]) -> str:
-    """How a function is called, in words."""
-    axes = [f"`{name}`" for name, form in layout.items() if form == "devices"]
-    some = [f"`{name}`" for name, form in layout.items() if form == "batch"]
-    if not axes and not some:
-        return "as the reference is (drop-in)"
-    parts = [f"a device axis on {' and '.join(axes)}"] if axes else []
-    parts += [f"a device axis on what is split of {' and '.join(some)}"] if some else []
-    return "with " + " and ".join(parts)
-
-
-def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[str, str]:
-    """The form of each argument in ``"drop-in"``, ``"stacked"``, ``"batch"`` or ``"NAME=FORM,…"``.
-
-    Args:
-        text: as typed.
-        arrays: of each argument, whether it has arrays that could have a device axis.
-        batch: arguments of which something is split.
-
-    Raises:
-        RefusalError: JP018 for an unknown word, JP007 for an unknown argument.
-    """
-    whole = dict.fromkeys(arrays, "whole")
-    if text == "drop-in":
-        return whole
-    if text == "stacked":
-        return {name: "devices" if has else "whole" for name, has in arrays.items()}
-    if text == "batch":
-        return {name: "batch" if name in batch else "whole" for name in arrays}
-    for part in text.split(","):
-        name, equals, form = (word.strip() for word in part.partition("="))
-        if not equals or form not in FORMS:
-            raise refused(
-                "JP018",
-                f"`--layout {text}` is not a layout",
-                f"Write one of {', '.join(LAYOUTS)}, or NAME=FORM,… with the forms whole, devices and batch",
-                None,
-            )
-        if name not in arrays:
-            raise no_argument("layout", name, arrays, "the reference", None)
-        whole[name] = form
-    return whole

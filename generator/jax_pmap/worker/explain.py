@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 from . import prove
-from .arguments import LeafAxes, Values, batch_size, map_batch, take
+from .arguments import LeafAxes, Values, batch_size, cut, map_batch, take
 from .distance import distance
+from .leaves import category
 from .prove import host
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def explain(
     """The value that `got` is in place of `want`, by name, or ``""``.
 
     ``"first"`` and ``"last"``: one device's own; ``"mean"``, ``"sum"``, ``"max"``, ``"min"`` of what
-    each device has by itself; ``"order"``: the same numbers in another order; ``"zero"``; ``"nan"``.
+    each device has by itself; ``"order"``: the same numbers in another order; ``"zero"``; ``"kept"``: what
+    was given; ``"nan"``, and ``"let in"`` where some inputs are no numbers.
     """
     if got.shape != want.shape or got.dtype.kind not in "biuf" or want.dtype.kind not in "biuf":
         return ""
@@ -45,9 +47,11 @@ def explain(
         return left <= LEFT * error if np.isfinite(error) else left <= 1e-5 * (1 + np.max(np.abs(other)))
 
     if np.isnan(got.astype(np.float64)).any() and not np.isnan(want.astype(np.float64)).any():
-        return "nan"
+        return "nan" if all(map(finite_leaf, jax.tree.leaves(values))) else "let in"
     if got.size and not got.any() and want.any():
         return "zero"
+    if any(is_it(host(each)) for each in whole_leaves(values, axes) if host(each).dtype == got.dtype):
+        return "kept"
     if got.ndim and got.size > 1 and is_it(want[::-1]):
         return "order"
     if got.ndim and got.size > 1:
@@ -69,6 +73,8 @@ def explain(
     if any(part.shape != got.shape for part in own):
         return ""
     every = np.stack(own)
+    if all(is_it(part) for part in own):
+        return ""  # It says nothing that it is what one of them has.
     for name, made in (
         ("first", own[0]),
         ("last", own[-1]),
@@ -80,6 +86,23 @@ def explain(
         if is_it(made):
             return name
     return ""
+
+
+def finite_leaf(leaf: Any) -> bool:
+    """Whether a leaf holds no float that is no number."""
+    return (
+        category(leaf) == "opaque" or host(leaf).dtype.kind not in "fc" or bool(np.isfinite(host(leaf)).all())
+    )
+
+
+def whole_leaves(values: Values, axes: LeafAxes) -> list[Any]:
+    """The floats among the inputs that are not split."""
+    return [
+        leaf
+        for name, value in values.items()
+        for index, leaf in enumerate(jax.tree.leaves(value))
+        if index not in axes.get(name, {}) and category(leaf) == "array" and host(leaf).dtype.kind == "f"
+    ]
 
 
 def explain_copies(copies: Sequence[np.ndarray], want: np.ndarray) -> str:
@@ -105,3 +128,38 @@ def add_cause(failure: dict[str, Any], question: "Question", trial: prove.Trial,
         )
     elif want is not None and copies is not None:
         failure["cause"] = explain_copies(copies, want)
+
+
+def explain_ragged(failure: dict[str, Any], question: "Question", trial: prove.Trial, count: int) -> None:
+    """Put under ``"cause"`` what became of the rows of a batch that `count` devices do not share evenly.
+
+    ``"dropped"``: the last ones are left out; ``"zeros"`` and ``"repeated"``: rows were added, and count.
+    """
+    step, index = failure["step"], failure.get("leaf", 0)
+    values = failure.pop("values", None)
+    failure.pop("copies", None)
+    if values is None:
+        return
+    got, want = values
+    error, rows = distance(got, want)[0], batch_size(trial.values[step], question.axes)
+    used, whole = rows // count * count, -(-rows // count) * count
+
+    def added(mode: str) -> Values:
+        def more(leaf: Any, axis: int) -> Any:
+            widths = [(0, whole - rows if each == axis else 0) for each in range(leaf.ndim)]
+            return np.pad(np.asarray(leaf), widths, mode=mode)  # type: ignore[call-overload]
+
+        return map_batch(trial.values[step], question.axes, more)
+
+    for name, mode in (("dropped", ""), ("zeros", "constant"), ("repeated", "edge")):
+        try:
+            made = added(mode) if mode else cut(trial.values[step], question.axes, used)
+            other = host(jax.tree.leaves(question.reference(made))[index])
+        except MemoryError:
+            raise
+        except Exception:
+            continue  # It takes no such rows.
+        left = distance(got, other)[0] if other.shape == got.shape else np.inf
+        if left <= (LEFT * error if np.isfinite(error) else 0.0):
+            failure["cause"], failure["ratio"] = name, None
+            return

@@ -16,7 +16,7 @@ import numpy as np
 from . import load, prove
 from .arguments import LeafAxes, Values, invoke, take
 from .distance import distance, same_bits
-from .leaves import category, is_key, shape_of, to_host
+from .leaves import category, is_key, leaf_paths, shape_of, to_host
 from .server import Answer, Problem, describe_exception
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis;
@@ -87,6 +87,12 @@ def fitting(function: Callable[..., Any], layout: Layout) -> dict[str, str]:
 def shape_of_any(value: Any) -> tuple[int, ...]:
     """Shape of the leaf of highest rank."""
     return max((shape_of(leaf) for leaf in jax.tree.leaves(value)), key=len, default=())
+
+
+def copied(values: Values) -> Values:
+    """The same in containers and arrays of their own, for code that changes them in place."""
+    own: Values = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, dict(values))
+    return own
 
 
 def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
@@ -205,13 +211,11 @@ class Caller:
 
     def laid_out(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as they are."""
-        return called(self.function, self.signature, put(values, self.axes, self.layout, self.count))
+        return called(self.function, self.signature, put(copied(values), self.axes, self.layout, self.count))
 
     def __call__(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as the reference does."""
-        # Copies: code that changes NumPy arrays in place must not change what it is held against.
-        own = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, values)
-        laid = put(own, self.axes, self.layout, self.count)
+        laid = put(copied(values), self.axes, self.layout, self.count)
         out = called(self.function, self.signature, laid)
         if not self.raw:
             return out
@@ -226,7 +230,8 @@ class Caller:
 def called(function: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:
     """Call with `values` as the reference's signature binds them.
 
-    Parameters the parallel function does not have are left out where they have their default.
+    Parameters the parallel function does not have are left out where they have their default. So are those
+    for which it has another default, and what follows them: it is called as the reference is.
     """
     unknown = left_out(function, signature)
     known = [
@@ -234,7 +239,15 @@ def called(function: Callable[..., Any], signature: inspect.Signature, values: V
         for parameter in signature.parameters.values()
         if parameter.name not in unknown or not is_default(parameter, values[parameter.name])
     ]
-    return invoke(function, signature.replace(parameters=known), values)
+    defaults = {
+        name: own
+        for name, own in other_defaults(function, signature).items()
+        if is_default(signature.parameters[name], values[name])
+    }
+    if defaults:
+        while known and is_default(known[-1], values[known[-1].name]):
+            known.pop()
+    return invoke(function, signature.replace(parameters=known), {**values, **defaults})
 
 
 def names_of(function: Callable[..., Any]) -> frozenset[str] | None:
@@ -252,6 +265,49 @@ def left_out(function: Callable[..., Any], signature: inspect.Signature) -> list
     """Parameters of the reference that the parallel function does not have."""
     known = names_of(function)
     return [] if known is None else [name for name in signature.parameters if name not in known]
+
+
+def other_defaults(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
+    """Defaults of the parallel function that are not the reference's."""
+    try:
+        own = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {
+        name: own[name].default
+        for name, parameter in signature.parameters.items()
+        if name in own
+        and parameter.default is not parameter.empty
+        and own[name].default is not parameter.empty
+        and not is_default(own[name], parameter.default)
+    }
+
+
+def defaults_apart(function: Callable[..., Any], signature: inspect.Signature, values: Values) -> str:
+    """What to say of parameters that were left to defaults that differ, or ``""``."""
+    said = []
+    for name, own in other_defaults(function, signature).items():
+        reference = signature.parameters[name]
+        if is_default(reference, values[name]):
+            said.append(f"`{name}` is {own!r} by default, and {reference.default!r} in the reference")
+    return "; ".join(said)
+
+
+def changed_in_place(run: Callable[[Values], Any], values: Values) -> list[str]:
+    """Paths of what a call leaves changed in its arguments: containers, and the numbers of NumPy arrays."""
+    given = copied(values)
+    before = {name: (leaf_paths(value), jax.tree.leaves(value)) for name, value in given.items()}
+    run(dict(given))
+    found = []
+    for name, (paths, leaves) in before.items():
+        if leaf_paths(given[name]) != paths:
+            found.append(name)
+            continue
+        after, were = jax.tree.leaves(given[name]), jax.tree.leaves(values[name])
+        for path, old, new, was in zip(paths, leaves, after, were, strict=True):
+            if new is not old or (isinstance(old, np.ndarray) and old.tobytes() != was.tobytes()):
+                found.append(name + path)
+    return found
 
 
 def is_default(parameter: inspect.Parameter, value: Any) -> bool:
@@ -288,7 +344,7 @@ def devices_of(result: Any) -> int:
 def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> dict[str, Any]:
     """How one call in one layout ends: ``"raises"``, ``"form"``, ``"value"`` or ``"equal"``."""
     try:
-        laid = put(values, caller.axes, caller.layout, caller.count)
+        laid = put(copied(values), caller.axes, caller.layout, caller.count)
         out = called(caller.function, caller.signature, laid)
         jax.block_until_ready(out)
     except MemoryError:

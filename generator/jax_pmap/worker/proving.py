@@ -1,12 +1,9 @@
 """Which runs make up a proof: on which inputs, in which precision, on which device counts."""
 
-import dataclasses
 import functools
-import inspect
-import itertools
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +15,13 @@ from .compiled import collectives, executables
 from .donation import check_donation
 from .explain import add_cause
 from .generator import Shares, rekeyed, repeat_draws
-from .leaves import is_key, shape_of, to_float64
+from .leaves import is_key, to_float64
 from .nans import passed_over
-from .parallel import Caller, Layout, attempt, devices_of, fitting, inconsistent, layouts
 from .perturb import jitter
 from .prove import Trial
 from .rounded import Rounded
 from .server import Answer, Problem, describe_exception, summary
-from .sizes import check_sizes, minds_size, run_large
+from .sizes import minds_size, run_large
 from .uneven import check_uneven
 
 #: Seed of the perturbed inputs.
@@ -37,8 +33,6 @@ HALF = 2.0**-10
 Bounds = list[list[float]]
 #: Whether a result that is reshaped stays on its devices; before 0.8, what pmap returned did not.
 PLACED = jax.__version_info__ >= (0, 8)
-#: Ways of calling a parallel function that are tried.
-MOST_LAYOUTS = 48
 
 
 NOTHING = strengthen.Found()
@@ -342,8 +336,9 @@ def check_count(
     size: int,
     *,
     with_given: bool,
+    plans: Sequence[tuple[str, int]] | None = None,
 ) -> list[dict[str, Any]]:
-    """The runs on one device count, in order, up to the first that fails.
+    """The runs on one device count, in order, up to the first that fails: those of the question, or `plans`.
 
     `make` returns the parallel function, called with values as the reference is, for one run of
     that; `replicas` finds an output that differs between devices. With `with_given`, the first run in
@@ -352,7 +347,7 @@ def check_count(
     question, checks = trials.question, []
     shares = question.shares(size, count)
     looked = not with_given
-    for kind, index in question.plans(with_given):
+    for kind, index in question.plans(with_given) if plans is None else plans:
         expected, allowed = trials.at(kind, index, size, shares)
         if trials.left_domain(index, size, shares):
             continue
@@ -489,93 +484,3 @@ def note_on_nans(trials: Trials, call: Callable[[Values], Any], count: int, size
     with prove.x64(question.precision(kind)), repeat_draws(shares):
         note = passed_over(question.reference, call, values, question.axes)
     return [note] if note else []
-
-
-def try_layouts(
-    trials: Trials,
-    function: Callable[..., Any],
-    signature: inspect.Signature,
-    count: int,
-    wanted: Sequence[Layout] | None,
-) -> Answer:
-    """How a user's parallel function ends in each `wanted` way of calling it, up to one that is equal.
-
-    None for all ways.
-
-    Answers ``{"batch", "tried": [{"layout", "ends", …}]}``, or under ``"skipped"`` why nothing was tried.
-    """
-    question = trials.question
-    base = arguments.batch_size(question.data[0], question.axes)
-    sizes, skipped = usable_sizes(trials, [count], base)
-    if not sizes:
-        return {"skipped": skipped[0]}
-    shares = question.shares(sizes[count], count)
-    trial, allowed = trials.at("given", 0, sizes[count], shares)
-    values = trial.values[0]
-    tried = []
-    asked: Iterable[Layout] = wanted or itertools.islice(
-        layouts(function, values, question.axes, question.statics), MOST_LAYOUTS
-    )
-    with prove.x64(question.x64), repeat_draws(shares):
-        for layout in (fitting(function, each) for each in asked):
-            caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
-            tried.append({"layout": layout, **attempt(caller, values, allowed[0])})
-            if tried[-1]["ends"] == "equal":
-                break
-    return {"batch": sizes[count], "tried": tried}
-
-
-def prove_parallel(
-    trials: Trials,
-    function: Callable[..., Any],
-    signature: inspect.Signature,
-    layout: Layout,
-    count: int,
-    *,
-    with_given: bool,
-) -> tuple[list[Answer], list[str]]:
-    """The runs of a user's parallel function on all the devices there are, in one layout; and notes.
-
-    Those in the user's own dtypes and on other batch sizes are made `with_given`.
-    """
-    question = trials.question
-
-    def make(trial: Trial) -> Caller:
-        return Caller(function, signature, question.axes, layout, count, trial.results[0])
-
-    size = arguments.batch_size(question.data[0], question.axes) // count * count
-    # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.
-    keyed = [name for name, form in layout.items() if form != "whole" and holds_key(question.data[0][name])]
-    if question.repeat and not keyed:
-        # What is wrong with the keys says more than the numbers that come of it.
-        shape = trials.at("given", 0, size, question.shares(size, count))[0]
-        own = dataclasses.replace(question, invoke=lambda run, values: run(values))
-        keys = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
-        if "failure" in keys:
-            return [{"devices": count, "precision": "given", **keys}], []
-    with prove.x64(question.precision("float64" if question.wide else "given")):
-        # Both are looked into: what is wrong may be a decision that only one of them takes.
-        program = make(trials.at("given", 0, size, question.shares(size, count))[0])
-        found = trials.search([program], [count])
-        # Unlike emitted code, it need not be made of the reference's own operations.
-        more = strengthen.extremes(question.data[0], question.axes, question.settled)
-        found = dataclasses.replace(found, inputs=(*found.inputs, *more))
-        trials.question = dataclasses.replace(question, found=found)
-    checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
-    if "failure" in checks[-1] or not with_given:
-        return checks, []
-    given = trials.at("given", 0, size, question.shares(size, count))[0]
-    with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
-        caller = make(given)
-        lies_on = devices_of(caller.laid_out(given.values[0]))
-    lost = note_on_nans(trials, make(given), count, size)
-    more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
-    return checks + more, notes + lost
-
-
-def holds_key(value: Any) -> bool:
-    """Whether a key is among the leaves of a value, typed or raw."""
-    return any(
-        is_key(leaf) or (str(getattr(leaf, "dtype", "")) == "uint32" and shape_of(leaf)[-1:] in ((2,), (4,)))
-        for leaf in jax.tree.leaves(value)
-    )

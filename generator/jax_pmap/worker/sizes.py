@@ -13,11 +13,12 @@ import numpy as np
 
 from . import arguments, prove, strengthen
 from .arguments import Packed, Values
-from .explain import add_cause
+from .explain import add_cause, explain_ragged
 from .generator import repeat_draws
 from .leaves import is_key, shape_of
 from .server import Answer, Problem
 from .specs import SEED
+from .uneven import uneven_sizes
 
 if TYPE_CHECKING:
     from .proving import Question, Trials
@@ -27,6 +28,7 @@ MANY = 4096
 #: Bytes of inputs of so many rows, above which they are left out.
 ROOM = 1 << 26
 
+Explain = Callable[[dict[str, Any], "Question", prove.Trial, int], None]
 Replicas = Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None]
 
 
@@ -74,6 +76,31 @@ def check_sizes(
             f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"
         )
     return checks, notes
+
+
+def check_ragged(
+    trials: "Trials",
+    make: Callable[[prove.Trial], Callable[[Values], Any]],
+    replicas: Replicas,
+    count: int,
+) -> list[Answer]:
+    """Runs of a drop-in on batches that do not divide, up to the first that fails.
+
+    What it or the reference does not take is left out. So are random numbers: rows that are added draw some.
+    """
+    question = trials.question
+    base = arguments.batch_size(question.data[0], question.axes)
+    checks: list[Answer] = []
+    for size in uneven_sizes(count, base) if not question.draws else ():
+        found = run_size(
+            trials, make, replicas, count, size, "float64" if question.wide else "given", 0, explain_ragged
+        )
+        if found is None or found.get("failure", {}).get("what") == "exception":
+            continue
+        checks.append(found)
+        if "failure" in found:
+            break
+    return checks
 
 
 def run_large(
@@ -180,8 +207,12 @@ def run_size(
     size: int,
     kind: str,
     index: int,
+    explain: Explain = add_cause,
 ) -> Answer | None:
-    """One run on `size` rows of inputs `index`; None where the reference fails, or gives no numbers."""
+    """One run on `size` rows of inputs `index`; None where the reference fails, or gives no numbers.
+
+    `explain` puts into a failure what the output is instead.
+    """
     question = trials.question
     shares = question.shares(size, count)
     try:
@@ -203,7 +234,7 @@ def run_size(
             widths=question.widths(kind),
         )
         if "failure" in found:
-            add_cause(found["failure"], question, expected, count)
+            explain(found["failure"], question, expected, count)
     return {
         "devices": count,
         "precision": kind,
@@ -211,6 +242,7 @@ def run_size(
         "steps": len(expected.results),
         "inputs": index,
         "resized": True,
+        "alone": True,
         **found,
     }
 

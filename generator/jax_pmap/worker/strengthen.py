@@ -217,8 +217,10 @@ def stuck(sites: Sequence[Site], taken: np.ndarray) -> tuple[str, ...]:
 
 
 def kind_of(leaf: Any, axis: int | None) -> str:
-    """``"rows"``, ``"state"``, ``"labels"``, ``"masks"``, ``"counters"``; ``""`` for what is not changed."""
+    """``"rows"``, ``"state"``, ``"labels"``, ``"masks"``, ``"counters"``, ``"flags"``; ``""`` for others."""
     form = category(leaf)
+    if form == "bool" or (form == "array" and leaf.dtype.kind == "b" and axis is None):
+        return "flags"
     if form == "float" or is_float(leaf):
         return "state" if axis is None else "rows"
     if form == "int" or (form == "array" and leaf.dtype.kind in "iu" and not leaf.ndim):
@@ -336,6 +338,7 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
             *(counted(number) for number in (1, 2, 3, 5, 10, 100, *([] if tame else [10**6]))),
             *(counted(int(number)) for number in random.integers(0, 20, 4)),
         ],
+        "flags": [lambda leaf, axis: np.logical_not(leaf)],
         "labels": [shuffled, *map(labelled, whole)],
         "masks": [masked(1.0, 0.0, random), masked(0.5, 0.5, random), masked(0.0, 0.2, random)],
     }

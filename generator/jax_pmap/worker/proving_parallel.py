@@ -1,0 +1,177 @@
+"""Which runs make up the proof of a parallel function that the user wrote."""
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from . import arguments, noise, prove, strengthen
+from .apart import apart
+from .generator import repeat_draws
+from .leaves import is_key, shape_of
+from .parallel import (
+    Caller,
+    Layout,
+    attempt,
+    called,
+    changed_in_place,
+    defaults_apart,
+    devices_of,
+    fitting,
+    inconsistent,
+    layouts,
+)
+from .prove import Trial
+from .proving import Question, Trials, check_count, note_on_nans, usable_sizes
+from .server import Answer, Problem
+from .sizes import check_ragged, check_sizes
+
+#: Ways of calling a parallel function that are tried.
+MOST_LAYOUTS = 48
+
+
+def try_layouts(
+    trials: Trials,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    count: int,
+    wanted: Sequence[Layout] | None,
+) -> Answer:
+    """How a user's parallel function ends in each `wanted` way of calling it, up to one that is equal.
+
+    None for all ways.
+
+    Answers ``{"batch", "tried": [{"layout", "ends", …}]}``, or under ``"skipped"`` why nothing was tried.
+    """
+    question = trials.question
+    base = arguments.batch_size(question.data[0], question.axes)
+    sizes, skipped = usable_sizes(trials, [count], base)
+    if not sizes:
+        return {"skipped": skipped[0]}
+    shares = question.shares(sizes[count], count)
+    trial, allowed = trials.at("given", 0, sizes[count], shares)
+    values = trial.values[0]
+    tried = []
+    asked: Iterable[Layout] = wanted or itertools.islice(
+        layouts(function, values, question.axes, question.statics), MOST_LAYOUTS
+    )
+    with prove.x64(question.x64), repeat_draws(shares):
+        for layout in (fitting(function, each) for each in asked):
+            caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
+            tried.append({"layout": layout, **attempt(caller, values, allowed[0])})
+            if tried[-1]["ends"] == "equal":
+                break
+    return {"batch": sizes[count], "tried": tried}
+
+
+def takes(trials: Trials, count: int) -> bool:
+    """Whether the reference runs on its inputs at all, with the constants they have here."""
+    question = trials.question
+    try:
+        sizes, _ = usable_sizes(trials, [count], arguments.batch_size(question.data[0], question.axes))
+    except Problem:
+        return False
+    return bool(sizes)
+
+
+def prove_parallel(
+    trials: Trials,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    layout: Layout,
+    count: int,
+    *,
+    with_given: bool,
+) -> tuple[list[Answer], list[str]]:
+    """The runs of a user's parallel function on all the devices there are, in one layout; and notes.
+
+    Those in the user's own dtypes and on other batch sizes are made `with_given`.
+    """
+    question = trials.question
+
+    def make(trial: Trial) -> Caller:
+        return Caller(function, signature, question.axes, layout, count, trial.results[0])
+
+    size = arguments.batch_size(question.data[0], question.axes) // count * count
+    # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.
+    keyed = [name for name, form in layout.items() if form != "whole" and holds_key(question.data[0][name])]
+    if question.repeat and not keyed:
+        # What is wrong with the keys says more than the numbers that come of it.
+        shape = trials.at("given", 0, size, question.shares(size, count))[0]
+        own = dataclasses.replace(question, invoke=lambda run, values: run(values))
+        keys = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
+        if "failure" in keys:
+            return [{"devices": count, "precision": "given", **keys}], []
+    with prove.x64(question.precision("float64" if question.wide else "given")):
+        # Both are looked into: what is wrong may be a decision that only one of them takes.
+        program = make(trials.at("given", 0, size, question.shares(size, count))[0])
+        found = trials.search([program], [count])
+        # Unlike emitted code, it need not be made of the reference's own operations.
+        more = strengthen.extremes(question.data[0], question.axes, question.settled)
+        found = dataclasses.replace(found, inputs=(*found.inputs, *more))
+        trials.question = dataclasses.replace(question, found=found)
+    checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
+    if "failure" in checks[-1] and (why := defaults_apart(function, signature, question.data[0])):
+        checks[-1]["failure"]["defaults"] = why
+    if "failure" in checks[-1] or not with_given:
+        return checks, []
+    checks += check_apart(trials, make, program, count, size)
+    given = trials.at("given", 0, size, question.shares(size, count))[0]
+    caller = make(given)
+    if "failure" not in checks[-1] and not caller.raw:
+        checks += check_ragged(trials, make, inconsistent, count)
+        checks += check_arguments(trials.question, function, signature, given, count, size)
+    if "failure" in checks[-1]:
+        return checks, []
+    with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
+        lies_on = devices_of(caller.laid_out(given.values[0]))
+    lost = note_on_nans(trials, make(given), count, size)
+    more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
+    return checks + more, notes + lost
+
+
+def check_apart(
+    trials: Trials, make: Callable[[Trial], Caller], program: Caller, count: int, size: int
+) -> list[Answer]:
+    """Runs on inputs on which the reference and `program` decide in other combinations than elsewhere."""
+    question, kind = trials.question, "float64" if trials.question.wide else "given"
+    with prove.x64(question.precision(kind)), repeat_draws(question.shares(size, count)):
+        more = apart((question.traceable, program), question, size)
+    known = question.found.inputs
+    trials.question = dataclasses.replace(
+        question, found=dataclasses.replace(question.found, inputs=(*known, *more))
+    )
+    first = len(question.data) + len(strengthen.PERTURBED) + len(known)
+    plans = [(kind, first + index) for index in range(len(more))]
+    found = check_count(trials, make, inconsistent, count, size, with_given=False, plans=plans)
+    return [{**check, "alone": True} for check in found]
+
+
+def check_arguments(
+    question: Question,
+    function: Callable[..., Any],
+    signature: inspect.Signature,
+    given: Trial,
+    count: int,
+    size: int,
+) -> list[Answer]:
+    """A failure where a drop-in changes what it is called with, and the reference does not."""
+    values = given.values[0]
+    with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
+        changed = changed_in_place(lambda own: called(function, signature, own), values)
+        kept = set(changed) - set(changed_in_place(question.traceable, values) if changed else ())
+    paths = [path for path in changed if path in kept]
+    failure = {"what": "changed", "step": 0, "path": "", "argument": paths[0]} if paths else {}
+    about = {"devices": count, "precision": "given", "batch": size, "alone": True}
+    return [{**about, "failure": failure}] if failure else []
+
+
+def holds_key(value: Any) -> bool:
+    """Whether a key is among the leaves of a value, typed or raw."""
+    return any(
+        is_key(leaf) or (str(getattr(leaf, "dtype", "")) == "uint32" and shape_of(leaf)[-1:] in ((2,), (4,)))
+        for leaf in jax.tree.leaves(value)
+    )
