@@ -1,5 +1,7 @@
 """A project of one or a few files, and the real command run in it with the real worker."""
 
+import importlib.metadata
+import os
 import re
 import sys
 import tempfile
@@ -12,10 +14,18 @@ import pytest
 from click.testing import CliRunner
 
 from jax_pmap.cli import main
+from jax_pmap.session import COMPILE_FLAGS, with_simulated
+from jax_pmap.worker.server import compiling_flags
 
 pytest_plugins = ["warm"]
 
 CODE = re.compile(r"error\[(JP\d{3})\]")
+
+
+def simulated(devices: int) -> dict[str, str]:
+    """The environment of a process with simulated devices, which compiles quickly and runs slowly."""
+    flags = (*COMPILE_FLAGS, compiling_flags(importlib.metadata.version("jaxlib"), unfused=False))
+    return with_simulated({**os.environ, "XLA_FLAGS": " ".join(flags)}, devices)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from pathlib import Path
 import black
 import pytest
 from click.testing import CliRunner
+from project import simulated
 
 from jax_pmap import diagnostics
 from jax_pmap.cli import main
@@ -163,14 +164,14 @@ def test_emitted_files_import_and_run(devices: int, tmp_path: Path, repository: 
         (tmp_path / case.path.name).write_text(case.module, encoding="utf-8")
         (tmp_path / f"{name}_pmap.py").write_text(case.expected.removeprefix("# output\n"), encoding="utf-8")
         calls.append((name, case.function, 4 if "--devices" in case.words else 0))
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-    }
     driver = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", DRIVER.format(cases=calls)]
     done = subprocess.run(
-        [*driver, str(devices)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [*driver, str(devices)],
+        cwd=tmp_path,
+        env=simulated(devices),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
 

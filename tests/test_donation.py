@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+from project import simulated
+
 from jax_pmap.emit.unit import emit
 
 FUNCTIONS = """
@@ -78,7 +80,7 @@ def gone(project, *functions):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *functions],
         cwd=project.folder,
-        env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"},
+        env=simulated(4),
         capture_output=True,
         text=True,
     )

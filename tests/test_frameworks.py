@@ -1,11 +1,11 @@
 """Steps of the libraries people write training code with, through the real command."""
 
-import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from project import simulated
 
 
 def proved(project, code, name, *options, inputs="inputs"):
@@ -269,8 +269,7 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
             raise AssertionError("a mode that was not proved")
         """,
     )
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    subprocess.run([sys.executable, "compare.py"], check=True, env=environment)
+    subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
 
 
 def test_nnx_objects_that_cannot_be_handed_back_are_refused(project):

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from mutation.sources import request_of
+from project import simulated
 
 from jax_pmap import diagnostics, pipeline
 from jax_pmap.emit.unit import emit
@@ -208,13 +209,8 @@ def test_programs_are_proved_and_right_or_refused(workshop: tuple[Path, Session]
 
     one()
     assert proved
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=6",
-    }
     done = subprocess.run(
-        [sys.executable, "-c", ORACLE, *proved], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", ORACLE, *proved], cwd=folder, env=simulated(6), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     print(f"\n{verdicts}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import stat
 import subprocess
@@ -12,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from project import simulated
 
 from jax_pmap.files import replace_text
 from jax_pmap.model import RefusalError, Source
@@ -109,13 +109,8 @@ main()
 
 def program_output(path: Path, devices: int) -> list[float]:
     """What a script prints on some devices, as numbers."""
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-    }
     found = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, env=environment, check=True
+        [sys.executable, path], capture_output=True, text=True, env=simulated(devices), check=True
     )
     return [float(word) for word in found.stdout.split()]
 

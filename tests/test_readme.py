@@ -17,6 +17,7 @@ from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
+from project import simulated
 
 from jax_pmap.cli import main
 
@@ -71,7 +72,7 @@ def folder(tmp_path: Path, warm: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = os.pathsep.join(filter(None, [str(REPOSITORY / "generator"), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    monkeypatch.setenv("XLA_FLAGS", simulated(8)["XLA_FLAGS"])
     return tmp_path
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from project import simulated
 
 FUNCTIONS = """
 import jax
@@ -74,9 +75,8 @@ for backend, sizes in {sizes}.items():
         errors.append(max(float(abs(a - b).max()) for a, b in zip(got, fns.masked(w, part))))
 print(json.dumps(errors))
 """
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=shared.folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=shared.folder, env=simulated(4), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert max(json.loads(done.stdout)) < 1e-5
@@ -129,9 +129,8 @@ except ValueError as error:
 else:
     raise AssertionError
 """
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=shared.folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=shared.folder, env=simulated(4), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 

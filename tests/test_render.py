@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 import black
 import jinja2
 import pytest
+from project import simulated
 
 from jax_pmap.emit import templates
 from jax_pmap.emit.axes import collapse, spec_source, tree_source, type_imports
@@ -412,14 +412,10 @@ def test_every_variant_runs_and_agrees(tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     (tmp_path / "user.py").write_text(VALUES)
     (tmp_path / "runner.py").write_text(RUNNER)
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
     done = subprocess.run(
-        [os.environ.get("JAX_PMAP_TEST_PYTHON", sys.executable), "runner.py", "jobs.json"],
+        [sys.executable, "runner.py", "jobs.json"],
         cwd=tmp_path,
-        env=environment,
+        env=simulated(8),
         capture_output=True,
         text=True,
         timeout=300,
