@@ -43,6 +43,7 @@ agent = Agent(3.0)
 """
 STEPS = """
 import functools
+import types
 
 import haiku as hk
 import jax
@@ -75,7 +76,7 @@ def step(params, batch):
 
 def changed(params, batch):
     linear = {"linear": {"w": params["w"][:, None]}}
-    return other.mean(params, batch), held.apply(linear, batch, 2.0)
+    return other.mean(params, batch), held.apply(linear, batch, 2.0), settings.ratio(params, batch)
 
 
 def make_scaled(scale):
@@ -95,6 +96,11 @@ def masked(batch):
 @hk.transform
 def held(batch, scale):
     return scale * masked(batch)
+def ratio(params, batch, scale):
+    return scale * jnp.sum(batch["x"] @ params["w"] * batch["mask"]) / jnp.sum(batch["mask"])
+
+
+settings = types.SimpleNamespace(ratio=functools.partial(ratio, scale=3.0))
 losses = {"mse": powered}
 cubed = functools.partial(
     powered,  # whatever the power
@@ -195,6 +201,9 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     text = " ".join(made.stdout.split())
     assert "def p_changed(" in text, made.stderr
     assert "jax.lax.pmax( other.mean(params, batch), axis_name=AXIS" in text.replace("pmax(o", "pmax( o")
+    # So is what a value holds, in place of that very function.
+    assert "in_place_of(settings.ratio, ratio, p_ratio)(params, batch)" in text
+    assert "from steps_m import other, ratio, settings" in text
     # What an object holds is carried, and the object made anew around it.
     assert "hk.without_apply_rng(hk.transform(held)).apply(linear, batch, 2.0)" in text
     assert 'jax.lax.psum(jnp.sum(scores * batch["mask"]), axis_name=AXIS)' in text

@@ -32,11 +32,16 @@ class Stand:
     receiver: str = ""
     #: Source of what stands there in place of its name: ``hk.transform(loss).apply``.
     made: str = ""
+    #: Of a function that a value holds: source of the value, and the original's name.
+    given: str = ""
+    original: str = ""
 
     def source(self, names: Names) -> str:
         """As an expression, in a file that has these names."""
         if self.made:
             return self.made
+        if self.given:
+            return f"{names.in_place_of}({self.given}, {self.original}, {self.name})"
         return f"{names.functools}.partial({self.name}, {self.receiver})" if self.receiver else self.name
 
 
@@ -86,6 +91,12 @@ class Adapted:
         woven = self.woven(names, self.renames)
         made = self.body.definition(woven.with_changes(name=name_node(self.name)))
         return "\n".join([*decorated(self.facts), made])
+
+
+def stands_in(renames: Mapping[str, Stand], adapted: Sequence[Adapted]) -> bool:
+    """Whether a copy stands in for a function that a value holds."""
+    every = [renames, *(other.renames for other in adapted)]
+    return any(stand.given for each in every for stand in each.values())
 
 
 def woven_with(
@@ -172,6 +183,8 @@ def adapted_beside(
                 held = neighbourhood.held(called, caller)
                 if held is not None:
                     renames[called] = Stand(found.name, made=held.around(found.name))
+                elif found.by_value:
+                    renames[called] = Stand(found.name, given=called, original=found.facts.name)
                 elif found.detached:
                     renames[called] = Stand(found.name, neighbourhood.receiver(called, caller))
                 elif called != found.name or found.method_of:

@@ -42,6 +42,8 @@ class Beside:
     detached: bool = False
     #: Source of the class of a method that was found by running the function: its objects must have it.
     owner: str = ""
+    #: Whether it is a function that running has shown a value to hold: the value must hold that very one.
+    by_value: bool = False
 
     @property
     def source(self) -> Source:
@@ -54,6 +56,11 @@ class Beside:
         return self.name.rpartition(".")[0] if self.source.qualname == self.name else ""
 
     @property
+    def is_apart(self) -> bool:
+        """Whether copies of it have no name that a caller knows them by."""
+        return self.is_method or self.by_value
+
+    @property
     def is_method(self) -> bool:
         """Whether it stands in a class."""
         return self.detached or bool(self.method_of)
@@ -61,7 +68,7 @@ class Beside:
     def is_same(self, other: Beside) -> bool:
         """Whether both are one function."""
         mine, theirs = self.source, other.source
-        return (mine.path, mine.qualname) == (theirs.path, theirs.qualname)
+        return (mine.path, mine.qualname, self.by_value) == (theirs.path, theirs.qualname, other.by_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,11 @@ class Neighbourhood:
             self._found[key] = self._find(called, caller) or self._seen(called, caller)
         return self._found[key]
 
+    def seen_as(self, called: str, caller: Beside) -> tuple[str, str]:
+        """Module and name of the function that ``called`` was seen to be in a caller."""
+        module, _, name = self.callees[spot(caller), called].function.partition(":")
+        return module, name
+
     def _seen(self, called: str, caller: Beside) -> Beside | None:
         """The method that running the function has shown, unless it means another thing elsewhere."""
         callee = self.callees.get((spot(caller), called))
@@ -128,6 +140,8 @@ class Neighbourhood:
         source = self._source(callee.function)
         if source is None:
             return None
+        if "." not in source.qualname:
+            return self._by_value(source, called)
         parsed = parse(source)
         facts, owner = read(source, parsed), source.qualname.rpartition(".")[0]
         if not facts.receiver or not movable(facts, parsed):
@@ -148,8 +162,32 @@ class Neighbourhood:
             return None
         return dataclasses.replace(found, owner=owner)
 
+    def _by_value(self, source: Source, called: str) -> Beside | None:
+        """A function of a module that a value holds, to be carried beside the original."""
+        found = self._function(source, source.qualname, ((), (source.qualname,)))
+        if found is None:
+            self.why[called] = (
+                f"`{source.qualname}` ({source.shown_path}) has a decorator that is not known, or uses names "
+                f"that mean something else in `{self.target.source.shown_path}`"
+            )
+            return None
+        name = f"p_{source.qualname.lstrip('_')}"
+        while name in self.target.facts.taken_names or name == f"p_{self.target.facts.name}":
+            name += "_"
+        return dataclasses.replace(found, name=name, by_value=True)
+
+    def is_installed(self, name: str, caller: Beside) -> bool:
+        """Whether a name is imported by a function's file from what is no file of the project."""
+        statements_ = [row.statement for row in caller.facts.imported if row.name == name]
+        root = caller.source.root
+        for statement in statements_:
+            top = re.match(r"(?:from|import) (\w+)", statement)
+            if top and ((root / top[1]).is_dir() or (root / f"{top[1]}.py").is_file()):
+                return False
+        return bool(statements_)
+
     def _source(self, reference: str) -> Source | None:
-        """Where the method that ``module:Class.method`` names stands."""
+        """Where the function or method that ``module:Class.method`` names stands."""
         module, _, qualname = reference.partition(":")
         own = self.target.source
         if module in (own.module, "__main__"):

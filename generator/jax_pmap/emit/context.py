@@ -102,6 +102,7 @@ class Context:
             "bound": self._bound(),
             "own_share": self.backend is not Backend.JIT and any(sync.op == OWN_SHARE for sync in plan.syncs),
             "own_draws": self._own_draws(),
+            "in_place_of": self.unit.stands_in,
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
             "modes": any(self._moded(graph=True)),
             "flags": any(self._moded(graph=False)),

@@ -41,6 +41,8 @@ class EmitUnit:
     remainder: Remainder | None = None
     #: Modules that `definitions` were copied from: nothing is imported from them.
     copied_from: frozenset[str] = frozenset()
+    #: Whether copies stand in for functions that values hold.
+    stands_in: bool = False
     #: The names to use where the code goes into a file that has names of its own.
     chosen_names: Names | None = None
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, woven_target
+from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, stands_in, woven_target
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
@@ -97,6 +97,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         taken_names=frozenset(file.names.identifiers),
         helpers=request.helpers,
         remainder=remainder_of(plan, request.remainder, backend, facts.span),
+        stands_in=stands_in(renames, adapted),
         chosen_names=names,
     )
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)} --in-place"

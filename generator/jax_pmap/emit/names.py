@@ -60,6 +60,8 @@ class Names:
     own_share: str
     #: Helper that folds the keys inside objects while the body runs.
     own_draws: str
+    #: Helper that puts a copy in the place of a function that a value holds.
+    in_place_of: str
     #: Helper that raises in place of a side of an expression that no input took.
     unseen: str
     #: Helpers that say in which mode Flax NNX objects are, and modules whose flags are leaves.

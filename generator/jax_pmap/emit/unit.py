@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jax_pmap
-from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, woven_target
+from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, stands_in, woven_target
 from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
@@ -62,7 +62,12 @@ def emit(
     with fitting(target):
         body, woven = woven_target(target, plan, syncs, adapted, names, renames, result)
         copies = [other.definition(names) for other in adapted]
-    unit = dataclasses.replace(unit, body=body.body_source(woven), definitions=(*definitions, *copies))
+    unit = dataclasses.replace(
+        unit,
+        body=body.body_source(woven),
+        definitions=(*definitions, *copies),
+        stands_in=stands_in(renames, adapted),
+    )
     unit = _without(unit, _given_up(renames, adapted))
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
@@ -264,10 +269,9 @@ def _own_classes(plan: Plan, modules: Collection[str]) -> list[str]:
 
 
 def _owners(target: Target, adapted: Iterable[Adapted]) -> list[str]:
-    """Classes of the target's file whose objects are told from others by it."""
-    return [
-        each.beside.owner for each in adapted if each.beside.owner and each.source.path == target.source.path
-    ]
+    """Classes and functions of the target's file by which objects, or functions, are told from others."""
+    own = [each.beside for each in adapted if each.source.path == target.source.path]
+    return [each.owner or each.facts.name for each in own if each.owner or each.by_value]
 
 
 def _check_script(target: Target, plan: Plan, adapted: Iterable[Adapted]) -> None:
@@ -283,7 +287,7 @@ def _check_script(target: Target, plan: Plan, adapted: Iterable[Adapted]) -> Non
         raise refused(
             "JP008",
             f"`{target.source.shown_path}` runs as a script and defines `{own[0]}`, which the emitted file "
-            "must name: imported from there, it would be another class than that of the caller's values",
+            "must name: imported from there, it would be another one than that of the caller's values",
             f"Move `{own[0]}` to a module of its own, or edit the file itself with --in-place",
             target.facts.span,
         )
@@ -301,7 +305,7 @@ def _check_copies(target: Target, plan: Plan, carried: Slice, adapted: Iterable[
         raise refused(
             "JP008",
             f"`{source.shown_path}` defines `{own[0]}`, which the emitted file must name. A copy of it would "
-            "be another class than that of the caller's values, and the file is not there to import it from",
+            "be another one than that of the caller's values, and the file is not there to import it from",
             f"Move `{own[0]}` to a module of its own, or edit the file itself with --in-place",
             target.facts.span,
         )

@@ -104,6 +104,8 @@ class Probe:
     held: str = ""
     #: Whether what holds it must be run itself, as `apply` of a Haiku transform, with the tapped copy inside.
     within: bool = False
+    #: Module and name of a function that a value holds, where the tapped copy stands in for that alone.
+    named: tuple[str, str] | None = None
     #: Whether the tapped copy takes the place of the call: what is run would not be the same a second time.
     instead: bool = False
 
@@ -188,8 +190,10 @@ class Editor(cst.CSTTransformer):
             updated = self.bound_call(original, updated)
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call):
             updated = updated.with_changes(func=self.asking(original.func, updated.func))
+            updated = updated.with_changes(func=self.standing(original.func, updated.func))
         elif isinstance(original, cst.Arg) and isinstance(updated, cst.Arg):
             updated = updated.with_changes(value=self.asking(original.value, updated.value))
+            updated = updated.with_changes(value=self.standing(original.value, updated.value))
         new: Replacement = updated
         if isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite):
             new = self.line(original, updated)
@@ -214,6 +218,8 @@ class Editor(cst.CSTTransformer):
         """``loss(agent, x)`` for ``partial(loss, agent)(x)``, where that stands for ``agent.loss(x)``."""
         made = updated.func
         if not isinstance(original.func, cst.Attribute) or not isinstance(made, cst.Call):
+            return updated
+        if not isinstance(made.func, cst.Attribute) or made.func.attr.value != "partial":
             return updated
         if self.body.code(original.func) not in self.renames:
             return updated
@@ -254,6 +260,11 @@ class Editor(cst.CSTTransformer):
         args = (cst.Integer(str(number)), updated.value, cst.SimpleString(repr(updated.attr.value)))
         noted = cst.Attribute(cst.Name(RECORDER), cst.Name("method"))
         return cst.Call(noted, [cst.Arg(each) for each in args])
+
+    def standing(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
+        """What stands for a function that is called, or handed on, by a plain name."""
+        name = self.renames.get(original.value) if isinstance(original, cst.Name) else None
+        return updated if name is None else cst.parse_expression(name)
 
     def held(self, original: cst.Lambda, updated: cst.BaseExpression) -> cst.BaseExpression:
         """A lambda that is noted where functions are, or that goes where its tapped copy is run."""
@@ -374,7 +385,14 @@ class Editor(cst.CSTTransformer):
             callee = cst.parse_expression(f"{RECORDER}.within({probe.scope}, {probe.held})")
         elif probe.held:
             callee = cst.parse_expression(f"{RECORDER}.probe({probe.scope}, {probe.held})")
-        if probe.through and (probe.within or not probe.held):
+        if probe.named is not None:
+            module, name = probe.named
+            made = cst.parse_expression(
+                f"{RECORDER}.in_place_of_probe({probe.through}, {module!r}, {name!r}, f)"
+            )
+            assert isinstance(made, cst.Call)
+            callee = made.with_changes(args=[*made.args[:-1], cst.Arg(callee)])
+        elif probe.through and (probe.within or not probe.held):
             bound = [cst.Arg(cst.parse_expression(probe.through)), cst.Arg(callee)]
             callee = cst.Call(cst.Name(THROUGH), bound)
         first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []

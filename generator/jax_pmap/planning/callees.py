@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,10 @@ class Callees:
             return [] if scope is None else [scope]
         scopes = [self._scope(each) for each in found if each["kind"] == "function"]
         known = list(dict.fromkeys(scope for scope in scopes if scope is not None))
+        if not known and len(found) == 1 and found[0]["kind"] == "function":
+            self._learn_function(called, caller, found[0])
+            scope = self.observer.open(called, caller)
+            return [] if scope is None else [scope]
         if len(known) < len(found):
             self.why[called] = reason(found, self.observer.session.directory)
         return known
@@ -99,11 +104,12 @@ class Callees:
         for text in made:
             texts[behind(home.parsed, resolver, text) or text] = None
         names = {scope.name for scope in body.scopes.values()}
-        imported = {row.name for row in facts.imported}
+        neighbourhood = self.observer.neighbourhood
+        imported = {row.name for row in facts.imported if neighbourhood.is_installed(row.name, home)}
         return [
             text
             for text in texts
-            if text not in names and is_plain(text) and text.partition(".")[0] not in imported
+            if text not in names and is_plain(text) and re.split(r"\W", text)[0] not in imported
         ]
 
     # -- what was found ----------------------------------------------------------------------
@@ -139,6 +145,21 @@ class Callees:
                 neighbourhood.find(called, home)
             if called in neighbourhood.why:
                 self.why[called] = neighbourhood.why[called]
+
+    def _learn_function(self, called: str, caller: Body, found: Answer) -> None:
+        """Take a function of a module for what `called` is, a value that holds it."""
+        neighbourhood = self.observer.neighbourhood
+        where = shown(found, self.observer.session.directory)
+        elsewhere = found["module"] == "__main__" and found["path"] != str(neighbourhood.target.source.path)
+        if not where or not found["importable"] or "." in found["qualname"] or elsewhere:
+            self.why[called] = reason([found], self.observer.session.directory)
+            return
+        home = self.observer.homes[caller.scope.index]
+        if neighbourhood.callees.get((spot(home), called)) is None:
+            neighbourhood.learn(Callee(spot(home), called, f"{found['module']}:{found['qualname']}"))
+            neighbourhood.find(called, home)
+        if called in neighbourhood.why:
+            self.why[called] = neighbourhood.why[called]
 
     def _scope(self, found: Answer) -> int | None:
         """The scope of a function that was seen, taken into the tables where a name leads to it."""

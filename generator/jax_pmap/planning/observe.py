@@ -276,7 +276,7 @@ class Observer:
             lines += [body.definition(function) for function in made]
             defined |= {function.name.value for function in made}
             scope, home = body.scope.index, self.home(body.scope.index)
-            name, probe = method_name(scope) if home.is_method else home.facts.name, probe_name(scope)
+            name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
             lines += noted(body, name)
             if home.owner:
                 method = f"{home.owner}, {home.facts.name!r}"
@@ -288,9 +288,9 @@ class Observer:
             home, by = self.home(scope), self.home(caller)
             into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
             if into != module:
-                name, probe = method_name(scope) if home.is_method else home.facts.name, probe_name(scope)
+                name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
                 held = self.neighbourhood.held(called, by)
-                named = home.is_method or held is not None or "[" in called
+                named = home.is_apart or held is not None or "[" in called
                 exports.append([into, name if named else called, module, name])
                 # What the object is made with stands in the file where that is done.
                 exports += [[into, each, module, each] for each in sorted(held.names if held else ())]
@@ -317,7 +317,11 @@ class Observer:
         """What stands in a body for the methods it calls that are looked into, or watched."""
         out = {}
         for caller, called, scope in self.linked(besides):
-            if caller == body.scope.index and self.home(scope).is_method:
+            if caller == body.scope.index and self.home(scope).by_value:
+                module, name = self.neighbourhood.seen_as(called, self.home(caller))
+                copy = method_name(scope)
+                out[called] = f"{RECORDER}.in_place_of({scope}, {called}, {module!r}, {name!r}, {copy})"
+            elif caller == body.scope.index and self.home(scope).is_method:
                 bound = self.neighbourhood.receiver(called, self.home(caller))
                 name = method_name(scope)
                 out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
@@ -329,7 +333,7 @@ class Observer:
 
     def named(self, body: Body, function: FunctionDef) -> FunctionDef:
         """A version of a function under the name that the others call it by."""
-        if not self.home(body.scope.index).is_method:
+        if not self.home(body.scope.index).is_apart:
             return function
         return function.with_changes(name=name_node(method_name(body.scope.index)))
 
@@ -386,7 +390,7 @@ class Observer:
         def plain(probe: Probe) -> bool:
             """Whether the call itself runs the function, and with its own arguments."""
             called = probe.call not in self.gradients and probe.arguments is None
-            return called and not (probe.held or probe.through)
+            return called and not (probe.held or probe.through or probe.named)
 
         return [
             dataclasses.replace(probe, instead=caller[probe] in inside and plain(probe)) for probe in probes
@@ -812,6 +816,9 @@ class Observer:
         if scope is not None:
             receiver = self.neighbourhood.receiver(callee, caller) if scope in self.homes else ""
             probes = [Probe(call.point, scope, receiver, arguments, through, held, within=bool(held))]
+            if scope in self.homes and self.homes[scope].by_value:
+                named = self.neighbourhood.seen_as(callee, caller)
+                probes = [dataclasses.replace(probes[0], through=through or callee, named=named)]
             if scope in self.others:
                 self.closed[callee] = self._both(scope)
         new = [probe for probe in probes if (probe.scope, probe.call) not in state.opened]

@@ -1,7 +1,7 @@
 """What calls run that no name in the source leads to: functions that values hold, methods of objects."""
 
+import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ import jax
 from . import prove
 from .arguments import Packed, invoke
 from .around import furnish
-from .functions import guarded, unwrapped
+from .functions import guarded, in_place_of, named, unwrapped
 from .observe import RECORDER
 from .server import Answer
 from .target import TARGET
@@ -37,6 +37,10 @@ class Callees:
     def guarded(self, _: int, owner: type, name: str, copy: Any) -> Callable[..., Any]:
         """The copy of a method, that of its class for objects of others."""
         return guarded(copy, owner, name, lambda receiver: getattr(receiver, name))
+
+    def in_place_of(self, _: int, given: Any, module: str, name: str, copy: Any) -> Any:
+        """The copy of a function of a module that a value holds, or the value where it holds another."""
+        return in_place_of(given, named(module, name), copy) or given
 
     def callee(self, number: int, value: Any) -> Any:
         """Note what `value` runs, and hand it on."""
@@ -66,7 +70,15 @@ def described(value: Any) -> Answer:
         "kind": "function",
         **standing(raw),
         "named": not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
+        "importable": named(raw.__module__, raw.__qualname__) is innermost(value),
     }
+
+
+def innermost(value: Any) -> Any:
+    """What `value` binds arguments to, where it does nothing else."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    return value
 
 
 def method_of(head: Any, name: str, value: Any) -> Answer | None:
@@ -106,14 +118,6 @@ def standing(raw: types.FunctionType) -> Answer:
         "module": raw.__module__,
         "scope": vars(raw).get(SCOPE),
     }
-
-
-def named(module: str, qualname: str) -> Any:
-    """What a dotted name means in an imported module, or None."""
-    value: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        value = getattr(value, part, None)
-    return value
 
 
 def find_callees(request: Answer) -> Answer:

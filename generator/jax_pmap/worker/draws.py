@@ -19,7 +19,7 @@ from jax.interpreters import ad, batching
 
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
 from .equations import inner_jaxpr, scan_sizes
-from .functions import guarded
+from .functions import guarded, in_place_of, named
 from .leaves import is_key, skeleton
 
 #: Equations that draw from the key in their first operand.
@@ -94,6 +94,10 @@ class Marker:
     def guarded(self, _: int, owner: type, name: str, copy: Any) -> Callable[..., Any]:
         """The copy of a method, that of its class for objects of others."""
         return guarded(copy, owner, name, lambda receiver: getattr(receiver, name))
+
+    def in_place_of(self, _: int, given: Any, module: str, name: str, copy: Any) -> Any:
+        """The copy of a function of a module that a value holds, or the value where it holds another."""
+        return in_place_of(given, named(module, name), copy) or given
 
     def enter(self, signature: inspect.Signature, values: Values) -> None:
         """Mark the keys of Flax NNX streams in the arguments: of the first parameter as point -1, and so on.

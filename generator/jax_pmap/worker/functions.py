@@ -1,6 +1,7 @@
 """The plain functions behind what is called in their place."""
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,22 @@ def unwrapped(value: Any) -> tuple[types.FunctionType | None, tuple[Any, ...], d
 def of_equinox(value: Any, name: str) -> bool:
     """Whether a value is of Equinox's own class of this name."""
     return type(value).__name__ == name and type(value).__module__.startswith("equinox.")
+
+
+def named(module: str, qualname: str) -> Any:
+    """What a dotted name means in an imported module, or None."""
+    value: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def in_place_of(given: Any, original: Any, copy: Any) -> Any:
+    """`copy` where `given` is `original`, alone or with arguments bound to it; None for anything else."""
+    if isinstance(given, functools.partial):
+        inner = in_place_of(given.func, original, copy)
+        return None if inner is None else functools.partial(inner, *given.args, **given.keywords)
+    return copy if given is original and original is not None else None
 
 
 def guarded(

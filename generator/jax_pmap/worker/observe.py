@@ -12,7 +12,7 @@ import numpy as np
 
 from . import kinds
 from .arguments import LeafAxes, Packed, Values, cut, invoke, shards
-from .functions import guarded, unwrapped
+from .functions import guarded, in_place_of, named, unwrapped
 from .generator import looks_raw, without_block
 from .leaves import category, skeleton
 from .work import work
@@ -121,6 +121,18 @@ class Recorder:
     def guarded_probe(self, owner: type, name: str, probe: Any) -> Callable[..., Any]:
         """The tapped copy of a method, for objects that have it."""
         return guarded(probe, owner, name, lambda _: lambda *_, **__: None)
+
+    def in_place_of(self, scope: int, given: Any, module: str, name: str, copy: Any) -> Any:
+        """The copy of a function of a module that a value holds; another function is noted, and stays."""
+        found = in_place_of(given, named(module, name), copy)
+        if found is None:
+            raw = unwrapped(given)[0]
+            self.others.add((scope, type(given).__name__ if raw is None else raw.__qualname__))
+        return given if found is None else found
+
+    def in_place_of_probe(self, given: Any, module: str, name: str, probe: Any) -> Any:
+        """The tapped copy of it, or what does nothing."""
+        return in_place_of(given, named(module, name), probe) or (lambda *_, **__: None)
 
     def probing(self, scope: int, function: Any, probe: Any) -> Any:
         """Have the tapped copy of a function be found by the function itself, wherever it is called."""
