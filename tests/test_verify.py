@@ -222,6 +222,13 @@ DROPOUT = """
         return jax.lax.pmean(loss(w, x, key), "b")
 
 
+    def drawn(w, x, key):
+        n = jax.device_count()
+        keys = jax.random.split(key, n)
+        return p_drawn(w, x.reshape(n, -1, 5), keys)
+
+
+    p_drawn = jax.pmap(shared, axis_name="b", in_axes=(None, 0, 0), out_axes=None)
     p_folded = jax.pmap(folded, axis_name="b", in_axes=(None, 0, None), out_axes=None)
     p_shared = jax.pmap(shared, axis_name="b", in_axes=(None, 0, None), out_axes=None)
 
@@ -239,6 +246,9 @@ def test_keys_of_hand_written_code(project: Project):
     assert result.exit_code == 0, result.stderr
     says = ("every device draws the same numbers for other examples",)
     project.refused("JP045", "verify", "drop.py::p_shared", says=says, exit_code=1)
+    # Split by the function around it.
+    result = project.run("verify", "drop.py::drawn")
+    assert result.exit_code == 0, result.stderr
 
 
 SCHEDULED = """

@@ -44,6 +44,11 @@ def likeliest_cause(found: Answer, devices: int) -> str | None:
     if cause.startswith("missing "):
         means = {"pmean": "mean", "psum": "sum", "pmax": "maximum"}[cause.removeprefix("missing ")]
         return f"the {means} over the devices is the reference's value, so a {cause[8:]} is missing"
+    if found.get("drawn"):
+        return (
+            "other random numbers are drawn, or others go together; those of `fold_in(key, axis_index)` and "
+            "of one key a device from `split(key, devices)` can be compared"
+        )
     if ratio is not None and found["what"] == "value" and abs(ratio - 1) > 1e-3:
         return f"it is {ratio:.4g} × the reference"
     if step:

@@ -238,7 +238,9 @@ class _Walk:
         if name in DRAWING:
             if record:
                 self.draws.append(Draw((*loops, *equation.outvars[-1].aval.shape), flows[0]))
-            return [Flow(varying=together.varying, noisy=together.noisy or flows[0].folded)] * count
+            # A key that is taken out of many by the device's index is another on each, as a folded one is.
+            own = flows[0].folded or flows[0].index
+            return [Flow(varying=together.varying, noisy=together.noisy or own)] * count
         if name == "random_fold_in":
             key, number = flows
             return [
@@ -264,7 +266,8 @@ class _Walk:
                 functools.reduce(Flow.either, each) | chosen.unmarked() for each in zip(*found, strict=True)
             ]
         if name in ("shard_map", "xla_pmap"):
-            return self.mapped(params, flows, place, loops, record)
+            one_each = [one_key_each(var) for var in equation.invars]
+            return self.mapped(params, flows, one_each, place, loops, record)
         inner = inner_jaxpr(params)
         if inner is not None and len(getattr(inner, "jaxpr", inner).invars) == len(flows):
             return self.closed(inner, flows, place, loops, record)
@@ -310,19 +313,33 @@ class _Walk:
         return carry
 
     def mapped(
-        self, params: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
+        self,
+        params: Any,
+        flows: list[Flow],
+        one_each: list[bool],
+        place: Place,
+        loops: tuple[int, ...],
+        record: bool,
     ) -> list[Flow]:
-        """A function mapped over devices: what is split over them differs between them."""
+        """A function mapped over devices: what is split over them differs between them.
+
+        `one_each` says which inputs are keys of which every device gets one.
+        """
         if "in_axes" in params:  # pmap up to jax 0.7
             split = [axis is not None for axis in params["in_axes"]]
         else:
             specs = params["in_specs"] if "in_specs" in params else params["in_names"]
             split = [any(part is not None for part in names_of(spec)) for spec in specs]
         inputs = [
-            dataclasses.replace(flow, varying=flow.varying or one)
-            for flow, one in zip(flows, split, strict=True)
+            dataclasses.replace(flow, varying=flow.varying or one, folded=flow.folded or (one and key))
+            for flow, one, key in zip(flows, split, one_each, strict=True)
         ]
         return self.closed(inner_jaxpr(params), inputs, place, loops, record)
+
+
+def one_key_each(var: Any) -> bool:
+    """Whether a variable is a list of keys, typed or raw, which is split into single ones."""
+    return holds_key(var) and len(var.aval.shape) == (2 if var.aval.dtype == np.uint32 else 1)
 
 
 def names_of(spec: Any) -> list[Any]:

@@ -54,10 +54,15 @@ def mixed(word: Any) -> Any:
 
 @dataclass(frozen=True)
 class Shares:
-    """How a batch of `rows` is cut: into shares of `size`, the last of which may be shorter."""
+    """How a batch of `rows` is cut: into shares of `size`, the last of which may be shorter.
+
+    With `siblings`, a key that is split into as many as there are shares gives each device its own, like one
+    that is folded with the device's index.
+    """
 
     size: int
     rows: int
+    siblings: bool = False
 
     def places(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """For every element of a draw of `shape`, a word for its place in its block, and its block."""
@@ -106,6 +111,8 @@ def repeating(shares: Shares, key_shape: tuple[int, ...]) -> Any:
         return child(jnp.zeros(key_shape, jnp.uint32), number)
 
     def split(key: Any, shape: tuple[int, ...]) -> Any:
+        if shares.siblings and tuple(shape) == (-(-shares.rows // shares.size),):
+            return jax.vmap(lambda block: moved(key, block))(jnp.arange(shape[0], dtype=jnp.uint32))
         words, blocks = (part.reshape(-1) for part in shares.places(tuple(shape)))
         keys = jax.vmap(lambda word, block: moved(child(key, word), block))(words, blocks)
         return keys.reshape(*shape, *key_shape)
@@ -133,8 +140,8 @@ def repeating(shares: Shares, key_shape: tuple[int, ...]) -> Any:
         split=split,
         random_bits=random_bits,
         fold_in=fold_in,
-        name=f"shares_{shares.size}_{shares.rows}",
-        tag=f"shares{shares.size}of{shares.rows}",
+        name=f"shares_{shares.size}_{shares.rows}_{shares.siblings}",
+        tag=f"shares{shares.size}of{shares.rows}{'s' if shares.siblings else ''}",
     )
 
 
@@ -155,7 +162,7 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
     for holder in HOLDERS:
         vars(holder)["threefry_prng_impl"] = REGISTRY["threefry2x32"]
     # Part of the key of jax's caches, so that nothing compiled with another generator is used again.
-    jax.config.update("jax_random_seed_offset", 1009 * shares.size + shares.rows)
+    jax.config.update("jax_random_seed_offset", 2 * (1009 * shares.size + shares.rows) + int(shares.siblings))
     fold_in, axis_index = jax.random.fold_in, jax.lax.axis_index
     indices: list[Any] = []
 

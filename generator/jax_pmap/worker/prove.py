@@ -71,8 +71,13 @@ def replicas_differ(leaf: Any, count: int) -> str | None:
 
 
 def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
-    """The constant `got` is of `want`, when it is one."""
-    if got.shape != want.shape or got.dtype.kind not in "iuf" or want.dtype.kind not in "iuf":
+    """The constant `got` is of `want`, when it is one; none of what may be the words of keys."""
+    if (
+        got.dtype == np.uint32
+        or got.shape != want.shape
+        or got.dtype.kind not in "iuf"
+        or want.dtype.kind not in "iuf"
+    ):
         return None
     got, want = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
     used = np.abs(want) > 1e-3 * max(float(np.max(np.abs(want), initial=0.0)), 1e-300)

@@ -65,6 +65,8 @@ class Question:
     draws: bool
     #: Whether those are drawn by a generator that gives one device and several equal ones.
     repeat: bool = False
+    #: Whether that generator gives every device its own of as many keys as there are devices.
+    siblings: bool = False
     #: Whether collectives stand in the reference's own text.
     own_axes: bool = False
     #: Arguments whose numbers are never changed.
@@ -114,7 +116,7 @@ class Question:
 
     def shares(self, rows: int, count: int) -> Shares | None:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
-        return Shares(-(-rows // count), rows) if self.repeat and rows else None
+        return Shares(-(-rows // count), rows, self.siblings) if self.repeat and rows else None
 
     def widths(self, kind: str) -> bool:
         """Whether integers have the widths in a precision that they have in the user's 64-bit mode."""

@@ -51,19 +51,24 @@ def try_layouts(
     sizes, skipped = usable_sizes(trials, [count], base)
     if not sizes:
         return {"skipped": skipped[0]}
-    shares = question.shares(sizes[count], count)
-    trial, allowed = trials.at("given", 0, sizes[count], shares)
-    values = trial.values[0]
-    tried = []
+    tried: list[Answer] = []
     asked: Iterable[Layout] = wanted or itertools.islice(
-        layouts(function, values, question.axes, question.statics), MOST_LAYOUTS
+        layouts(function, question.data[0], question.axes, question.statics), MOST_LAYOUTS
     )
-    with prove.x64(question.x64), repeat_draws(shares):
-        for layout in (fitting(function, each) for each in asked):
-            caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
-            tried.append({"layout": layout, **attempt(caller, values, allowed[0])})
-            if tried[-1]["ends"] == "equal":
-                break
+    kept = [fitting(function, each) for each in asked]
+    for siblings in (False, True)[: 2 if question.repeat else 1]:
+        trials.question = dataclasses.replace(question, siblings=siblings)
+        shares = trials.question.shares(sizes[count], count)
+        trial, allowed = trials.at("given", 0, sizes[count], shares)
+        with prove.x64(question.x64), repeat_draws(shares):
+            for layout in kept:
+                caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
+                tried.append({"layout": layout, **attempt(caller, trial.values[0], allowed[0])})
+                if tried[-1]["ends"] == "equal":
+                    break
+        if tried[-1]["ends"] == "equal":
+            break
+    trials.question = question
     return {"batch": sizes[count], "tried": tried}
 
 
@@ -105,6 +110,8 @@ def prove_parallel(
         keys = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
         if "failure" in keys:
             return [{"devices": count, "precision": "given", **keys}], []
+    if question.repeat:
+        question = trials.question = own_keys(trials, make, count, size)
     with prove.x64(question.precision("float64" if question.wide else "given")):
         # Both are looked into: what is wrong may be a decision that only one of them takes.
         program = make(trials.at("given", 0, size, question.shares(size, count))[0])
@@ -114,6 +121,8 @@ def prove_parallel(
         found = dataclasses.replace(found, inputs=(*found.inputs, *more))
         trials.question = dataclasses.replace(question, found=found)
     checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
+    if "failure" in checks[-1] and question.repeat:
+        checks[-1]["failure"]["drawn"] = True
     if "failure" in checks[-1] and (why := defaults_apart(function, signature, question.data[0])):
         checks[-1]["failure"]["defaults"] = why
     if "failure" in checks[-1] or not with_given:
@@ -131,6 +140,23 @@ def prove_parallel(
     lost = note_on_nans(trials, make(given), count, size)
     more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
     return checks + more, notes + lost
+
+
+def own_keys(trials: Trials, make: Callable[[Trial], Caller], count: int, size: int) -> Question:
+    """The question with the generator for which the function is equal on the first inputs.
+
+    That is one in which a key folded with the device's index is that device's own, or one in which those are
+    too that come of splitting a key into as many as there are devices.
+    """
+    question = trials.question
+    for siblings in (False, True):
+        trials.question = dataclasses.replace(question, siblings=siblings)
+        shares = trials.question.shares(size, count)
+        trial, allowed = trials.at("given", 0, size, shares)
+        with prove.x64(question.x64), repeat_draws(shares):
+            if attempt(make(trial), trial.values[0], allowed[0])["ends"] == "equal":
+                return trials.question
+    return question
 
 
 def check_apart(
