@@ -103,6 +103,26 @@ class Mending:
                 added |= state.add(sync, point)
         return added
 
+    def where_made(
+        self, state: State, value: Expression, statement: Statement, events: Sequence[Event]
+    ) -> bool:
+        """Make a name whole where it is bound, and not where it is read, if several statements read it."""
+        statements = [s for s in self.observer.statements.values() if s.scope == statement.scope]
+        binding = [s for s in statements if any(name == value.text for name, _ in s.names)]
+        if len(binding) != 1 or binding[0].kind != "assign" or binding[0].accumulates:
+            return False
+        made = binding[0]
+        if made.block != statement.block or sum(value.text in s.reads for s in statements) < 2:
+            return False
+        point = next(point for name, point in made.names if name == value.text)
+        event = self.observer.first_of(made, events).get(point)
+        if event is None or event.unaligned or value.text in self.observer.mutated:
+            return False
+        op = event.whole_op(numbers=False)
+        if op is None or not event.partial():
+            return False
+        return state.add(self.observer.sync(op, value.text, "after", made.span, event), point)
+
     def result(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial parts of the result whole where they are returned."""
         assert statement.value is not None

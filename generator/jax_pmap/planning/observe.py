@@ -723,7 +723,9 @@ class Observer:
         culprits = self.culprits(first)
         for culprit in culprits:
             feeding = self.partial_below(culprit, first)
-            if self.wrap_all(state, feeding, first, numbers=True):
+            again = [each for each in feeding if self.mending.where_made(state, each, statement, events)]
+            feeding = [each for each in feeding if each not in again]
+            if self.wrap_all(state, feeding, first, numbers=True) or again:
                 self.gathering.await_share(state, culprit, first)
                 return True
         if any(self._look_inside(state, culprit) for culprit in culprits):
