@@ -160,6 +160,13 @@ def test_counts_that_the_original_does_not_take_are_named(project: Project) -> N
     assert "# Proved: 2, 4, 8 devices" in made.stdout
 
 
+def test_a_function_that_changes_by_itself_is_refused_for_that(project: Project) -> None:
+    code = "import time\n\n\ndef f(p, batch):\n    return jnp.mean(batch['x'] @ p['w']) * (time.time() % 9)\n"
+    write(project, code)
+    says = ("`f` returns another result each time it is traced, by `time.time()`",)
+    project.refused("JP049", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+
+
 def test_structure_asked_unseen_is_refused(project: Project) -> None:
     write(project, "def f(p, b):\n    return jnp.sum(b['x'] @ p['w']) + jnp.sum(b.get('y', 0.0))\n")
     says = ("may turn out otherwise for another `b`",)

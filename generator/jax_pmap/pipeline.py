@@ -280,6 +280,7 @@ def _proved(
     session: Session, target: Target, loaded: Loaded, observed: Observed, request: Request, say: Say
 ) -> Generated:
     from jax_pmap.emit.unit import emit
+    from jax_pmap.planning.repeats import or_changing
     from jax_pmap.proof.prove import prove
 
     plan, facts = observed.plan, target.facts
@@ -320,7 +321,8 @@ def _proved(
                 facts.span,
                 error.refusal.details,
             ) from None
-        raise
+        statics = tuple(each.name for each in plan.arguments if each.static)
+        raise RefusalError(or_changing(session, target, error.refusal, statics)) from None
     if request.in_place:
         from jax_pmap.emit.in_place import emit_in_place
 

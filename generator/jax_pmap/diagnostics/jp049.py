@@ -8,7 +8,8 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "The function changes something outside itself: a `global` or `nonlocal` name, an "
-        "attribute, a list or dict it was given, or what an `io_callback` changes."
+        "attribute, a list or dict it was given, or what an `io_callback` changes. Or it depends on what "
+        "changes by itself, as `time.time()` and the numbers of `np.random` do."
     ),
     why=(
         "Under `jax.pmap` the body runs once, while tracing, and never again. The effect would "

@@ -166,7 +166,7 @@ class Neighbourhood:
         """A function of a module that a value holds, to be carried beside the original."""
         found = self._function(source, source.qualname, ((), (source.qualname,)))
         if found is None:
-            self.why[called] = (
+            self.why[called] = self.why.get(source.qualname) or (
                 f"`{source.qualname}` ({source.shown_path}) has a decorator that is not known, or uses names "
                 f"that mean something else in `{self.target.source.shown_path}`"
             )
@@ -234,6 +234,12 @@ class Neighbourhood:
             own = tuple(sorted({*facts.module_names, *held[1]}))
             facts = dataclasses.replace(facts, decorators=decorators, imported=every, module_names=own)
         if facts.is_async or facts.is_generator or not plain(facts):
+            return None
+        if again := rebound_defaults(parsed):
+            self.why[called] = (
+                f"a default of `{facts.name}` ({source.shown_path}:{facts.span.line}) reads `{again[0]}`, "
+                "which the file binds more than once: a copy would have another default"
+            )
             return None
         if not self._means_the_same(source, facts):
             return None
@@ -603,6 +609,15 @@ class Neighbourhood:
         if facts.name not in self.target.facts.taken_names:
             return facts.name
         return f"{source.module.rpartition('.')[2]}_{facts.name}"
+
+
+def rebound_defaults(parsed: ParsedSource) -> list[str]:
+    """Names in the defaults of a function that its module binds more than once."""
+    defaults = parsed.definition.args.defaults
+    keyword = [each for each in parsed.definition.args.kw_defaults if each is not None]
+    used = used_names([*defaults, *keyword])
+    bound = [name for node, _ in statements(parsed.tree.body) for name in bound_names(head_of(node))]
+    return sorted(name for name in used if bound.count(name) > 1)
 
 
 def only_read(table: str, data: bytes, is_own: bool) -> bool:

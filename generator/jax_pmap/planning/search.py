@@ -23,6 +23,7 @@ from jax_pmap.planning.notes import plan_notes
 from jax_pmap.planning.observe import Observation
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, reference_runs
+from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
 from jax_pmap.planning.worth import (
@@ -114,7 +115,8 @@ def find_plan(
         refusal = tried.small
     if refusal is not None:
         refusal = named(session, target, refusal, finder.statics, tried.blamed)
-        raise RefusalError(with_enclosed(session, target, refusal))
+        refusal = with_enclosed(session, target, refusal)
+        raise RefusalError(or_changing(session, target, refusal, finder.statics))
     raise no_batch(session, target, loaded, finder.trace_error, finder.only_state)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from . import (
     arguments,
@@ -165,6 +166,22 @@ def reference_of(request: Answer) -> Callable[[Values], Any]:
     if key not in TARGET.jitted:
         TARGET.jitted[key] = TARGET.compiled(request["statics"])
     return TARGET.jitted[key]
+
+
+def repeats(request: Answer) -> Answer:
+    """Whether the reference, traced twice, returns the same both times."""
+    values, statics = TARGET.values({}), request["statics"]
+    with prove.x64(TARGET.x64):
+        one, other = (jax.tree.leaves(TARGET.compiled(statics)(values)) for _ in range(2))
+    pairs = [(prove.host(a), prove.host(b)) for a, b in zip(one, other, strict=True)]
+
+    def alike(a: np.ndarray, b: np.ndarray) -> bool:
+        if a.dtype.kind not in "fc":
+            return bool(np.array_equal(a, b))
+        close = 64 * float(np.finfo(a.dtype).eps) * float(np.max(np.abs(b), initial=0.0))
+        return bool(np.allclose(a, b, rtol=0.0, atol=close, equal_nan=True))
+
+    return {"same": all(alike(a, b) for a, b in pairs)}
 
 
 def found_inputs(request: Answer) -> strengthen.Found:
@@ -505,6 +522,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "layers": find_layers,
     "reductions": find_reductions,
     "precision": precision,
+    "repeats": repeats,
     "callees": callees.find_callees,
     "observe": observe_code,
     "draws": survey_draws,

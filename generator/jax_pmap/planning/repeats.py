@@ -1,0 +1,50 @@
+"""Functions that return another result each time: what is refused of them has that reason, and no other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from jax_pmap.model import Refusal, RefusalError
+from jax_pmap.problems import WorkerProblem
+from jax_pmap.reading.read import make_resolver
+from jax_pmap.reading.target import Target
+from jax_pmap.session import Session
+
+#: Refusals that may come of comparing a function with another run of itself.
+BY_COMPARING = frozenset({"JP040", "JP043", "JP045", "JP055"})
+#: What changes by itself, by the first parts of its qualified name.
+CHANGES = ("time", "datetime", "random", "numpy.random", "os.urandom", "uuid", "secrets")
+
+
+def or_changing(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> Refusal:
+    """`refusal`, or that the function returns another result each time it is traced (JP049)."""
+    if refusal.code not in BY_COMPARING:
+        return refusal
+    try:
+        answer = session.ask("repeats", "running the function twice", statics=list(statics))
+    except (WorkerProblem, RefusalError):
+        return refusal
+    if answer["same"]:
+        return refusal
+    found = _changing(target)
+    span = target.parsed.span(found) if found is not None else target.facts.span
+    what = f"`{target.parsed.segment(found)}`" if found is not None else "something it calls"
+    return Refusal(
+        "JP049",
+        f"`{target.facts.name}` returns another result each time it is traced, by {what}, so no two runs "
+        "can be compared; compiled, it keeps the result of the first",
+        "Pass what changes as an argument: a time, a number drawn outside, or a jax.random key",
+        span,
+    )
+
+
+def _changing(target: Target) -> ast.Call | None:
+    """The first call in the target of what changes by itself."""
+    resolver = make_resolver(target.parsed)
+    for node in ast.walk(target.parsed.definition):
+        if isinstance(node, ast.Call):
+            name = resolver.qualify(node.func) or ""
+            if any(name == each or name.startswith(f"{each}.") for each in CHANGES):
+                return node
+    return None
