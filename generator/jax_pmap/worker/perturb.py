@@ -161,14 +161,19 @@ def shrink(values: Values, axes: LeafAxes) -> Values:
     return map_batch(values, axes, row)
 
 
-def jitter(values: Values, statics: Sequence[str], eps: float, seed: int) -> Values | None:
-    """`values` with every float changed by up to `eps` of itself; None where there is no float."""
+def jitter(
+    values: Values, statics: Sequence[str], eps: float, seed: int, *, narrow: bool = False
+) -> Values | None:
+    """`values` with every float changed by up to `eps` of itself; None where there is no float.
+
+    Or with those alone that have 16 bits or less.
+    """
     random = np.random.default_rng(seed)
     found = False
 
     def one(leaf: Any) -> Any:
         nonlocal found
-        if not is_float(leaf):
+        if not is_float(leaf) or (narrow and leaf.dtype.itemsize > 2):
             return leaf
         found = True
         wide = np.asarray(leaf, np.complex128 if leaf.dtype.kind == "c" else np.float64)

@@ -253,21 +253,27 @@ NARROW = 1e-6
 JITTERED, ULPS = 8.0, 4.0
 
 
-def tightened(
-    allowed: Sequence[Sequence[float]], trial: Trial, jittered: Sequence[Trial], own: Rounding
-) -> list[list[float]]:
+def tightened(allowed: Sequence[Sequence[float]], trial: Trial, moved: Sequence[Trial]) -> list[list[float]]:
     """`allowed`, held to what rounding can do in narrow floats.
 
-    `jittered` are runs on the same inputs, each number changed by up to one rounding. How far
-    they lead is how far the roundings inside, which are as many and as large, can lead.
+    `moved` are runs on the same inputs with every rounding inside made another way. How far they lead is how
+    far another order of the same operations can lead; the result itself is rounded in its own precision.
     """
+    units = [unit_of(leaf) for leaf in jax.tree.leaves(trial.results[0])] if trial.results else []
     return [
         [
-            min(bound, JITTERED * moved + ULPS * own.at(step, index) * scale)
-            for index, (bound, (moved, scale)) in enumerate(zip(row, moves, strict=True))
+            min(bound, JITTERED * far + ULPS * units[index] * scale)
+            for index, (bound, (far, scale)) in enumerate(zip(row, moves, strict=True))
         ]
-        for step, (row, moves) in enumerate(zip(allowed, moved_by(trial, jittered), strict=True))
+        for row, moves in zip(allowed, moved_by(trial, moved), strict=True)
     ]
+
+
+def unit_of(leaf: Any) -> float:
+    """The rounding of the dtype a leaf has; 0 where it has none."""
+    dtype = getattr(leaf, "dtype", None)
+    is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
+    return float(jax.numpy.finfo(dtype).eps) if is_float else 0.0
 
 
 def moved_by(trial: Trial, jittered: Sequence[Trial]) -> list[list[tuple[float, float]]]:

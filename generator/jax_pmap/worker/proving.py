@@ -184,12 +184,29 @@ class Trials:
                 return trial, allowed
         # In the precision of the run: float32 would round so small a change away.
         exact = to_float64(values) if kind == "float64" else values
-        others = [jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
-        moved = [self._run(kind, index, other) for other in others if other is not None]
-        jittered = [other for other in moved if other.results]
         if not compared:
-            allowed = prove.jittered_bounds(trial, jittered, eps, own)
-        return trial, prove.tightened(allowed, trial, jittered, own) if narrow and jittered else allowed
+            others = [jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
+            runs = [self._run(kind, index, other) for other in others if other is not None]
+            allowed = prove.jittered_bounds(trial, [run for run in runs if run.results], eps, own)
+        if narrow and trial.results:
+            allowed = prove.tightened(allowed, trial, self._inside(kind, trial, shares))
+        return trial, allowed
+
+    def _inside(self, kind: str, trial: Trial, shares: Shares | None) -> list[Trial]:
+        """The runs of `trial` with the roundings inside moved, and the inputs that are narrow themselves."""
+        question, runs = self.question, []
+        for i in range(JITTERS):
+            first = jitter(trial.values[0], question.statics, question.eps[kind], SEED + i, narrow=True)
+            with prove.x64(question.precision(kind)):
+                runs.append(
+                    Trial(
+                        lambda values, i=i: self._rounded(values, i, shares),  # type: ignore[misc]
+                        trial.values[0] if first is None else first,
+                        question.chain,
+                        len(trial.results),
+                    )
+                )
+        return runs
 
     def wider(self, kind: str, index: int, size: int, shares: Shares | None) -> Bounds | None:
         """The bounds of a run in which numbers are drawn, by what the roundings inside the reference do too.

@@ -34,6 +34,38 @@ ROUNDED = frozenset(
         *("sin", "cos", "tan", "sqrt", "rsqrt", "div", "integer_pow"),
     )
 )
+#: Operations that only move, choose or compare what is rounded already.
+EXACT = frozenset(
+    (
+        *(
+            "reshape",
+            "transpose",
+            "broadcast_in_dim",
+            "squeeze",
+            "slice",
+            "dynamic_slice",
+            "concatenate",
+            "gather",
+        ),
+        *(
+            "select_n",
+            "max",
+            "min",
+            "neg",
+            "abs",
+            "sign",
+            "copy",
+            "reduce_max",
+            "reduce_min",
+            "rev",
+            "pad",
+            "iota",
+        ),
+        *("dynamic_update_slice", "scatter", "split", "stop_gradient", "sort", "clamp"),
+    )
+)
+#: Bytes of a narrow float, every operation on which shows.
+NARROW = 2
 WORDS = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
 
@@ -48,6 +80,11 @@ def moved(value: Any, number: Any) -> Any:
     eps = float(jnp.finfo(value.dtype).eps)
     # Fused, a chain of these would be computed anew for each use, and take minutes to compile.
     return jax.lax.optimization_barrier(value * (1 + eps * unit.astype(value.dtype)).astype(value.dtype))
+
+
+def is_narrow(value: Any) -> bool:
+    """Whether a value is a float of 16 bits or less."""
+    return bool(jax.dtypes.issubdtype(value.dtype, np.floating)) and value.dtype.itemsize <= NARROW
 
 
 def evaluated(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any], number: Any) -> list[Any]:
@@ -66,8 +103,11 @@ def evaluated(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any], number
             results = evaluated(held, own, values, number)
         else:
             results = bind(equation, values)
-            if name in ROUNDED or name in ("scan", "while", "cond"):
-                results = [moved(each, number) for each in results]
+            every = name in ROUNDED or name in ("scan", "while", "cond")
+            results = [
+                moved(each, number) if every or (name not in EXACT and is_narrow(each)) else each
+                for each in results
+            ]
         known.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
