@@ -24,7 +24,7 @@ CODE = re.compile(r"error\[(JP\d{3})\]")
 
 def simulated(devices: int) -> dict[str, str]:
     """The environment of a process with simulated devices, which compiles quickly and runs slowly."""
-    flags = (*COMPILE_FLAGS, compiling_flags(importlib.metadata.version("jaxlib"), unfused=False))
+    flags = (*COMPILE_FLAGS, compiling_flags(importlib.metadata.version("jaxlib")))
     return with_simulated({**os.environ, "XLA_FLAGS": " ".join(flags)}, devices)
 
 

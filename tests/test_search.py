@@ -179,33 +179,48 @@ def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:
     assert project.run("gen", "f.py::f", "--inputs", "f.py::dicts").exit_code == 0
 
 
-def test_a_chain_that_many_results_hang_on_is_compiled_unfused(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "way"),
+    [
+        pytest.param(
+            """
+            def f(x):
+                chain = [x]
+                for n in range(150):
+                    chain.append(chain[-1] * (1 + n / 1000))
+                return jnp.stack([jnp.sum(each) for each in chain])
+            """,
+            "unfused",
+            id="a chain that many results hang on, each compiled with all of it before",
+        ),
+        pytest.param(
+            """
+            def loss(w, x):
+                return jnp.mean(jax.lax.conv(x[:, None, :, None] * jnp.ones(16), w, (2, 2), "SAME"))
+
+            def f(x):
+                return jax.grad(loss)(jnp.ones((256, 1, 5, 5)), x)
+            """,
+            "optimized",
+            id="a strided convolution, whose gradient is a loop",
+        ),
+    ],
+)
+def test_what_compiles_or_runs_slowly_is_compiled_otherwise(
+    project: Project, monkeypatch: pytest.MonkeyPatch, code: str, way: str
 ) -> None:
-    """Fused, each result would be compiled with all of the chain before it."""
     restarts = []
     really = Session.restart
 
     def restart(session: Session) -> None:
-        restarts.append(session.unfused)
+        restarts.append(session.compiled_as)
         really(session)
 
     monkeypatch.setattr(Session, "restart", restart)
-    code = """
-        def sums(x):
-            chain = [x]
-            for n in range(150):
-                chain.append(chain[-1] * (1 + n / 1000))
-            return jnp.stack([jnp.sum(each) for each in chain])
-
-        def f(x):
-            return sums(x)
-    """
     write(project, code)
     planned = project.run("plan", "f.py::f", "--inputs", "f.py::inputs", "--output-format", "json")
     assert planned.exit_code == 0, planned.stderr
-    assert restarts == [True]
-    assert [sync["op"] for sync in json.loads(planned.stdout)["plan"]["syncs"]] == ["psum"]
+    assert restarts == [{way}]
 
 
 def test_branches_inside_nested_functions_raise_where_no_input_went(project: Project) -> None:

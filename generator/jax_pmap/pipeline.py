@@ -176,7 +176,7 @@ def _make_plan(request: Request, say: Say) -> Plan:
         from jax_pmap.planning.search import find_plan
 
         target = _read(request)
-        session.unfused = is_large(target)
+        session.compile_as(by_length(target))
         loaded = load(session, target, request, say)
         return find_plan(session, target, loaded, request, say).plan
 
@@ -195,13 +195,14 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         return Generated(emit(target, plan, request, None), plan, request.backend, None)
     request = _called(request)
     # A program starts in a process that has run nothing else.
-    fresh = given is None or request.run is not None
-    with _session(request) if fresh or given is None else contextlib.nullcontext(given) as session:
+    kept = None if request.run is not None else given
+    with _session(request) if kept is None else contextlib.nullcontext(kept) as session:
         from jax_pmap.inputs.load import load
         from jax_pmap.planning.search import find_plan
 
         target = _read(request)
-        session.unfused = is_large(target)
+        if kept is None:
+            session.compile_as(by_length(target))
         saved = _saved_plan(request, target)
         loaded = load(session, target, request, say, request.instead and request.instead[1])
         if not request.in_place:
@@ -229,9 +230,10 @@ def _read(request: Request) -> Target:
     return read_target(locate(request.target, request.directory, request.instead), request)
 
 
-def is_large(target: Target) -> bool:
-    """Whether the function is so long that compiling it would take most of the time."""
-    return sum(isinstance(node, ast.stmt) for node in ast.walk(target.parsed.definition)) > LARGE
+def by_length(target: Target) -> tuple[str, ...]:
+    """How to compile the function where its length tells; see `worker/compiling.py`."""
+    long = sum(isinstance(node, ast.stmt) for node in ast.walk(target.parsed.definition)) > LARGE
+    return ("unfused",) if long else ()
 
 
 def _session(request: Request, devices: int | None = None) -> Session:

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -36,7 +36,7 @@ CUT_OFF = 96
 #: A frame in faulthandler's dumps.
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 #: The proof compiles much and runs little: fast code is not worth its compile time.
-COMPILE_FLAGS = ("--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true")
+COMPILE_FLAGS = ("--xla_llvm_disable_expensive_passes=true",)
 
 
 def with_simulated(base: Mapping[str, str], devices: int) -> dict[str, str]:
@@ -96,8 +96,8 @@ class Session:
         self.environment = dict(environment or {})
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions: Answer = {}
-        #: Whether operations are compiled one by one; to be said before the first question.
-        self.unfused = False
+        #: How XLA is to compile besides; see `worker/compiling.py`.
+        self.compiled_as: frozenset[str] = frozenset()
         self._start()
 
     def _start(self) -> None:
@@ -179,8 +179,21 @@ class Session:
         self._place.close()
         self._home.cleanup()
 
+    def compile_as(self, ways: Collection[str]) -> bool:
+        """Compile in these `ways` too; whether that took a fresh worker.
+
+        How XLA compiles is settled when its process starts.
+        """
+        if self.compiled_as.issuperset(ways):
+            return False
+        self.compiled_as |= frozenset(ways)
+        if self._greeted:
+            self.restart()
+            return True
+        return False
+
     def restart(self) -> None:
-        """End the worker and start a fresh one, within the same time limit."""
+        """End the worker and start a fresh one."""
         self.close()
         self._start()
 
@@ -333,7 +346,9 @@ class Session:
         if not self._greeted:
             self.versions = self._checked(self._receive("starting the worker"), "starting the worker")
             self._greeted = True
-            self._send("devices", {"devices": self.devices, "memory": self.memory, "unfused": self.unfused})
+            self._send(
+                "devices", {"devices": self.devices, "memory": self.memory, "ways": sorted(self.compiled_as)}
+            )
             self.versions |= self._checked(self._receive("starting the worker"), "starting the worker")
         self._send(method, request)
         return self._checked(self._receive(doing), doing)

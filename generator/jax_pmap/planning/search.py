@@ -74,10 +74,7 @@ def find_plan(
     """
     finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
-    if whole["unfused"] and not session.unfused:
-        # How XLA compiles is settled when its process starts.
-        session.unfused = True
-        session.restart()
+    if session.compile_as(whole["compiled_as"]):
         loaded = load(session, target, request, say)
         finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
         whole = reference_runs(session, target, finder)

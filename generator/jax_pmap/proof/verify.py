@@ -142,6 +142,12 @@ class _Verification:
         loaded = load(lead, self.target, self.request, self.say)
         finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
         whole = reference_runs(lead, self.target, finder)
+        if lead.compile_as(whole["compiled_as"]):
+            loaded = load(lead, self.target, self.request, self.say)
+            finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
+            whole = reference_runs(lead, self.target, finder)
+        for run in self.runs:
+            run.session.compile_as(whole["compiled_as"])
         notes = axis_notes(self.target, whole["axes"], lead.directory)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
         self._load_others(loaded, finder.statics)

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 Answer = dict[str, Any]
@@ -128,17 +128,18 @@ def lift_memory_limit() -> None:
         return
 
 
-def compiling_flags(jaxlib_version: str, unfused: bool) -> str:
-    """Flags of XLA for programs that are compiled often and run once.
+def compiling_flags(jaxlib_version: str, ways: Collection[str] = ()) -> str:
+    """Flags of XLA for programs that are compiled often and run a few times, in the `ways` of `compiling`.
 
-    Generating code the older way takes half the time; not fusing operations is for the few programs where
-    that takes long, see `fusing`. XLA ends the process at a flag it does not know: the one for the older
-    way is known from jaxlib 0.6 to 0.10.
+    Generating code the older way takes half the time. XLA ends the process at a flag it does not know: the
+    one for that is known from jaxlib 0.6 to 0.10.
     """
-    if unfused:
-        return "--xla_disable_hlo_passes=fusion"
-    older = (0, 6) <= tuple(int(part) for part in jaxlib_version.split(".")[:2]) < (0, 11)
-    return "--xla_cpu_use_fusion_emitters=false" if older else ""
+    flags = [f"--xla_backend_optimization_level={int('optimized' in ways)}"]
+    if "unfused" in ways:
+        flags.append("--xla_disable_hlo_passes=fusion")
+    elif (0, 6) <= tuple(int(part) for part in jaxlib_version.split(".")[:2]) < (0, 11):
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    return " ".join(flags)
 
 
 def hello(request: Answer) -> Answer:
@@ -152,11 +153,11 @@ def hello(request: Answer) -> Answer:
 
 
 def make_devices(request: Answer) -> Answer:
-    """Make the simulated devices, then set the memory limit. `unfused`: see `compiling_flags`."""
+    """Make the simulated devices, then set the memory limit. `ways`: see `compiling_flags`."""
     import jax
     import jaxlib.version
 
-    flags = compiling_flags(jaxlib.version.__version__, request["unfused"])
+    flags = compiling_flags(jaxlib.version.__version__, request["ways"])
     os.environ["XLA_FLAGS"] = " ".join([flags, os.environ.get("XLA_FLAGS", "")])
     devices = jax.devices()
     if len(devices) < request["devices"] or devices[0].platform != "cpu":

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import arguments, couplings, effects, layers, prove
 from .arguments import Packed
-from .fusing import better_unfused
+from .compiling import compiled_as
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .server import Answer, Problem, describe_exception, summary, text_of
 from .target import TARGET, leaf_axes
@@ -65,8 +65,8 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
 
     ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
     module holds its activation function: path in the result, name of the argument. ``"opaque"``
-    are the leaves that are no arrays and in no such part. ``"unfused"`` says how to compile; see `fusing`.
-    ``"callbacks"`` are the calls of Python for their effect; see `effects`.
+    are the leaves that are no arrays and in no such part. ``"compiled_as"`` says how to compile, see
+    `compiling`; ``"callbacks"`` are the calls of Python for their effect; see `effects`.
     """
     extra: Answer = {}
     table: list[Answer] = []
@@ -106,7 +106,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
 
     jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(packed.leaves)
     shapes = iter(shapes_of)
-    extra["unfused"] = better_unfused(jaxpr.jaxpr)
+    extra["compiled_as"] = compiled_as(jaxpr.jaxpr)
     extra["callbacks"] = list(effects.callbacks(jaxpr.jaxpr))
     for row in table:
         shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)

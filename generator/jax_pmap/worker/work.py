@@ -1,22 +1,23 @@
 """How much arithmetic a traced function does, to tell work that is shared from work that is repeated."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 
-def work(jaxpr: Any) -> float:
+def work(jaxpr: Any, counts: Callable[[Any], bool] = lambda _: True) -> float:
     """Numbers a jaxpr computes, inner products counted by their terms; of a branch, the dearest.
 
     For one device: inside a mapped function shapes are those of one share. Loops of unknown
-    length count once.
+    length count once. Of operations only those that `counts` holds of.
     """
     total = 0.0
     for equation in jaxpr.eqns:
-        inner = [work(each) for value in equation.params.values() for each in jaxprs(value)]
+        inner = [work(each, counts) for value in equation.params.values() for each in jaxprs(value)]
         if inner:
             repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
             total += repeats * (max(inner) if equation.primitive.name == "cond" else sum(inner))
-        else:
+        elif counts(equation):
             total += terms(equation) * sum(size(out) for out in equation.outvars)
     return total
 

@@ -1,13 +1,16 @@
-"""How much XLA would repeat when it fuses the operations of a program.
+"""How a program is to be compiled that runs a few times: as a rule, as quickly as XLA can.
 
 A chain of operations is fused into everything that reads its end, again and again: where each of many
 results hangs on a long chain of its own, as the gradients of a deep product do, compile time grows with
 the square of the length. Without fusing it grows with the length, but costs more for short chains.
+
+Convolutions that no library does for XLA become loops, which run a hundred times slower where they are
+not optimized: those in float64 that are strided (their gradients are dilated), grouped, or not over images.
 """
 
 from typing import Any
 
-from .work import jaxprs
+from .work import jaxprs, work
 
 #: Operations that are computed element by element, or only move elements.
 FUSED = """
@@ -25,6 +28,30 @@ jit pjit closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_j
 FEW = 10_000
 #: Times an operation is repeated, on average, from which on it is quicker not to fuse.
 OFTEN = 25
+#: Products in loops of convolutions from which on optimizing them is worth a second start.
+PRODUCTS = 200_000
+
+
+def compiled_as(jaxpr: Any) -> list[str]:
+    """What compiling a program takes besides: ``"unfused"``, ``"optimized"``, both or nothing."""
+    return [
+        way
+        for way, better in (
+            ("unfused", better_unfused(jaxpr)),
+            ("optimized", work(jaxpr, looped) > PRODUCTS),
+        )
+        if better
+    ]
+
+
+def looped(equation: Any) -> bool:
+    """Whether an operation is a convolution that becomes loops."""
+    if equation.primitive.name != "conv_general_dilated":
+        return False
+    params = equation.params
+    dilated = any(step > 1 for step in (*params["lhs_dilation"], *params["rhs_dilation"]))
+    grouped = params["feature_group_count"] > 1 or params["batch_group_count"] > 1
+    return dilated or grouped or len(params["window_strides"]) != 2
 
 
 def better_unfused(jaxpr: Any) -> bool:
