@@ -275,6 +275,7 @@ def _given_constants(caller: Beside, called: str, found: Beside, free: Collectio
         receiver = set()  # Another object of that class may go another way.
     constant = {*order, *receiver}
     known: set[int] = set()
+    written: set[str] = set()
     called = ast.unparse(ast.parse(called, mode="eval"))
     for call in ast.walk(caller.parsed.definition):
         if not isinstance(call, ast.Call):
@@ -294,12 +295,14 @@ def _given_constants(caller: Beside, called: str, found: Beside, free: Collectio
         given = [*zip(order, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
         if len(call.args) > len(order):
             return receiver
+        written |= {name for name, _ in given if name is not None}
         constant -= {name for name, value in given if _reads(value) & set(free) and name is not None}
     named = (n for n in ast.walk(caller.parsed.definition) if isinstance(n, ast.Name | ast.Attribute))
     # Handed on, it may be called with anything.
     if any(id(n) not in known and isinstance(n.ctx, ast.Load) and ast.unparse(n) == called for n in named):
         return receiver
-    return constant
+    # The value that holds a function may hold another one the next time, with other arguments bound to it.
+    return constant & (written | receiver) if found.by_value else constant
 
 
 def _reads(node: ast.AST) -> set[str]:
