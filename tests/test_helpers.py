@@ -45,6 +45,7 @@ STEPS = """
 import functools
 import types
 
+import flax.linen as nn
 import haiku as hk
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,8 @@ def step(params, batch):
 
 def changed(params, batch):
     linear = {"linear": {"w": params["w"][:, None]}}
-    return other.mean(params, batch), held.apply(linear, batch, 2.0), settings.ratio(params, batch)
+    scored = scorer.apply({"params": {"dense": linear["linear"]}}, batch, method=Scorer.loss)
+    return other.mean(params, batch), held.apply(linear, batch, 2.0), settings.ratio(params, batch), scored
 
 
 def make_scaled(scale):
@@ -100,6 +102,24 @@ def ratio(params, batch, scale):
     return scale * jnp.sum(batch["x"] @ params["w"] * batch["mask"]) / jnp.sum(batch["mask"])
 
 
+class Scorer(nn.Module):
+    def setup(self):
+        self.dense = Line()
+
+    def __call__(self, x):
+        return self.dense(x)[:, 0]
+
+    def loss(self, batch):
+        return jnp.sum(self(batch["x"]) * batch["mask"]) / jnp.sum(batch["mask"])
+
+
+class Line(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x @ self.param("w", nn.initializers.ones, (5, 1))
+
+
+scorer = Scorer()
 settings = types.SimpleNamespace(ratio=functools.partial(ratio, scale=3.0))
 losses = {"mse": powered}
 cubed = functools.partial(
@@ -201,9 +221,11 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     text = " ".join(made.stdout.split())
     assert "def p_changed(" in text, made.stderr
     assert "jax.lax.pmax( other.mean(params, batch), axis_name=AXIS" in text.replace("pmax(o", "pmax( o")
+    # A bound module runs the copy of its method.
+    assert "batch, method=scorer_loss )" in text and "def scorer_loss(self, batch):" in text
     # So is what a value holds, in place of that very function.
     assert "in_place_of(settings.ratio, ratio, p_ratio)(params, batch)" in text
-    assert "from steps_m import other, ratio, settings" in text
+    assert "other, ratio, " in text
     # What an object holds is carried, and the object made anew around it.
     assert "hk.without_apply_rng(hk.transform(held)).apply(linear, batch, 2.0)" in text
     assert 'jax.lax.psum(jnp.sum(scores * batch["mask"]), axis_name=AXIS)' in text

@@ -194,6 +194,8 @@ class Editor(cst.CSTTransformer):
         elif isinstance(original, cst.Arg) and isinstance(updated, cst.Arg):
             updated = updated.with_changes(value=self.asking(original.value, updated.value))
             updated = updated.with_changes(value=self.standing(original.value, updated.value))
+            if original.keyword is not None and original.keyword.value == "method":
+                updated = updated.with_changes(value=self.unbound(original.value, updated.value))
         new: Replacement = updated
         if isinstance(original, cst.SimpleStatementLine | cst.SimpleStatementSuite):
             new = self.line(original, updated)
@@ -260,6 +262,12 @@ class Editor(cst.CSTTransformer):
         args = (cst.Integer(str(number)), updated.value, cst.SimpleString(repr(updated.attr.value)))
         noted = cst.Attribute(cst.Name(RECORDER), cst.Name("method"))
         return cst.Call(noted, [cst.Arg(each) for each in args])
+
+    def unbound(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
+        """The copy of a method for ``module.apply(…, method=module.loss)``, which binds it itself."""
+        if not isinstance(updated, cst.Call) or self.body.code(original) not in self.renames:
+            return updated
+        return updated.args[0].value if len(updated.args) == 2 else updated
 
     def standing(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """What stands for a function that is called, or handed on, by a plain name."""

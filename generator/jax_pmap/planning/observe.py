@@ -139,6 +139,16 @@ def called_by(call: str) -> str:
     return call.partition("(")[0].strip()
 
 
+def method_given(call: str) -> str:
+    """Source of what a call of ``module.apply`` is given as ``method=``, or ``""``."""
+    if "method=" not in call:
+        return ""
+    node = ast.parse(f"({call})", mode="eval").body
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "apply":
+        return ""
+    return next((ast.unparse(each.value) for each in node.keywords if each.arg == "method"), "")
+
+
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
     """Points at which something held each time they were passed."""
     failed = {event.point for event in events if not holds(event)}
@@ -767,6 +777,9 @@ class Observer:
             return False
         gradient = self.gradients.get(call.point)
         callee = gradient.function if gradient else called_by(call.text)
+        method = "" if gradient else method_given(call.text)
+        if method and self._open_method(state, call, callee, method):
+            return True
         runs = self.runs.get(call.point, [])
         # What the module compiled under a name is carried under that name.
         home = self.homes[self.body_of[call.statement].scope.index]
@@ -784,6 +797,17 @@ class Observer:
                     self._agree(state, scope)
             return any(opened)
         return self._open(state, call, callee, call.span)
+
+    def _open_method(self, state: State, call: Expression, callee: str, method: str) -> bool:
+        """Open the method that ``module.apply(…, method=Module.loss)`` runs on the bound module."""
+        body = self.body_of[call.statement]
+        scope = self.open(method, body)
+        if scope is None or not self.homes[scope].is_method:
+            return False
+        probe = Probe(call.point, scope, held=callee, within=True)
+        new = (scope, call.point) not in state.opened
+        state.opened.setdefault((scope, call.point), probe)
+        return new
 
     def _open(
         self,
