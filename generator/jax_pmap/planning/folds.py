@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from jax_pmap.emit.places import Body, Expression
 from jax_pmap.emit.weave import AROUND, FOLD, inside_of, weave
 from jax_pmap.model import Refusal, Sync
+from jax_pmap.planning.bodies import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import containers_above
-from jax_pmap.planning.observe import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, Observer
+from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles
 from jax_pmap.problems import Answer
 

@@ -9,7 +9,6 @@ that feed it are made whole. A collective that raises or does not help is taken 
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import math
@@ -18,33 +17,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jax_pmap.emit.beside import Beside, Neighbourhood
-from jax_pmap.emit.places import Body, Expression, Scope, Statement, inside, place
+from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.places import Body, Expression, Statement, place
 from jax_pmap.emit.weave import (
-    FIRST_SLICE,
     OWN_SHARE,
     RECORDER,
-    THROUGH,
     Probe,
     inside_of,
-    method_name,
     name_node,
     probe_name,
     weave,
 )
 from jax_pmap.model import Callee, Guard, Refusal, Span, Sync
+from jax_pmap.planning.bodies import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, Bodies
 from jax_pmap.planning.callees import Callees
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State
 from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.mending import Mending
+from jax_pmap.planning.opening import Opening
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.watching import Watch
 from jax_pmap.problems import Answer
-from jax_pmap.reading.facts import FunctionFacts, FunctionRun, GradientCall
-from jax_pmap.reading.read import make_resolver
-from jax_pmap.reading.runs import behind, held_inside
-from jax_pmap.reading.text import function_text
+from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
 
 if TYPE_CHECKING:
@@ -61,38 +56,6 @@ REDUCTIONS = {
     "min": "pmin",
     "sum": "psum",
 }
-#: What observed code calls jax and the helper that takes a device's share: names no function has.
-JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
-OWN_DRAWS_NAME = "__jax_pmap_own_draws__"
-#: What observed code calls: the device's share of a value, the folding of keys inside objects, and what a
-#: loop over slices begins with.
-HELPERS = f"""\
-@__jax_pmap_contextlib__.contextmanager
-def {OWN_DRAWS_NAME}(*objects):
-    from flax import nnx
-    keys = {JAX}.tree.map(lambda key: key, nnx.state(objects, nnx.RngKey))
-    index = {JAX}.lax.axis_index({{axis}})
-    fold = {JAX}.numpy.vectorize(lambda key: {JAX}.random.fold_in(key, index))
-    nnx.update(objects, {JAX}.tree.map(fold, keys))
-    yield
-    nnx.update(objects, keys)
-
-def {OWN_SHARE_NAME}(x, axis=0):
-    size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
-    return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
-
-def {THROUGH}(function, probe):
-    wrapped = getattr(function, "__wrapped__", None)
-    if isinstance(wrapped, __jax_pmap_functools__.partial):
-        return {THROUGH}(wrapped, probe)
-    if not isinstance(function, __jax_pmap_functools__.partial):
-        return probe
-    inner = {THROUGH}(function.func, probe)
-    return __jax_pmap_functools__.partial(inner, *function.args, **function.keywords)
-
-def {FIRST_SLICE}(tree, axis=0):
-    return {JAX}.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
-"""
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
 
@@ -128,34 +91,13 @@ class Observation:
     closed: Mapping[str, str] = field(default_factory=dict)
 
 
-def called_by(call: str) -> str:
-    """Source of what a call calls: ``hk.transform(loss).apply``; of what is made to be called, its maker."""
-    if call.partition("(")[0].isidentifier():
-        return call.partition("(")[0]
-    function = ast.parse(f"({call})", mode="eval").body
-    func = function.func if isinstance(function, ast.Call) else None
-    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
-        return ast.unparse(func)
-    return call.partition("(")[0].strip()
-
-
-def method_given(call: str) -> str:
-    """Source of what a call of ``module.apply`` is given as ``method=``, or ``""``."""
-    if "method=" not in call:
-        return ""
-    node = ast.parse(f"({call})", mode="eval").body
-    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "apply":
-        return ""
-    return next((ast.unparse(each.value) for each in node.keywords if each.arg == "method"), "")
-
-
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
     """Points at which something held each time they were passed."""
     failed = {event.point for event in events if not holds(event)}
     return frozenset(event.point for event in events) - failed
 
 
-class Observer:
+class Observer(Bodies):
     """Observes one function body through one worker."""
 
     def __init__(
@@ -177,31 +119,15 @@ class Observer:
         part of what was made whole by gathering, and not with all of it. `settled` are arguments that have
         no other values than those that are tried.
         """
-        self.session, self.body, self.facts, self.axis_name = session, body, facts, axis_name
-        self.itemsize, self.say, self.neighbourhood = itemsize, say, neighbourhood
-        self.gathering, self.mending = Gathering(self, own_shares), Mending(self)
+        super().__init__(body, neighbourhood, axis_name, settled)
+        self.session, self.facts, self.itemsize, self.say = session, facts, itemsize, say
+        self.gathering, self.mending, self.opening = Gathering(self, own_shares), Mending(self), Opening(self)
         #: What is called where it was to be looked into, and was not found; and why, where that is known.
         self.closed: dict[str, str] = {}
         #: Of methods that have a copy, another one that objects were seen to have, by the scope.
         self.others: dict[int, str] = {}
         #: What running tells of calls, on the values that are observed.
         self.callees: Callees
-        self.bodies: list[Body] = []
-        #: What each body is the body of, and the body each statement stands in.
-        self.homes: dict[int, Beside] = {}
-        self.body_of: dict[int, Body] = {}
-        #: (scope of the caller's body, name it calls by, scope of the function called).
-        self.links: dict[tuple[int, str, int], None] = {}
-        self.scopes: dict[int, Scope] = {}
-        self.statements: dict[int, Statement] = {}
-        self.by_point: dict[int, Expression] = {}
-        self.children: dict[int, list[Expression]] = {}
-        self.owner: dict[int, Statement] = {}
-        self.gradients: dict[int, GradientCall] = {}
-        self.runs: dict[int, list[FunctionRun]] = {}
-        self._know(body, neighbourhood.origin)
-        self.settled = settled
-        self.watch = Watch(neighbourhood, body.numbers, settled)
         self.results = [
             s.value
             for s in body.statements.values()
@@ -229,123 +155,12 @@ class Observer:
                 last[statement.names[0][0]] = statement
         return following
 
-    def _know(self, body: Body, home: Beside) -> None:
-        """Take the places of one more body into the tables."""
-        self.bodies.append(body)
-        self.homes[body.scope.index] = home
-        self.body_of |= dict.fromkeys(body.statements, body)
-        self.scopes |= body.scopes
-        self.statements |= body.statements
-        calls = {place(call.span): call for call in home.facts.gradient_calls}
-        for statement in body.statements.values():
-            for _, point in statement.names:
-                self.owner[point] = statement
-        for expression in body.expressions:
-            self.by_point[expression.point] = expression
-            self.owner[expression.point] = body.statements[expression.statement]
-            if expression.parent is not None:
-                self.children.setdefault(expression.parent, []).append(expression)
-            call = calls.get(place(expression.span))
-            if call is not None and expression.is_call:
-                self.gradients[expression.point] = call
-            runs = [run for run in home.facts.function_runs if place(run.span) == place(expression.span)]
-            if runs and expression.is_call:
-                self.runs[expression.point] = runs
-
     # -- running -----------------------------------------------------------------------------
 
     def _taps(self) -> list[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.by_point)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
         return sorted(taps | set(self.touched))
-
-    def around(
-        self,
-        define: Callable[[Body], Sequence[FunctionDef]],
-        besides: Sequence[Body] = (),
-        noted: Callable[[Body, str], Sequence[str]] = lambda *_: (),
-    ) -> Answer:
-        """What the worker has to define around the target: see `worker.around`.
-
-        That is what is looked into, and with the bodies `besides` what is watched; behind each body the lines
-        that `noted` has for it and its name there.
-        """
-        first = [
-            "import contextlib as __jax_pmap_contextlib__",
-            "import functools as __jax_pmap_functools__",
-            f"import jax as {JAX}",
-            HELPERS.format(axis=repr(self.axis_name)),
-        ]
-        here, elsewhere = list(first), dict[str, list[str]]()
-        defined: set[str] = set()
-        own = self.neighbourhood.origin.source.path
-        for body in (*self.bodies[1:], *besides):
-            source = self.home(body.scope.index).source
-            lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
-            made = define(body)
-            lines += [body.definition(function) for function in made]
-            defined |= {function.name.value for function in made}
-            scope, home = body.scope.index, self.home(body.scope.index)
-            name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
-            lines += noted(body, name)
-            if home.owner:
-                method = f"{home.owner}, {home.facts.name!r}"
-                lines.append(f"{name} = {RECORDER}.guarded({scope}, {method}, {name})")
-                if probe in defined:
-                    lines.append(f"{probe} = {RECORDER}.guarded_probe({method}, {probe})")
-        exports = []
-        for caller, called, scope in self.linked(besides):
-            home, by = self.home(scope), self.home(caller)
-            into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
-            if into != module:
-                name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
-                held = self.neighbourhood.held(called, by)
-                named = home.is_apart or held is not None or "[" in called
-                exports.append([into, name if named else called, module, name])
-                # What the object is made with stands in the file where that is done.
-                exports += [[into, each, module, each] for each in sorted(held.names if held else ())]
-                exports += [[into, probe, module, probe]] if probe in defined else []
-        return {
-            "prelude": "\n".join(here),
-            "elsewhere": {module: "\n".join(lines) for module, lines in elsewhere.items()},
-            "exports": exports,
-        }
-
-    def home(self, scope: int) -> Beside:
-        """What a body is the body of."""
-        return self.homes[scope] if scope in self.homes else self.watch.homes[scope]
-
-    def linked(self, besides: Sequence[Body] = ()) -> dict[tuple[int, str, int], None]:
-        """The links between what is looked into, and with the bodies `besides` those to what is watched."""
-        there = {body.scope.index for body in (*self.bodies, *besides)}
-        links = dict(self.links)
-        if besides:
-            links |= dict.fromkeys(self.watch.links(self.body.scope.index))
-        return {link: None for link in links if link[0] in there and link[2] in there}
-
-    def renames(self, body: Body, besides: Sequence[Body] = ()) -> dict[str, str]:
-        """What stands in a body for the methods it calls that are looked into, or watched."""
-        out = {}
-        for caller, called, scope in self.linked(besides):
-            if caller == body.scope.index and self.home(scope).by_value:
-                module, name = self.neighbourhood.seen_as(called, self.home(caller))
-                copy = method_name(scope)
-                out[called] = f"{RECORDER}.in_place_of({scope}, {called}, {module!r}, {name!r}, {copy})"
-            elif caller == body.scope.index and self.home(scope).is_method:
-                bound = self.neighbourhood.receiver(called, self.home(caller))
-                name = method_name(scope)
-                out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
-            elif caller == body.scope.index and (held := self.neighbourhood.held(called, self.home(caller))):
-                out[called] = held.around(self.home(scope).facts.name)
-            elif caller == body.scope.index and "[" in called:
-                out[called] = self.home(scope).facts.name
-        return out
-
-    def named(self, body: Body, function: FunctionDef) -> FunctionDef:
-        """A version of a function under the name that the others call it by."""
-        if not self.home(body.scope.index).is_apart:
-            return function
-        return function.with_changes(name=name_node(method_name(body.scope.index)))
 
     def _code(self, state: State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The tapped target, and the functions that are looked into, tapped and plain."""
@@ -487,7 +302,7 @@ class Observer:
                 unsure = (
                     self.owner[event.point]
                     for event in events
-                    if event.by_chance or self._disagrees(state, self.owner[event.point], events)
+                    if event.by_chance or self.opening.disagrees(state, self.owner[event.point], events)
                 )
                 statement = next(unsure, None)
                 if statement is not None:
@@ -525,7 +340,7 @@ class Observer:
             self.facts.span,
         )
 
-    def _both(self, scope: int) -> str:
+    def both(self, scope: int) -> str:
         """What to say of a method that has a copy, where an object has another one."""
         method = self.home(scope).source.qualname
         return f"it is `{method}` in one call and `{self.others[scope]}` in another"
@@ -540,7 +355,7 @@ class Observer:
             if any(inside_of(body, state.syncs) for body in bodies):
                 return Refusal(
                     "JP043",
-                    f"a method needs collectives in it, and {self._both(scope)}: its copy could not be both",
+                    f"a method needs collectives in it, and {self.both(scope)}: its copy could not be both",
                     "Give the methods different names, or call each class's in a statement of its own",
                     self.home(scope).facts.span,
                 )
@@ -630,7 +445,7 @@ class Observer:
                     return True
                 continue
             if statement.scope in state.deciding and statement.kind == "return":
-                if statement.index in state.hopeless or not self._disagrees(state, statement, events):
+                if statement.index in state.hopeless or not self.opening.disagrees(state, statement, events):
                     continue
                 return advanced or self.look_closer(state, statement, events)
             if statement.kind == "return" and event.point == statement.value:
@@ -661,29 +476,6 @@ class Observer:
             elif depends:
                 tainted |= {name for name, _ in statement.names}
         return advanced
-
-    def first_of(
-        self, statement: Statement, events: Sequence[Event], occurrence: int = 0
-    ) -> dict[int, Event]:
-        """What each point of a statement showed the first time it was passed, or after that many times.
-
-        Another call of a function may show another thing; a point that was not passed as often counts with
-        its first time.
-        """
-        first: dict[int, Event] = {}
-        for event in events:
-            if self.owner[event.point] is statement and (
-                event.point not in first or event.occurrence == occurrence
-            ):
-                first[event.point] = event
-        return first
-
-    def elements(self, display: Expression) -> list[Expression]:
-        """The members of a display, through displays inside it."""
-        out = []
-        for child in self.children.get(display.point, []):
-            out += self.elements(child) if child.is_display else [child]
-        return out
 
     def wrap_all(
         self, state: State, expressions: Sequence[Expression], events: Mapping[int, Event], numbers: bool
@@ -738,7 +530,7 @@ class Observer:
             if self.wrap_all(state, feeding, first, numbers=True) or again:
                 self.gathering.await_share(state, culprit, first)
                 return True
-        if any(self._look_inside(state, culprit) for culprit in culprits):
+        if any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
         value = self.by_point.get(statement.value) if statement.value is not None else None
         # `x -= x.mean()`: the name varies because what is added to it is partial.
@@ -771,157 +563,10 @@ class Observer:
             )
         ]
 
-    def _look_inside(self, state: State, call: Expression) -> bool:
-        """Open the function that a call runs, directly or through a gradient."""
-        if not call.is_call:
-            return False
-        gradient = self.gradients.get(call.point)
-        callee = gradient.function if gradient else called_by(call.text)
-        method = "" if gradient else method_given(call.text)
-        if method and self._open_method(state, call, callee, method):
-            return True
-        runs = self.runs.get(call.point, [])
-        # What the module compiled under a name is carried under that name.
-        home = self.homes[self.body_of[call.statement].scope.index]
-        if runs and self.neighbourhood.find(callee, home) is None:
-            deciding = [run for run in runs if run.decides]
-            if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
-                return False
-            opened = [
-                self._open(state, call, run.function, run.function_span, run.arguments, run.repeats)
-                for run in runs
-            ]
-            for run in deciding:
-                scope = self._scope_of(run.function, call, run.function_span)
-                if scope is not None and scope not in state.deciding:
-                    self._agree(state, scope)
-            return any(opened)
-        return self._open(state, call, callee, call.span)
-
-    def _open_method(self, state: State, call: Expression, callee: str, method: str) -> bool:
-        """Open the method that ``module.apply(…, method=Module.loss)`` runs on the bound module."""
-        body = self.body_of[call.statement]
-        scope = self.open(method, body)
-        if scope is None or not self.homes[scope].is_method:
-            return False
-        probe = Probe(call.point, scope, held=callee, within=True)
-        new = (scope, call.point) not in state.opened
-        state.opened.setdefault((scope, call.point), probe)
-        return new
-
-    def _open(
-        self,
-        state: State,
-        call: Expression,
-        callee: str,
-        span: Span,
-        arguments: tuple[tuple[str, int | None], ...] | None = None,
-        repeats: bool = False,
-    ) -> bool:
-        """Open the function `callee`, written inside `span` if it is a lambda."""
-        scope, through = self._scope_of(callee, call, span), ""
-        body = self.body_of[call.statement]
-        caller = self.homes[body.scope.index]
-        if scope is None and arguments is None:
-            bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
-            if bound:
-                scope, through, callee = self._scope_of(bound, call, span), callee, bound
-        made = held_inside(caller.parsed, make_resolver(caller.parsed), callee) if scope is None else ""
-        inner = self._scope_of(made, call, span) if made else None
-        if inner is not None:
-            scope, held = inner, callee
-        else:
-            known = self.neighbourhood.held(callee, caller)
-            held = known.around(self.homes[scope].facts.name) if scope in self.homes and known else ""
-        if scope is None:
-            seen = self.callees.scopes(callee, body)
-            scope = self._scope_of(callee, call, span)
-            if not seen and (callee in self.callees.why or self._users_own(callee, caller)):
-                self.closed[callee] = self.callees.why.get(callee, "")
-            probes = [Probe(call.point, each, "", arguments, held=through or callee) for each in seen]
-        if scope is not None:
-            receiver = self.neighbourhood.receiver(callee, caller) if scope in self.homes else ""
-            probes = [Probe(call.point, scope, receiver, arguments, through, held, within=bool(held))]
-            if scope in self.homes and self.homes[scope].by_value:
-                named = self.neighbourhood.seen_as(callee, caller)
-                probes = [dataclasses.replace(probes[0], through=through or callee, named=named)]
-            if scope in self.others:
-                self.closed[callee] = self._both(scope)
-        new = [probe for probe in probes if (probe.scope, probe.call) not in state.opened]
-        state.opened |= {(probe.scope, probe.call): probe for probe in new}
-        if repeats:
-            state.loops |= {probe.scope for probe in new}
-        return bool(new)
-
-    def _agree(self, state: State, scope: int) -> None:
-        """Have devices do as many rounds of a loop as the one that needs most.
-
-        Those that disagreed on whether there is another one would wait at its collectives for ever.
-        """
-        state.deciding.add(scope)
-        for statement in self.statements.values():
-            if statement.scope == scope and statement.kind == "return" and statement.value in self.by_point:
-                value = self.by_point[statement.value]
-                # Whatever it gives now: what it compares is made whole after it.
-                together = Sync("pmax", value.text, "wrap", value.span, bytes=1)
-                if together not in state.syncs:
-                    state.syncs.append(together)
-
-    def _disagrees(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
-        """Whether devices decide on another round of a loop by values that differ between them."""
-        if statement.scope not in state.deciding or statement.kind != "return":
-            return False
-        first = self.first_of(statement, events)
-        return any(event.varying for point, event in first.items() if point != statement.value)
-
-    def _users_own(self, callee: str, caller: Beside) -> bool:
-        """Whether a callee is of the user's module, of a function around, or of the method's object."""
-        facts = caller.facts
-        own = {*facts.module_names, *facts.closure_names, facts.receiver} - {""}
-        return re.split(r"\W", callee)[0] in own
-
-    def _scope_of(self, callee: str, call: Expression, span: Span) -> int | None:
-        """The scope of a function known by its name, or of a lambda written inside `span`."""
-        body = self.body_of[call.statement]
-        for scope in body.scopes.values():
-            if scope.index == body.scope.index:
-                continue
-            if scope.name == callee or (
-                not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(span))
-            ):
-                return scope.index
-        return self.open(callee, body)
-
-    def open(self, called: str, caller: Body) -> int | None:
-        """Take a function of the user's that `caller` calls into the tables; its scope, or None."""
-        found = self.neighbourhood.find(called, self.homes[caller.scope.index])
-        if found is None:
-            return None
-        known = [scope for scope, home in self.homes.items() if home.is_same(found)]
-        if not known:
-            watched = self.watch.scope_of(found)
-            body = (
-                Body(function_text(found.parsed), self.body.numbers)
-                if watched is None
-                else self.watch.bodies[watched]
-            )
-            self._know(body, found)
-            known = [body.scope.index]
-        self.links[caller.scope.index, called, known[0]] = None
-        return known[0]
-
     def _not_whole(self, final: Event) -> Refusal:
         leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]
         all_partial = bool(leaves) and all(leaf["kind"] in PARTIAL for leaf in leaves)
         return result_not_whole(self.owner[final.point], leaves, all_partial)
-
-    def descendants(self, point: int) -> list[Expression]:
-        """Every expression inside the one at `point`."""
-        out = []
-        for child in self.children.get(point, []):
-            out.append(child)
-            out += self.descendants(child.point)
-        return out
 
     def partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
         """The largest partial subexpressions below `expression`, and the smallest that are numbers.

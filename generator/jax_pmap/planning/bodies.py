@@ -1,0 +1,236 @@
+"""The bodies that are observed, that of the target and those of functions it calls: where what stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from jax_pmap.emit.beside import Beside, Neighbourhood
+from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
+from jax_pmap.emit.weave import FIRST_SLICE, RECORDER, THROUGH, method_name, name_node, probe_name
+from jax_pmap.planning.events import Event
+from jax_pmap.planning.watching import Watch
+from jax_pmap.problems import Answer
+from jax_pmap.reading.facts import FunctionRun, GradientCall
+from jax_pmap.reading.text import function_text
+
+if TYPE_CHECKING:
+    from libcst import FunctionDef
+
+#: What observed code calls jax and the helper that takes a device's share: names no function has.
+JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
+OWN_DRAWS_NAME = "__jax_pmap_own_draws__"
+#: What observed code calls: the device's share of a value, the folding of keys inside objects, and what a
+#: loop over slices begins with.
+HELPERS = f"""\
+@__jax_pmap_contextlib__.contextmanager
+def {OWN_DRAWS_NAME}(*objects):
+    from flax import nnx
+    keys = {JAX}.tree.map(lambda key: key, nnx.state(objects, nnx.RngKey))
+    index = {JAX}.lax.axis_index({{axis}})
+    fold = {JAX}.numpy.vectorize(lambda key: {JAX}.random.fold_in(key, index))
+    nnx.update(objects, {JAX}.tree.map(fold, keys))
+    yield
+    nnx.update(objects, keys)
+
+def {OWN_SHARE_NAME}(x, axis=0):
+    size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
+    return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
+
+def {THROUGH}(function, probe):
+    wrapped = getattr(function, "__wrapped__", None)
+    if isinstance(wrapped, __jax_pmap_functools__.partial):
+        return {THROUGH}(wrapped, probe)
+    if not isinstance(function, __jax_pmap_functools__.partial):
+        return probe
+    inner = {THROUGH}(function.func, probe)
+    return __jax_pmap_functools__.partial(inner, *function.args, **function.keywords)
+
+def {FIRST_SLICE}(tree, axis=0):
+    return {JAX}.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
+"""
+
+
+class Bodies:
+    """Every body that is looked into, and what the worker has to define so that they find each other."""
+
+    def __init__(
+        self, body: Body, neighbourhood: Neighbourhood, axis_name: str, settled: Sequence[str] = ()
+    ) -> None:
+        """The tables of `body` alone; `settled` arguments have no values but those that are tried."""
+        self.body, self.neighbourhood, self.axis_name, self.settled = body, neighbourhood, axis_name, settled
+        self.bodies: list[Body] = []
+        #: What each body is the body of, and the body each statement stands in.
+        self.homes: dict[int, Beside] = {}
+        self.body_of: dict[int, Body] = {}
+        #: (scope of the caller's body, name it calls by, scope of the function called).
+        self.links: dict[tuple[int, str, int], None] = {}
+        self.scopes: dict[int, Scope] = {}
+        self.statements: dict[int, Statement] = {}
+        self.by_point: dict[int, Expression] = {}
+        self.children: dict[int, list[Expression]] = {}
+        self.owner: dict[int, Statement] = {}
+        self.gradients: dict[int, GradientCall] = {}
+        self.runs: dict[int, list[FunctionRun]] = {}
+        self._know(body, neighbourhood.origin)
+        self.watch = Watch(neighbourhood, body.numbers, settled)
+
+    def _know(self, body: Body, home: Beside) -> None:
+        """Take the places of one more body into the tables."""
+        self.bodies.append(body)
+        self.homes[body.scope.index] = home
+        self.body_of |= dict.fromkeys(body.statements, body)
+        self.scopes |= body.scopes
+        self.statements |= body.statements
+        calls = {place(call.span): call for call in home.facts.gradient_calls}
+        for statement in body.statements.values():
+            for _, point in statement.names:
+                self.owner[point] = statement
+        for expression in body.expressions:
+            self.by_point[expression.point] = expression
+            self.owner[expression.point] = body.statements[expression.statement]
+            if expression.parent is not None:
+                self.children.setdefault(expression.parent, []).append(expression)
+            call = calls.get(place(expression.span))
+            if call is not None and expression.is_call:
+                self.gradients[expression.point] = call
+            runs = [run for run in home.facts.function_runs if place(run.span) == place(expression.span)]
+            if runs and expression.is_call:
+                self.runs[expression.point] = runs
+
+    def around(
+        self,
+        define: Callable[[Body], Sequence[FunctionDef]],
+        besides: Sequence[Body] = (),
+        noted: Callable[[Body, str], Sequence[str]] = lambda *_: (),
+    ) -> Answer:
+        """What the worker has to define around the target: see `worker.around`.
+
+        That is what is looked into, and with the bodies `besides` what is watched; behind each body the lines
+        that `noted` has for it and its name there.
+        """
+        first = [
+            "import contextlib as __jax_pmap_contextlib__",
+            "import functools as __jax_pmap_functools__",
+            f"import jax as {JAX}",
+            HELPERS.format(axis=repr(self.axis_name)),
+        ]
+        here, elsewhere = list(first), dict[str, list[str]]()
+        defined: set[str] = set()
+        own = self.neighbourhood.origin.source.path
+        for body in (*self.bodies[1:], *besides):
+            source = self.home(body.scope.index).source
+            lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
+            made = define(body)
+            lines += [body.definition(function) for function in made]
+            defined |= {function.name.value for function in made}
+            scope, home = body.scope.index, self.home(body.scope.index)
+            name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
+            lines += noted(body, name)
+            if home.owner:
+                method = f"{home.owner}, {home.facts.name!r}"
+                lines.append(f"{name} = {RECORDER}.guarded({scope}, {method}, {name})")
+                if probe in defined:
+                    lines.append(f"{probe} = {RECORDER}.guarded_probe({method}, {probe})")
+        exports = []
+        for caller, called, scope in self.linked(besides):
+            home, by = self.home(scope), self.home(caller)
+            into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
+            if into != module:
+                name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
+                held = self.neighbourhood.held(called, by)
+                named = home.is_apart or held is not None or "[" in called
+                exports.append([into, name if named else called, module, name])
+                # What the object is made with stands in the file where that is done.
+                exports += [[into, each, module, each] for each in sorted(held.names if held else ())]
+                exports += [[into, probe, module, probe]] if probe in defined else []
+        return {
+            "prelude": "\n".join(here),
+            "elsewhere": {module: "\n".join(lines) for module, lines in elsewhere.items()},
+            "exports": exports,
+        }
+
+    def home(self, scope: int) -> Beside:
+        """What a body is the body of."""
+        return self.homes[scope] if scope in self.homes else self.watch.homes[scope]
+
+    def linked(self, besides: Sequence[Body] = ()) -> dict[tuple[int, str, int], None]:
+        """The links between what is looked into, and with the bodies `besides` those to what is watched."""
+        there = {body.scope.index for body in (*self.bodies, *besides)}
+        links = dict(self.links)
+        if besides:
+            links |= dict.fromkeys(self.watch.links(self.body.scope.index))
+        return {link: None for link in links if link[0] in there and link[2] in there}
+
+    def renames(self, body: Body, besides: Sequence[Body] = ()) -> dict[str, str]:
+        """What stands in a body for the methods it calls that are looked into, or watched."""
+        out = {}
+        for caller, called, scope in self.linked(besides):
+            if caller == body.scope.index and self.home(scope).by_value:
+                module, name = self.neighbourhood.seen_as(called, self.home(caller))
+                copy = method_name(scope)
+                out[called] = f"{RECORDER}.in_place_of({scope}, {called}, {module!r}, {name!r}, {copy})"
+            elif caller == body.scope.index and self.home(scope).is_method:
+                bound = self.neighbourhood.receiver(called, self.home(caller))
+                name = method_name(scope)
+                out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
+            elif caller == body.scope.index and (held := self.neighbourhood.held(called, self.home(caller))):
+                out[called] = held.around(self.home(scope).facts.name)
+            elif caller == body.scope.index and "[" in called:
+                out[called] = self.home(scope).facts.name
+        return out
+
+    def named(self, body: Body, function: FunctionDef) -> FunctionDef:
+        """A version of a function under the name that the others call it by."""
+        if not self.home(body.scope.index).is_apart:
+            return function
+        return function.with_changes(name=name_node(method_name(body.scope.index)))
+
+    def open(self, called: str, caller: Body) -> int | None:
+        """Take a function of the user's that `caller` calls into the tables; its scope, or None."""
+        found = self.neighbourhood.find(called, self.homes[caller.scope.index])
+        if found is None:
+            return None
+        known = [scope for scope, home in self.homes.items() if home.is_same(found)]
+        if not known:
+            watched = self.watch.scope_of(found)
+            body = (
+                Body(function_text(found.parsed), self.body.numbers)
+                if watched is None
+                else self.watch.bodies[watched]
+            )
+            self._know(body, found)
+            known = [body.scope.index]
+        self.links[caller.scope.index, called, known[0]] = None
+        return known[0]
+
+    def elements(self, display: Expression) -> list[Expression]:
+        """The members of a display, through displays inside it."""
+        out = []
+        for child in self.children.get(display.point, []):
+            out += self.elements(child) if child.is_display else [child]
+        return out
+
+    def descendants(self, point: int) -> list[Expression]:
+        """Every expression inside the one at `point`."""
+        out = []
+        for child in self.children.get(point, []):
+            out.append(child)
+            out += self.descendants(child.point)
+        return out
+
+    def first_of(
+        self, statement: Statement, events: Sequence[Event], occurrence: int = 0
+    ) -> dict[int, Event]:
+        """What each point of a statement showed the first time it was passed, or after that many times.
+
+        Another call of a function may show another thing; a point that was not passed as often counts with
+        its first time.
+        """
+        first: dict[int, Event] = {}
+        for event in events:
+            if self.owner[event.point] is statement and (
+                event.point not in first or event.occurrence == occurrence
+            ):
+                first[event.point] = event
+        return first

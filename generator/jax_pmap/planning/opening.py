@@ -1,0 +1,171 @@
+"""Look inside functions that a call runs: which they are, and how their tapped copies are called."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jax_pmap.emit.beside import Beside
+from jax_pmap.emit.places import Expression, Statement, inside, place
+from jax_pmap.emit.weave import Probe
+from jax_pmap.model import Span, Sync
+from jax_pmap.planning.events import Event, State
+from jax_pmap.reading.read import make_resolver
+from jax_pmap.reading.runs import behind, held_inside
+
+if TYPE_CHECKING:
+    from jax_pmap.planning.observe import Observer
+
+
+def called_by(call: str) -> str:
+    """Source of what a call calls: ``hk.transform(loss).apply``; of what is made to be called, its maker."""
+    if call.partition("(")[0].isidentifier():
+        return call.partition("(")[0]
+    function = ast.parse(f"({call})", mode="eval").body
+    func = function.func if isinstance(function, ast.Call) else None
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
+        return ast.unparse(func)
+    return call.partition("(")[0].strip()
+
+
+def method_given(call: str) -> str:
+    """Source of what a call of ``module.apply`` is given as ``method=``, or ``""``."""
+    if "method=" not in call:
+        return ""
+    node = ast.parse(f"({call})", mode="eval").body
+    if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "apply":
+        return ""
+    return next((ast.unparse(each.value) for each in node.keywords if each.arg == "method"), "")
+
+
+class Opening:
+    """What an observer does to see into a call."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+
+    def look_inside(self, state: State, call: Expression) -> bool:
+        """Open the function that a call runs, directly or through a gradient."""
+        if not call.is_call:
+            return False
+        gradient = self.observer.gradients.get(call.point)
+        callee = gradient.function if gradient else called_by(call.text)
+        method = "" if gradient else method_given(call.text)
+        if method and self._open_method(state, call, callee, method):
+            return True
+        runs = self.observer.runs.get(call.point, [])
+        # What the module compiled under a name is carried under that name.
+        home = self.observer.homes[self.observer.body_of[call.statement].scope.index]
+        if runs and self.observer.neighbourhood.find(callee, home) is None:
+            deciding = [run for run in runs if run.decides]
+            if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
+                return False
+            opened = [
+                self._open(state, call, run.function, run.function_span, run.arguments, run.repeats)
+                for run in runs
+            ]
+            for run in deciding:
+                scope = self._scope_of(run.function, call, run.function_span)
+                if scope is not None and scope not in state.deciding:
+                    self._agree(state, scope)
+            return any(opened)
+        return self._open(state, call, callee, call.span)
+
+    def _open(
+        self,
+        state: State,
+        call: Expression,
+        callee: str,
+        span: Span,
+        arguments: tuple[tuple[str, int | None], ...] | None = None,
+        repeats: bool = False,
+    ) -> bool:
+        """Open the function `callee`, written inside `span` if it is a lambda."""
+        scope, through = self._scope_of(callee, call, span), ""
+        body = self.observer.body_of[call.statement]
+        homes = self.observer.homes
+        caller = homes[body.scope.index]
+        if scope is None and arguments is None:
+            bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
+            if bound:
+                scope, through, callee = self._scope_of(bound, call, span), callee, bound
+        made = held_inside(caller.parsed, make_resolver(caller.parsed), callee) if scope is None else ""
+        inner = self._scope_of(made, call, span) if made else None
+        if inner is not None:
+            scope, held = inner, callee
+        else:
+            known = self.observer.neighbourhood.held(callee, caller)
+            held = known.around(homes[scope].facts.name) if scope in homes and known else ""
+        if scope is None:
+            seen = self.observer.callees.scopes(callee, body)
+            scope = self._scope_of(callee, call, span)
+            if not seen and (callee in self.observer.callees.why or self._users_own(callee, caller)):
+                self.observer.closed[callee] = self.observer.callees.why.get(callee, "")
+            probes = [Probe(call.point, each, "", arguments, held=through or callee) for each in seen]
+        if scope is not None:
+            receiver = self.observer.neighbourhood.receiver(callee, caller) if scope in homes else ""
+            probes = [Probe(call.point, scope, receiver, arguments, through, held, within=bool(held))]
+            if scope in homes and homes[scope].by_value:
+                named = self.observer.neighbourhood.seen_as(callee, caller)
+                probes = [dataclasses.replace(probes[0], through=through or callee, named=named)]
+            if scope in self.observer.others:
+                self.observer.closed[callee] = self.observer.both(scope)
+        new = [probe for probe in probes if (probe.scope, probe.call) not in state.opened]
+        state.opened |= {(probe.scope, probe.call): probe for probe in new}
+        if repeats:
+            state.loops |= {probe.scope for probe in new}
+        return bool(new)
+
+    def _open_method(self, state: State, call: Expression, callee: str, method: str) -> bool:
+        """Open the method that ``module.apply(…, method=Module.loss)`` runs on the bound module."""
+        body = self.observer.body_of[call.statement]
+        scope = self.observer.open(method, body)
+        if scope is None or not self.observer.homes[scope].is_method:
+            return False
+        probe = Probe(call.point, scope, held=callee, within=True)
+        new = (scope, call.point) not in state.opened
+        state.opened.setdefault((scope, call.point), probe)
+        return new
+
+    def _agree(self, state: State, scope: int) -> None:
+        """Have devices do as many rounds of a loop as the one that needs most.
+
+        Those that disagreed on whether there is another one would wait at its collectives for ever.
+        """
+        state.deciding.add(scope)
+        by_point = self.observer.by_point
+        for statement in self.observer.statements.values():
+            if statement.scope == scope and statement.kind == "return" and statement.value in by_point:
+                value = by_point[statement.value]
+                # Whatever it gives now: what it compares is made whole after it.
+                together = Sync("pmax", value.text, "wrap", value.span, bytes=1)
+                if together not in state.syncs:
+                    state.syncs.append(together)
+
+    def disagrees(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
+        """Whether devices decide on another round of a loop by values that differ between them."""
+        if statement.scope not in state.deciding or statement.kind != "return":
+            return False
+        first = self.observer.first_of(statement, events)
+        return any(event.varying for point, event in first.items() if point != statement.value)
+
+    def _users_own(self, callee: str, caller: Beside) -> bool:
+        """Whether a callee is of the user's module, of a function around, or of the method's object."""
+        facts = caller.facts
+        own = {*facts.module_names, *facts.closure_names, facts.receiver} - {""}
+        return re.split(r"\W", callee)[0] in own
+
+    def _scope_of(self, callee: str, call: Expression, span: Span) -> int | None:
+        """The scope of a function known by its name, or of a lambda written inside `span`."""
+        body = self.observer.body_of[call.statement]
+        for scope in body.scopes.values():
+            if scope.index == body.scope.index:
+                continue
+            if scope.name == callee or (
+                not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(span))
+            ):
+                return scope.index
+        return self.observer.open(callee, body)
