@@ -6,12 +6,10 @@ Several share one warm worker per interpreter, and as many run at a time as ther
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import difflib
 import importlib
-import os
 import re
 import threading
 from collections.abc import Iterable, Iterator
@@ -29,6 +27,7 @@ from jax_pmap.files import inspect_seal, is_generated, write_code
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Generated, Refusal, RefusalError, Say, Span
 from jax_pmap.sources import decode
+from jax_pmap.threads import at_once
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
 #: Refusals that say the question could not be asked here, and nothing about the file.
@@ -87,21 +86,15 @@ def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: 
         # Before there are threads: two that import one of these at once find it half made.
         for name in ("black", "jinja2", "libcst", "jax_pmap.emit.unit", "jax_pmap.planning.search"):
             importlib.import_module(name)
-        with Pool() as pool, concurrent.futures.ThreadPoolExecutor(lanes(len(todo))) as threads:
+        with Pool() as pool:
 
             def one(item: tuple[int, Task, Recorded, str]) -> Outcome:
                 say(f"proving {item[1].shown} again")
                 return _made_again(item[1], item[2], item[3], cache, pool, fix)
 
-            for (index, *_), outcome in zip(todo, threads.map(one, todo), strict=True):
+            for (index, *_), outcome in zip(todo, at_once(one, todo), strict=True):
                 outcomes[index] = outcome
     return [outcomes[index] for index in range(len(tasks))]
-
-
-def lanes(count: int) -> int:
-    """How many of `count` things to do at a time: one for each core."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(count, cores))
 
 
 # --- what can be said without running -----------------------------------------------------

@@ -6,7 +6,6 @@ compared with what is there. Layout, comments and imports do not count: the file
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import difflib
 import importlib
@@ -17,13 +16,14 @@ from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.commands import recorded_request
 from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.generated import ENVIRONMENT, SHOWN, Outcome, lanes, users
+from jax_pmap.checking.generated import ENVIRONMENT, SHOWN, Outcome, users
 from jax_pmap.config import PYPROJECT, project_root, read_config
 from jax_pmap.emit.mark import Mark, marks
 from jax_pmap.files import replace_text
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Generated, Refusal, RefusalError, Request, Say, Source, Span
 from jax_pmap.sources import SourceText, decode, read_bytes
+from jax_pmap.threads import at_once
 
 #: Stands in the mark above every such function.
 MARK = b"# Parallel by jax-pmap"
@@ -52,8 +52,7 @@ def check_in_place(files: list[Edited], cache: Cache, fix: bool, say: Say) -> li
     def one(file: Edited) -> Outcome:
         return _File(file, cache, fix, say).outcome()
 
-    with concurrent.futures.ThreadPoolExecutor(lanes(len(todo))) as threads:
-        found |= zip(todo, threads.map(one, todo), strict=True)
+    found |= zip(todo, at_once(one, todo), strict=True)
     return [found[file] for file in files]
 
 

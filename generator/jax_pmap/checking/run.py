@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.findings import Edit, Finding, apply_edits, fingerprints, sorted_findings
-from jax_pmap.checking.generated import ENVIRONMENT, Task, check_generated, is_candidate, lanes, task
+from jax_pmap.checking.generated import ENVIRONMENT, Task, check_generated, is_candidate, task
 from jax_pmap.checking.in_place import MARK, Edited, check_in_place
 from jax_pmap.checking.rule import chosen
 from jax_pmap.checking.snippets import Page, check_pages
@@ -167,7 +167,7 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
             gathered.add(each.shown, each.text, outcome.findings, lambda code: code not in GENERATED)
             gathered.fixed += outcome.fixed
     if pages:
-        for page, found in zip(pages, check_pages(pages, cache, lanes(len(pages)), say), strict=True):
+        for page, found in zip(pages, check_pages(pages, cache, say), strict=True):
             gathered.add(page.shown, page.text, found, ENVIRONMENT.__contains__)
     cache.save()
     return CheckReport(_numbered(gathered.findings, gathered.lines), len(files), gathered.fixed)
@@ -209,7 +209,7 @@ def _check_one_text(request: CheckRequest, text: str, wanted: frozenset[str], sa
     shown = request.text_name
     if shown.endswith(_PAGES):
         page = Page(request.directory / shown, shown, text, True, False, None, request.timeout)
-        on_page = [each for each in check_pages([page], Cache(None), 1, say)[0] if each.code in wanted]
+        on_page = [each for each in check_pages([page], Cache(None), say)[0] if each.code in wanted]
         kept = unsuppressed(on_page, text.splitlines())
         return CheckReport(_numbered(kept, {shown: text.splitlines()}), 1, 0, text if request.fix else None)
     found = [finding for finding in check_text(text, shown) if finding.code in wanted]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -28,6 +27,7 @@ from jax_pmap.home import Home
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import RefusalError, Say, Span
 from jax_pmap.sources import parse
+from jax_pmap.threads import at_once
 
 #: Simulated devices where a page asks for no other number.
 DEVICES = 8
@@ -71,7 +71,7 @@ class Page:
     timeout: float
 
 
-def check_pages(pages: list[Page], cache: Cache, lanes: int, say: Say) -> list[list[Finding]]:
+def check_pages(pages: list[Page], cache: Cache, say: Say) -> list[list[Finding]]:
     """What is wrong with every page, in the order of `pages`."""
 
     def one(page: Page) -> list[Finding]:
@@ -82,8 +82,7 @@ def check_pages(pages: list[Page], cache: Cache, lanes: int, say: Say) -> list[l
             refusal = error.refusal
             return [Finding(refusal.code, refusal.reason, refusal.hint, Span(page.shown, 1))]
 
-    with concurrent.futures.ThreadPoolExecutor(lanes) as pool:
-        return list(pool.map(one, pages))
+    return at_once(one, pages)
 
 
 def _check(page: Page, cache: Cache, say: Say) -> list[Finding]:

@@ -10,10 +10,8 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,6 +49,7 @@ from jax_pmap.proof.prove import (
 )
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
+from jax_pmap.threads import at_once
 
 T = TypeVar("T")
 #: How a call can end, the better the later.
@@ -194,8 +193,7 @@ class _Verification:
 
     def _each(self, work: Callable[[Run], T]) -> list[T]:
         """Do `work` for every device count, as many at once as there are processors."""
-        with ThreadPoolExecutor(min(len(self.runs), os.cpu_count() or 1)) as pool:
-            return list(pool.map(work, self.runs))
+        return at_once(work, self.runs)
 
     def _question(self, roles: Roles, loaded: Loaded, whole: Mapping[str, Any]) -> Answer:
         """What every request of the proof says of the reference and of the parallel function."""
