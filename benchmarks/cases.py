@@ -531,7 +531,6 @@ REFUSED = {
     "running_sum": "JP043",
     "shifted": "JP043",
     "shuffled": "JP043",
-    "until_settled": "JP043",
     "written_size": "JP040",
     "named": "JP044",
     "decided_by_data": "JP052",
