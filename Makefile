@@ -50,8 +50,9 @@ format: $(STAMP)  ## let ruff lay out and fix the sources
 mutation: $(STAMP)  ## plant every fault into every example, case and hand-written function; the proof must catch it
 	cd tests && ../$(BIN)/python -m mutation
 
-fuzz: $(STAMP)  ## two hundred generated programs, and the standard library as targets
-	JAX_PMAP_FUZZ=200 $(BIN)/pytest tests/test_fuzz.py -s -n 2
+fuzz: $(STAMP)  ## two hundred generated functions, the standard library as targets, ten thousand derivations
+	JAX_PMAP_FUZZ=200 $(BIN)/pytest tests/test_fuzz.py tests/test_derivation_fuzz.py -s -n 2
+	$(BIN)/python tests/derivation_fuzz.py --count 10000 --seed 0
 
 matrix: $(STAMP)  ## the worker and emitted code on jax 0.6.2, 0.10.2 and 0.12
 	$(BIN)/python tests/matrix.py

@@ -12,9 +12,9 @@ PATIENT = ("--timeout", "3600")
 
 
 def statements(folder, generate):
-    """`gen` on bodies of 10, 100 and 1,000 statements, read only and proved."""
+    """`gen` on bodies of 10, 100 and 1,000 statements, derived alone and proved."""
     held = True
-    for name, options in (("read only", ("--no-proof",)), ("proved", ())):
+    for name, options in (("derived", ("--no-run",)), ("proved", ())):
         held &= grow(
             f"statements, {name}",
             "body.py",

@@ -24,22 +24,6 @@ PYTHON = sys.executable
 GENERATE = (PYTHON, "-m", "jax_pmap", "gen")
 
 
-def without_proof(folder, repeat):
-    """`gen --no-proof` on a 100-line file against importing the three libraries it cannot do without."""
-    (folder / "hundred.py").write_text(sources.hundred_lines())
-    ours = (*GENERATE, "hundred.py::train_step", "--no-proof")
-    timed(ours, folder)  # byte code is compiled once, before anything is measured
-    return ratio_of_medians(
-        "gen --no-proof, 100-line file",
-        ours,
-        "import libcst, jinja2, black",
-        (PYTHON, "-c", "import libcst, jinja2, black"),
-        1.3,
-        folder,
-        repeat,
-    )
-
-
 def with_proof(folder, repeat):
     """`gen` with the full proof against a script that runs the original once and one pmap version once."""
     (folder / "step.py").write_text(sources.TRAIN_STEP)
@@ -58,14 +42,12 @@ def with_proof(folder, repeat):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=3, help="repetitions of each time (default 3)")
-    rows = ("no-proof", "proof", "statements", "leaves", "check", "generated")
+    rows = ("proof", "statements", "leaves", "check", "generated")
     parser.add_argument("--only", choices=rows, help="one row alone")
     options = parser.parse_args()
     held = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if options.only in (None, "no-proof"):
-            held.append(without_proof(folder, options.repeat))
         if options.only in (None, "proof"):
             held.append(with_proof(folder, options.repeat))
         if options.only in (None, "statements"):

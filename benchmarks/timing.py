@@ -20,17 +20,22 @@ class Seconds(NamedTuple):
     cpu: float
 
 
+def environment():
+    """Variables for a process that is measured."""
+    path = os.pathsep.join(filter(None, [str(GENERATOR), os.environ.get("PYTHONPATH")]))
+    variables = {**os.environ, "PYTHONPATH": path}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have byte code
+    return variables
+
+
 def timed(command, folder):
     """`Seconds` that `command` takes in `folder`.
 
     Raises:
         SystemExit: the command failed, so its time means nothing.
     """
-    path = os.pathsep.join(filter(None, [str(GENERATOR), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have byte code
     before, start = _cpu(), time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     seconds = Seconds(time.perf_counter() - start, _cpu() - before)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} exited with {done.returncode}\n{done.stderr}")

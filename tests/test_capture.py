@@ -325,7 +325,6 @@ def test_a_program_that_forks_changes_folders_and_leaves(train):
         (("--run", ""), ("names no program",)),
         (("--run", "python train.py", "--inputs", "train.py::make"), ("Drop one",)),
         (("--run", "python train.py", "--arg", "x=f32[8]"), ("Drop one",)),
-        (("--run", "python train.py", "--no-proof"), ("runs nothing",)),
     ],
 )
 def test_options_that_name_no_program(train, words, says):

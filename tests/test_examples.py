@@ -311,7 +311,10 @@ def test_examples_are_proved_with_the_expected_plan(case: Case) -> None:
     file = case.target.partition("::")[0]
     code, report = asked("gen", case.target, "--inputs", f"{file}::{case.inputs}")
     assert (code, report["status"]) == (0, "proved"), report["refusal"]
-    assert {check["devices"] for check in report["evidence"]["checks"]} == {2, 3, 4, 8}
+    evidence = report["evidence"]
+    derived = evidence["derivation"]["complete"]
+    assert derived or case.target in TRIED_ALONE, evidence["derivation"]
+    assert {check["devices"] for check in evidence["checks"]} == ({3, 8} if derived else {2, 3, 4, 8})
 
     plan = report["plan"]
     found = {leaf["path"]: role(leaf) for argument in plan["arguments"] for leaf in argument["leaves"]}
@@ -323,6 +326,10 @@ def test_examples_are_proved_with_the_expected_plan(case: Case) -> None:
     outputs = {leaf["path"]: role(leaf) for leaf in plan["outputs"]}
     assert outputs == {path: case.output(path) for path in outputs}
     assert case.outputs.keys() - {"result"} <= outputs.keys()
+
+
+#: Examples that are run on inputs alone: no derivation of them comes to its end.
+TRIED_ALONE: frozenset[str] = frozenset()
 
 
 @pytest.mark.usefixtures("in_examples")
@@ -357,7 +364,7 @@ def test_the_demo_runs_on_eight_devices_and_agrees(repository: Path, tmp_path: P
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == ""
-    assert "proved on 2, 3, 4, 8 devices" in answer.stderr
+    assert "run on 3, 8 devices" in answer.stderr
     text = generated.read_text()
     sync = text.index("loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)")
     assert sync < text.index("norm = optax.global_norm(grads)"), "clipped before the gradients are whole"

@@ -342,7 +342,7 @@ def test_a_notebook_is_read_as_its_code_cells(project):
     assert "3 |     return jnp.argsort(x)" in result.stderr
     # A file is meant before a notebook that repeats it.
     project.write("train.py", "def train_step(x): return x")
-    result = project.run("plan", "train_step", "--no-proof", "--arg", "x=f32[24]")
+    result = project.run("plan", "train_step", "--arg", "x=f32[24]")
     assert "train.py::train_step" in result.stdout + result.stderr
 
 

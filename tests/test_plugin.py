@@ -171,7 +171,7 @@ def test_options_named_in_the_text_exist(command_file: tuple[str, str]) -> None:
 
 def test_plan_takes_what_gen_is_given(command_file: tuple[str, str]) -> None:
     """The command file hands the same options to both."""
-    only_gen = {"--diff", "--in-place", "--no-proof", "-o", "--against", "--layout"}
+    only_gen = {"--diff", "--in-place", "--no-run", "-o", "--against", "--layout"}
     _, body = split(command_file[0])
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", body)) - only_gen
     assert named <= options(main.commands["plan"])

@@ -524,7 +524,7 @@ def test_signature_docstring_and_strings_survive() -> None:
 
 
 def test_unproved_code_says_so() -> None:
-    assert "# NOT PROVED: the proof was declined (--no-proof)" in replace(HEADER, evidence=None).text()
+    assert "# NOT PROVED: the proof is still to come" in replace(HEADER, evidence=None).text()
     assert replace(HEADER, command="a\nimport os").text().count("\n") == 3
 
 

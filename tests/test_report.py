@@ -12,11 +12,11 @@ from rich.cells import cell_len
 
 from jax_pmap.emit.header import Header
 from jax_pmap.model import (
-    UNKNOWN,
     Argument,
     AxesNode,
     Backend,
     Check,
+    Derivation,
     Devices,
     Evidence,
     Generated,
@@ -108,6 +108,10 @@ EVIDENCE = Evidence(
     python_version="3.11.9",
     replicas_identical=True,
 )
+DERIVED = dataclasses.replace(EVIDENCE, checks=(), derivation=Derivation(1234, True))
+ENDED = dataclasses.replace(
+    EVIDENCE, derivation=Derivation(12, False, "it has no rule", "sort", Span("train.py", 12, 4))
+)
 GENERATED = Generated("import jax\n", PLAN, Backend.PMAP, EVIDENCE)
 REFUSAL = Refusal(
     "JP043",
@@ -139,7 +143,7 @@ def validate(document, name):
 MINIMAL = Plan("f.py::f", "batch", (), (), None, ())
 
 
-@pytest.mark.parametrize("plan", [MINIMAL, PLAN, dataclasses.replace(PLAN, observed=False, output_axes=0)])
+@pytest.mark.parametrize("plan", [MINIMAL, PLAN, dataclasses.replace(PLAN, output_axes=0)])
 def test_plan_round_trips_through_text(plan):
     document = json.loads(as_json.dumps(as_json.plan_to_dict(plan)))
     validate(document, "plan")
@@ -174,6 +178,7 @@ def test_schema_lists_the_fields_of_the_records():
     for name, record, derived in (
         ("check", Check, set()),
         ("evidence", Evidence, {"proved"}),
+        ("derivation", Derivation, set()),
         ("refusal", Refusal, {"title", "exit_code"}),
     ):
         assert set(defs[name]["properties"]) == {field.name for field in dataclasses.fields(record)} | derived
@@ -183,7 +188,8 @@ def test_schema_lists_the_fields_of_the_records():
     ("result", "status"),
     [
         (GENERATED, "proved"),
-        (dataclasses.replace(GENERATED, evidence=None), "unproved"),
+        (dataclasses.replace(GENERATED, evidence=DERIVED), "proved"),
+        (dataclasses.replace(GENERATED, evidence=ENDED), "proved"),
         (PLAN, "planned"),
         (REFUSAL, "refused"),
         (dataclasses.replace(REFUSAL, span=Span("ops.py", 7), details=("x", "Traceback\n")), "refused"),
@@ -212,7 +218,7 @@ def test_numbers_json_does_not_have():
     document = as_json.report_to_dict(dataclasses.replace(GENERATED, evidence=evidence), target="f")
     validate(json.loads(as_json.dumps(document)), "report")
     assert [check["error"] for check in document["evidence"]["checks"]] == ["nan", "inf"]
-    assert document["status"] == "unproved"
+    assert document["evidence"]["proved"] is False
 
 
 def test_text_that_is_not_unicode_is_still_json():
@@ -235,7 +241,8 @@ def edited(change):
         (lambda d: d.pop("target"), "lacks the key `target`"),
         (lambda d: d.update(axis_name=3), "`plan.axis_name` is `3`; it has to be a string"),
         (lambda d: d.update(axis_name="a b"), "identifier"),
-        (lambda d: d.update(observed="yes"), "true or false"),
+        (lambda d: d.update(observed=False), "`--no-proof`"),
+        (lambda d: d["arguments"][0].update(donated="yes"), "true or false"),
         (lambda d: d.update(arguments={}), "has to be an array"),
         (
             lambda d: d["arguments"][1]["leaves"][0].update(role="sharded"),
@@ -348,7 +355,6 @@ def test_a_plan_is_shown_for_a_device_count_that_divides_it():
 
 
 def test_what_is_not_proved_does_not_say_proved():
-    assert "not proved" in rendered(text.print_generated, dataclasses.replace(GENERATED, evidence=None))
     off = dataclasses.replace(EVIDENCE.checks[0], error=1.0)
     evidence = dataclasses.replace(EVIDENCE, checks=(off,), replicas_identical=False)
     output = rendered(text.print_generated, dataclasses.replace(GENERATED, evidence=evidence))
@@ -378,12 +384,24 @@ def test_jit_lists_no_collectives_that_the_code_does_not_have():
     assert not {"pmean", "psum", "sync"} & set(output.split())
 
 
-def test_shapes_that_were_not_seen_are_not_made_up():
-    leaf = Leaf("x", Role.BATCH, 0, (), UNKNOWN)
-    plan = dataclasses.replace(MINIMAL, arguments=(Argument("x", KIND, 0, (leaf,)),), observed=False)
-    row = next(line for line in rendered(text.print_plan, plan).splitlines() if line.startswith("  x"))
-    assert row.split() == ["x", "batch", "axis", "0", "unknown", "unknown"]
-    assert as_json.plan_from_dict(as_json.plan_to_dict(plan)) == plan
+def test_what_is_derived_and_not_run_says_so():
+    output = rendered(text.print_generated, dataclasses.replace(GENERATED, evidence=DERIVED))
+    assert "derived for all inputs and device counts (1,234 operations) · not run" in output
+    assert "error" not in output
+    header = Header("0.1.0", "jax-pmap gen f --no-run", "f.py::f", "0" * 16, DERIVED).text()
+    assert "# Proved: derived for all inputs and device counts; not run, jax 0.10.2" in header
+
+
+def test_a_derivation_that_ended_is_a_test_and_says_where():
+    output = " ".join(rendered(text.print_generated, dataclasses.replace(GENERATED, evidence=ENDED)).split())
+    assert "proved on 2, 3, 4, 8 devices" in output
+    assert "not derived for all inputs, but tried on some: after 12 operations the derivation ended" in output
+    assert "at `sort` (train.py:12): it has no rule" in output
+
+
+def test_a_plan_of_an_earlier_version_is_read():
+    document = as_json.plan_to_dict(PLAN) | {"observed": True}
+    assert as_json.plan_from_dict(document) == PLAN
 
 
 def test_prose_in_a_table_is_wrapped_at_any_width():

@@ -131,6 +131,7 @@ Examples:
 @option("--diff", section="Output", is_flag=True, help="Print the patch to the file; write nothing.")
 @option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand.")
 @option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON.")
+@option("--no-run", section="Running", is_flag=True, help="Derive the proof; do not run the emitted code.")
 def gen(**options: Any) -> int:
     """Write the multi-device version of TARGET, proved equal to it.
 
@@ -244,7 +245,7 @@ def check(**options: Any) -> int:
     from jax_pmap.checking.run import check as run_check
     from jax_pmap.model import Refusal
 
-    with progress({**options, "no_proof": False}) as say, unwound():
+    with progress(options) as say, unwound():
         result = run_check(_check_request(options), say)
     if isinstance(result, Refusal):
         _print_report({**options, "output_format": "text"}, result, None, None)

@@ -94,6 +94,14 @@ def option(*names: str, section: str, **kwargs: Any) -> Decorator:
     return click.option(*names, cls=Option, section=section, **kwargs)
 
 
+def _no_proof_is_gone(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+    if given:
+        raise click.UsageError(
+            "`--no-proof` is gone: all code is shown equal. `gen --no-run` derives that and does not run the code.",
+            context,
+        )
+
+
 #: What options that are given once for each argument have in common.
 _MANY: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
 #: Outermost first.
@@ -149,7 +157,9 @@ _COMMON: tuple[Decorator, ...] = (
         metavar="error|pad|drop",
         help="What to do with a batch that does not divide.  [default: error]",
     ),
-    option("--no-proof", section="Running", is_flag=True, help="Read only: run nothing, prove nothing."),
+    option(
+        "--no-proof", section="Running", is_flag=True, hidden=True, expose_value=False, callback=_no_proof_is_gone
+    ),
     option(
         "--python",
         section="Running",

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 PLAN_SCHEMA_VERSION = 1
-#: dtype of a leaf whose array was never seen.
-UNKNOWN = "unknown"
 #: Seconds one run of the worker may take.
 DEFAULT_TIMEOUT = 300.0
 
@@ -177,14 +175,9 @@ class Leaf:
     #: Of a constant in a dict, list or tuple: its Python source. The emitted code rejects any other.
     value: str = ""
 
-    @property
-    def shape_known(self) -> bool:
-        """False in a plan that comes from reading alone."""
-        return self.dtype != UNKNOWN
-
     def per_device(self, devices: int) -> tuple[int, ...]:
         """Shape of one device's share on `devices` devices."""
-        if self.axis is None or not self.shape_known:
+        if self.axis is None:
             return self.shape
         head, size, tail = self.shape[: self.axis], self.shape[self.axis], self.shape[self.axis + 1 :]
         return (*head, size // devices, *tail)
@@ -330,8 +323,6 @@ class Plan:
     chain: tuple[tuple[str, str], ...] = ()
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.
     source_hash: str = ""
-    #: False when the plan comes from reading alone (`--no-proof`).
-    observed: bool = True
     schema_version: int = PLAN_SCHEMA_VERSION
 
 
@@ -369,8 +360,31 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class Derivation:
+    """What following placements through the traced programs showed, without any numbers.
+
+    A derivation that came to its end shows the programs equal for all inputs, on any number of devices, as
+    real numbers: of rounding, overflow, NaN and side effects it says nothing, and random numbers drawn for
+    examples are equal in distribution.
+    """
+
+    #: Operations of the parallel program.
+    operations: int
+    #: Whether every output was derived equal.
+    complete: bool
+    #: Where it was not, the first operation at which the relation was lost: why, ...
+    reason: str = ""
+    #: ... the primitive, ...
+    primitive: str = ""
+    #: ... the expression in the user's source, if it is known, ...
+    span: Span | None = None
+    #: ... and, where the two programs compute other terms, these.
+    terms: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was run to show the emitted code equal to the original."""
+    """What was derived and what was run to show the emitted code equal to the original."""
 
     checks: tuple[Check, ...]
     jax_version: str
@@ -385,11 +399,18 @@ class Evidence:
     equal_draws: bool = False
     #: What XLA made of the collectives on the largest device count; None where jax does not tell.
     collectives: tuple[Collective, ...] | None = None
+    #: What was derived; None where that was not asked.
+    derivation: Derivation | None = None
+
+    @property
+    def derived(self) -> bool:
+        """Whether the code is equal to the original for all inputs and device counts."""
+        return self.derivation is not None and self.derivation.complete
 
     @property
     def proved(self) -> bool:
-        """Whether every check stayed within its tolerance."""
-        return bool(self.checks) and all(c.error <= c.tolerance for c in self.checks)
+        """Whether it was derived or run, and every check stayed within its tolerance."""
+        return (bool(self.checks) or self.derived) and all(c.error <= c.tolerance for c in self.checks)
 
     def worst(self, precision: str = "float64") -> Check:
         """The check nearest to its bound among those of `precision`, or of all where it has none.
@@ -413,16 +434,15 @@ class Backend(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The result of `generate`: code that was shown equal (unless `evidence` is None)."""
+    """The result of `generate`: code that was shown equal."""
 
     code: str
     plan: Plan
     backend: Backend
-    #: None only when the proof was declined (`--no-proof`).
-    evidence: Evidence | None
+    evidence: Evidence
     #: The file that `code` is the new text of; None where it is a file of its own.
     edited: Source | None = None
-    #: The source files that were imported, the installed ones too; empty where nothing was run.
+    #: The source files that were imported, the installed ones too.
     files: tuple[str, ...] = ()
 
 
@@ -486,8 +506,8 @@ class Request:
     timeout: float = DEFAULT_TIMEOUT
     #: Bytes of memory the worker may take; None: no limit of ours.
     memory: int | None = None
-    #: False: static rules only, nothing is run (`--no-proof`).
-    proof: bool = True
+    #: False: the emitted code is derived equal and not run (`--no-run`).
+    run_code: bool = True
     #: A plan written by `jax-pmap plan --output-format json`, to emit instead of observing.
     plan: Path | None = None
     #: Folder relative targets and shown paths start from.

@@ -144,7 +144,7 @@ def _check_roles(options: Mapping[str, Any]) -> None:
 
 
 def _check_run(options: Mapping[str, Any]) -> None:
-    """Refuse what contradicts `--run`: other examples, and running nothing."""
+    """Refuse what contradicts `--run`: other examples."""
     if options["run"] is None:
         return
     for name in ("inputs", "arg"):
@@ -153,8 +153,16 @@ def _check_run(options: Mapping[str, Any]) -> None:
                 f"`--run` takes the arguments from the program, and `--{name}` gives others.",
                 f"Drop one: `--run`, or `--{name}`.",
             )
-    if options["no_proof"]:
-        refuse("`--no-proof` runs nothing, and `--run` runs the program.", "Drop one of them.")
+
+
+def _check_no_run(options: Mapping[str, Any]) -> None:
+    """Refuse what only a run shows."""
+    remainder = options.get("remainder") or "error"
+    if options.get("no_run") and remainder != "error":
+        refuse(
+            f"`--remainder {remainder}` is shown by running uneven batches, and `--no-run` runs none.",
+            "Drop one: `--no-run`, or `--remainder`.",
+        )
 
 
 def request(options: Mapping[str, Any], config: Config) -> Request:
@@ -169,6 +177,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     options |= {name: options[name] or getattr(own, name) for name in (*(() if given else _ROLES), "arg")}
     _check_roles(options)
     _check_run(options)
+    _check_no_run(options)
     return Request(
         target=options["target"],
         axis_name=axis_name(options["axis_name"]) or config.axis_name,
@@ -193,7 +202,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         if options["timeout"] is not None
         else config.timeout or DEFAULT_TIMEOUT,
         memory=memory(options["memory"]),
-        proof=not options["no_proof"],
+        run_code=not options.get("no_run"),
         in_place=bool(options.get("in_place")),
         plan=Path(options["plan"]) if options.get("plan") else None,
         command=command_line(options),
@@ -213,8 +222,8 @@ def command_line(options: Mapping[str, Any]) -> str:
     for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper"):
         for value in options[name]:
             words += [f"--{name}", value]
-    if options["no_proof"]:
-        words.append("--no-proof")
+    if options.get("no_run"):
+        words.append("--no-run")
     if options.get("in_place"):
         words.append("--in-place")
     if options.get("output"):

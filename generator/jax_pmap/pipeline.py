@@ -167,8 +167,6 @@ def _graph(problem: WorkerProblem) -> Refusal:
 
 
 def _make_plan(request: Request, say: Say) -> Plan:
-    if not request.proof:
-        return _static_plan(_read(request), request)
     request = _called(request)
     with _session(request) as session:
         # The stages import what they need only now, while the worker imports jax.
@@ -182,17 +180,6 @@ def _make_plan(request: Request, say: Say) -> Plan:
 
 
 def _generate(request: Request, say: Say, given: Session | None) -> Generated:
-    if not request.proof:
-        from jax_pmap.emit.unit import emit
-
-        target = _read(request)
-        plan = _saved_plan(request, target) or _static_plan(target, request)
-        if request.in_place:
-            from jax_pmap.emit.in_place import emit_in_place
-
-            edition = emit_in_place(target, plan, request, None)
-            return Generated(edition.text, plan, request.backend, None, target.source)
-        return Generated(emit(target, plan, request, None), plan, request.backend, None)
     request = _called(request)
     # A program starts in a process that has run nothing else.
     kept = None if request.run is not None else given
@@ -255,12 +242,6 @@ def _session(request: Request, devices: int | None = None) -> Session:
     return Session(interpreter.path, request.directory, devices, request.timeout, request.memory, environment)
 
 
-def _static_plan(target: Target, request: Request) -> Plan:
-    from jax_pmap.planning.static import plan_statically
-
-    return plan_statically(target.source, target.parsed, target.facts, request)
-
-
 def _saved_plan(request: Request, target: Target) -> Plan | None:
     if request.plan is None:
         return None
@@ -294,14 +275,15 @@ def _proved(
             return _prove_edit(session, target, plan, observed, request, say)
         code = emit(target, plan, request, None, loaded.carried)
         jit = request.backend is Backend.JIT
-        return prove(session, target, plan, observed, code, say, jit, request.remainder)
+        return prove(
+            session, target, plan, observed, code, say, jit, request.remainder, run_code=request.run_code
+        )
 
     try:
         # Device counts come from the code that takes all devices; the chosen ones are run on top.
         evidence = run(dataclasses.replace(plan, devices=Devices()))
         if plan.devices.number is not None:
-            chosen = run(plan)
-            evidence = dataclasses.replace(evidence, checks=(*evidence.checks, *chosen.checks))
+            evidence = _on_chosen(evidence, run, plan)
     except WorkerProblem as problem:
         raise refused(
             "JP015",
@@ -337,6 +319,15 @@ def _proved(
     return Generated(code, plan, request.backend, evidence)
 
 
+def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:
+    """`evidence` with that of the devices the plan chooses; without a run where the rest was not run either."""
+    if not evidence.checks:
+        return dataclasses.replace(
+            evidence, notes=(*evidence.notes, "the choice of devices was not run: it is taken as it is written")
+        )
+    return dataclasses.replace(evidence, checks=(*evidence.checks, *run(plan).checks))
+
+
 def _check_edit(session: Session, target: Target, plan: Plan, request: Request) -> None:
     """Refuse an edit that the program around the function would not get on with.
 
@@ -369,7 +360,16 @@ def _prove_edit(
     jit = request.backend is Backend.JIT
     place = {"program": False, "owner": edition.owner}
     return prove(
-        session, target, plan, observed, edition.definitions, say, jit, request.remainder, in_place=place
+        session,
+        target,
+        plan,
+        observed,
+        edition.definitions,
+        say,
+        jit,
+        request.remainder,
+        in_place=place,
+        run_code=request.run_code,
     )
 
 
@@ -413,10 +413,20 @@ def _run_edited(
             target.facts.span,
             error_details(problem.error),
         ) from None
-    most = max(check.devices for check in evidence.checks)
+    most = max((check.devices for check in evidence.checks), default=SIMULATED)
     place = {"program": True, "owner": ""}
     jit = request.backend is Backend.JIT
     found = prove(
-        session, target, plan, observed, "", say, jit, request.remainder, in_place=place, counts=(most,)
+        session,
+        target,
+        plan,
+        observed,
+        "",
+        say,
+        jit,
+        request.remainder,
+        in_place=place,
+        counts=(most,),
+        run_code=request.run_code,
     )
     return dataclasses.replace(evidence, checks=(*evidence.checks, *found.checks))

@@ -72,7 +72,7 @@ def progress(options: dict[str, Any]) -> Iterator[Say]:
     """Yield the function that shows progress: a live line on a terminal, lines under -v, else nothing."""
     if options["verbose"]:
         yield lambda note: click.echo(f"jax-pmap: {note}", err=True)
-    elif options["quiet"] or options.get("no_proof") or not styled(sys.stderr, options):
+    elif options["quiet"] or not styled(sys.stderr, options):
         yield lambda note: None
     else:
         from jax_pmap.report.console import live_line, make_console

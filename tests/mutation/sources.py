@@ -37,7 +37,7 @@ def sources() -> list[Source]:
     for path in sorted((TESTS / "cases").glob("*.py")):
         text = path.read_text(encoding="utf-8")
         marker = MARKER.search(text)
-        if marker is None or marker[1] == "refused" or "--no-proof" in text.partition("\n")[0]:
+        if marker is None or marker[1] == "refused" or "--no-run" in text.partition("\n")[0]:
             continue
         words = shlex.split(
             text.partition("\n")[0].removeprefix("# flags: ").replace("this::", f"{path.name}::")

@@ -19,7 +19,7 @@ from typing import Any
 
 import jax_pmap
 from jax_pmap.checking.cache import Cache, digest
-from jax_pmap.checking.commands import Recorded, read_header
+from jax_pmap.checking.commands import Recorded, is_unproved, read_header
 from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
 from jax_pmap.checking.findings import Finding
 from jax_pmap.config import PYPROJECT, project_root, read_config
@@ -75,7 +75,7 @@ def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: 
     todo: list[tuple[int, Task, Recorded, str]] = []
     for index, each in enumerate(tasks):
         try:
-            early = _early(each, cache)
+            early = _early(each, cache, fix)
         except RefusalError as error:
             early = Outcome((_unasked(each, 1, error.refusal),))
         if isinstance(early, Outcome) or not run:
@@ -100,11 +100,13 @@ def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: 
 # --- what can be said without running -----------------------------------------------------
 
 
-def _early(each: Task, cache: Cache) -> Outcome | tuple[Recorded, str]:
+def _early(each: Task, cache: Cache, fix: bool) -> Outcome | tuple[Recorded, str]:
     """The outcome of a file that needs no run; else what its header says, and its key in the cache."""
     recorded = read_header(each.text, each.path, each.shown)
     if inspect_seal(each.text) == "edited":
         return Outcome((_edited(each, recorded),))
+    if is_unproved(recorded.command) and not fix:
+        return Outcome((never_proved(each.shown, recorded.request.command, Span(each.shown, recorded.line)),))
     request = recorded.request
     interpreter = find_interpreter(
         each.python or request.python, request.directory, read_config(request.directory).python
@@ -125,6 +127,16 @@ def _edited(each: Task, recorded: Recorded) -> Finding:
         "delete the "
         "header; or give up the edits: the command in the header with `--force`",
         Span(each.shown, 1),
+    )
+
+
+def never_proved(shown: str, command: str, span: Span) -> Finding:
+    """What to say of code that was written with `--no-proof`; `command` makes it with a proof."""
+    return Finding(
+        "JP152",
+        f"`{shown}` is not proved: it was made with `--no-proof`, which is gone",
+        f"Make it again with `jax-pmap check --fix {shown.partition('::')[0]}`, or: {command}",
+        span,
     )
 
 
@@ -182,7 +194,7 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
         if result.code in ENVIRONMENT:
             return Outcome((_unasked(each, recorded.line, result),))
         return Outcome((_unproved(each, recorded, result),))
-    if _body(result.code) == _body(each.text):
+    if _body(result.code) == _body(each.text) and not is_unproved(recorded.command):
         source = request.directory / recorded.source.partition("::")[0]
         settings = project_root(request.directory) / PYPROJECT
         cache.put(key, {"files": file_digests(sorted({*users(result.files), str(source), str(settings)}))})

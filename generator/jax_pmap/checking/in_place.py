@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.checking.cache import Cache, digest
-from jax_pmap.checking.commands import recorded_request
+from jax_pmap.checking.commands import is_unproved, recorded_request
 from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.generated import ENVIRONMENT, SHOWN, Outcome, users
+from jax_pmap.checking.generated import ENVIRONMENT, SHOWN, Outcome, never_proved, users
 from jax_pmap.config import PYPROJECT, project_root, read_config
 from jax_pmap.emit.mark import Mark, marks
 from jax_pmap.files import replace_text
@@ -100,6 +100,12 @@ class _File:
         if self._kept(mark):
             return
         request = self._request(mark)
+        unproved = is_unproved(mark.command)
+        if unproved and not self.fix:
+            where = f"{self.file.shown}::{mark.qualname}"
+            span = Span(self.file.shown, mark.command_line)
+            self.findings.append(never_proved(where, request.command, span))
+            return
         self.say(f"proving {self.file.shown}::{mark.qualname} again")
         result = generate(dataclasses.replace(request, instead=(self.path, back)))
         if isinstance(result, Refusal):
@@ -107,7 +113,7 @@ class _File:
                 self._unasked(mark, result)
             else:
                 self._refused(mark, result)
-        elif is_same(result.code, text, mark.qualname):
+        elif not unproved and is_same(result.code, text, mark.qualname):
             files = {*users(result.files), str(project_root(request.directory) / PYPROJECT)}
             self.cache.put(self._key(mark), {"files": file_digests(sorted(files))})
         elif self.fix:

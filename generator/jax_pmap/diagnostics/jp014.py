@@ -13,8 +13,8 @@ DIAGNOSTIC = Diagnostic(
     why=("Which value needs which collective is found by running the function, and that takes arguments."),
     cure=(
         "Add the `--arg` line printed with the message and correct the shapes, or write a small "
-        "function that returns the arguments and name it with `--inputs`. `--no-proof` works from "
-        "reading alone and says so in what it writes."
+        "function that returns the arguments and name it with `--inputs`; shapes are enough where the proof "
+        "can be derived (`jax.ShapeDtypeStruct`)."
     ),
     example="""\
 def apply(model, batch):

@@ -9,8 +9,7 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "Numbers drawn for examples need a key that is another on every device, and numbers drawn for "
         "parameters one that is the same. At the place named here one key serves both, or is returned "
-        "as well, or draws and shares cannot be matched. Which keys to fold is found by running the "
-        "function, so with --no-proof every draw for examples is refused."
+        "as well, or draws and shares cannot be matched."
     ),
     why=(
         "With one key everywhere, all devices draw the same dropout mask for other examples: eight devices "

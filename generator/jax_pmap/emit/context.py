@@ -348,8 +348,6 @@ class Context:
     def _sizes_agree(self) -> bool:
         """Whether leaves that had one batch size in the plan must have one in every call."""
         batch = [leaf for a in self.split for leaf in a.leaves if leaf.axis is not None]
-        if not all(leaf.shape_known for leaf in batch):
-            return True
         sizes = [leaf.shape[leaf.axis] for leaf in batch if leaf.axis is not None]
         return len(sizes) != 1 and len(set(sizes)) <= 1
 

@@ -24,11 +24,8 @@ class Header:
     source: str
     #: First 16 hex digits of the SHA-256 of the target's source.
     source_hash: str
-    #: None for code that was not proved.
+    #: None for code whose proof is still to come.
     evidence: Evidence | None
-    #: Why there is no evidence.
-    unproved: str = "the proof was declined (--no-proof)"
-
     #: What the code does with a batch that does not divide, in a line; empty where that is an error.
     remainder: str = ""
 
@@ -63,14 +60,17 @@ class Header:
         return "\n".join(line for line in lines if line)
 
     def _verdict(self) -> str:
-        if self.evidence is None or not self.evidence.proved:
-            return f"NOT PROVED: {self.unproved}"
+        if self.evidence is None:
+            return "NOT PROVED: the proof is still to come"
         checks = self.evidence.checks
+        derived = "derived for all inputs and device counts; " if self.evidence.derived else ""
+        noise = "; equal for equal draws, noise for examples differs" if self.evidence.equal_draws else ""
+        if not checks:
+            return f"Proved: {derived}not run, jax {self.evidence.jax_version}{noise}"
         worst = self.evidence.worst()
         counts = ", ".join(str(count) for count in sorted({c.devices for c in checks}))
         steps = max(c.steps for c in checks)
-        noise = "; equal for equal draws, noise for examples differs" if self.evidence.equal_draws else ""
         return (
-            f"Proved: {counts} devices, {steps} chained step{'s' if steps > 1 else ''}, {worst.precision} "
+            f"Proved: {derived}{'run on ' if derived else ''}{counts} devices, {steps} chained step{'s' if steps > 1 else ''}, {worst.precision} "
             f"error {worst.error:.1e} (bound {worst.tolerance:.1e}), jax {self.evidence.jax_version}{noise}"
         )

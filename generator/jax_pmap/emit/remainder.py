@@ -45,7 +45,7 @@ def remainder_of(plan: Plan, mode: str, backend: Backend, span: Span) -> Remaind
     }
     axis = trees.pop() if len(trees) == 1 else None
     leaves = [leaf for argument in split for leaf in argument.leaves if leaf.axis is not None]
-    sizes = {leaf.shape[leaf.axis] for leaf in leaves if leaf.axis is not None and leaf.shape_known}
+    sizes = {leaf.shape[leaf.axis] for leaf in leaves if leaf.axis is not None}
     if not isinstance(axis, int) or len(sizes) > 1:
         raise refused(
             "JP060",

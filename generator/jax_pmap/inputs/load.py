@@ -11,7 +11,7 @@ from jax_pmap.inputs.called import said
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.module import import_target, needed_names
-from jax_pmap.model import Request, Say, refused
+from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
 from jax_pmap.problems import WorkerProblem, error_details, error_span
@@ -57,8 +57,16 @@ def load(
         return Loaded(captured.described, (), carried, (*notes, note))
     say(f"loading {target.source.shown_path}")
     imported = import_target(session, target, request, edited)
-    described, assumed = _inputs(session, target, request, say, imported.given)
     notes = (*stands_for(target), *imported.notes)
+    try:
+        described, assumed = _inputs(session, target, request, say, imported.given)
+    except RefusalError as error:
+        if error.refusal.code != "JP011" or request.inputs is None:
+            raise
+        session.restart()
+        imported = import_target(session, target, request, edited)
+        described, assumed = _inputs(session, target, request, say, imported.given, abstract=True)
+        notes += (f"the arrays of `{request.inputs}` do not fit the memory limit: their shapes alone are used",)
     return Loaded(tuple(described), tuple(assumed), imported.carried, notes)
 
 
@@ -78,7 +86,13 @@ def stands_for(target: Target) -> tuple[str, ...]:
 
 
 def _inputs(
-    session: Session, target: Target, request: Request, say: Say, bound: tuple[str, ...]
+    session: Session,
+    target: Target,
+    request: Request,
+    say: Say,
+    bound: tuple[str, ...],
+    *,
+    abstract: bool = False,
 ) -> tuple[list[Described], list[str]]:
     facts = target.facts
     try:
@@ -90,6 +104,7 @@ def _inputs(
                 reference=request.inputs,
                 directory=str(request.directory),
                 file=_inputs_file(request),
+                abstract=abstract,
             )
             return answer["arguments"], []
         specs, assumed = collect(session, target.parsed, facts, request, say, bound)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,9 @@ REDUCTIONS = {
     "min": "pmin",
     "sum": "psum",
 }
+#: Set to 1 to have values compared by running the function, as they are where placements leave doubt; to 0
+#: to have that be an error.
+NUMERIC = "JAX_PMAP_NUMERIC"
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
 
@@ -126,6 +130,8 @@ class Observer(Bodies):
         self.closed: dict[str, str] = {}
         #: Of methods that have a copy, another one that objects were seen to have, by the scope.
         self.others: dict[int, str] = {}
+        #: Whether values are told apart by running, not by their placements.
+        self.numeric = os.environ.get(NUMERIC) == "1"
         #: What running tells of calls, on the values that are observed.
         self.callees: Callees
         self.results = [
@@ -225,7 +231,7 @@ class Observer(Bodies):
         plain, plain_around = self._code(state, ())
         woven, woven_around = self._code(state, state.syncs) if state.syncs else (plain, plain_around)
         self.say(f"observing on {count} shards ({len(state.syncs)} collectives)")
-        return self.session.ask(
+        answer = self.session.ask(
             "observe",
             "observing the function",
             reference_code=plain,
@@ -238,8 +244,14 @@ class Observer(Bodies):
             count=count,
             overrides=dict(overrides),
             measure=any(sync.op == "all_gather" for sync in state.syncs),
+            numeric=self.numeric,
             **roles.request(),
         )
+        if answer.get("numeric") and os.environ.get(NUMERIC) == "0":
+            raise RuntimeError(f"placements left doubt: {answer['doubt']}")
+        # What numbers have to tell once, placements will not tell in the next round.
+        self.numeric = self.numeric or bool(answer.get("numeric"))
+        return answer
 
     def observe(
         self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync] = ()
@@ -248,6 +260,16 @@ class Observer(Bodies):
 
         `overrides` are values (Python source) for static arguments, `count` the shards to use.
         """
+        outcome = self._observe(roles, overrides, count, start)
+        if isinstance(outcome, Refusal) and not self.numeric and os.environ.get(NUMERIC) != "0":
+            # Relations hold that no rule knows of yet.
+            self.numeric = True
+            outcome = self._observe(roles, overrides, count, start)
+        return outcome
+
+    def _observe(
+        self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync]
+    ) -> Observation | Refusal:
         state = State(list(start))
         self.callees = Callees(self, roles, overrides)
         for _ in range(ROUNDS):
@@ -524,7 +546,7 @@ class Observer(Bodies):
         first = self.first_of(statement, events, occurrence)
         culprits = self.culprits(first)
         for culprit in culprits:
-            feeding = self.partial_below(culprit, first)
+            feeding = [self.earliest(each, first) for each in self.partial_below(culprit, first)]
             again = [each for each in feeding if self.mending.where_made(state, each, statement, events)]
             feeding = [each for each in feeding if each not in again]
             if self.wrap_all(state, feeding, first, numbers=True) or again:
@@ -550,6 +572,24 @@ class Observer(Bodies):
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.facts, statement, worst, self.closed)
         return self._advance(state, events)
+
+    def earliest(self, expression: Expression, events: Mapping[int, Event]) -> Expression:
+        """The name that a partial expression is a multiple of, if making that whole costs no more.
+
+        Of ``w - 0.1 * grads`` that is ``grads``: what is synchronised is a gradient.
+        """
+        partial = [
+            child
+            for child in self.children.get(expression.point, [])
+            if child.point in events and (events[child.point].partial() or events[child.point].varying)
+        ]
+        if not expression.is_product or len(partial) != 1 or expression.point not in events:
+            return expression
+        below, whole = events[partial[0].point], events[expression.point]
+        alike = below.whole_op(False) == whole.whole_op(False) and not below.unaligned
+        cheap = self.bytes_of(below.leaves) <= self.bytes_of(whole.leaves)
+        found = self.earliest(partial[0], events) if alike and cheap else expression
+        return found if found.text.isidentifier() else expression
 
     def culprits(self, first: Mapping[int, Event]) -> list[Expression]:
         """The smallest varying expressions of a statement: what goes into them is not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from jax_pmap.emit.bound import emitted_name
 from jax_pmap.model import (
     Check,
     Collective,
+    Derivation,
     Evidence,
     Plan,
     Refusal,
@@ -22,11 +24,16 @@ from jax_pmap.model import (
 from jax_pmap.planning.search import Observed
 from jax_pmap.problems import Answer, error_details, first_line
 from jax_pmap.proof.causes import likeliest_cause
+from jax_pmap.proof.ended import NO_RUN, in_source, neither, why_not_run
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
 COUNTS = (2, 3, 4, 8)
+#: The share of the memory limit, and of the time limit, that a run may take where equality is derived.
+ROOM, TIME = 3 / 8, 1 / 3
+#: Begins the note on a run that was left out.
+LEFT_OUT = "derived, and not run"
 #: Chained calls: what a first step gets wrong in the state, a second one shows.
 STEPS = 3
 #: Outputs that a note lists.
@@ -48,6 +55,7 @@ def prove(
     remainder: str = "error",
     in_place: Mapping[str, Any] | None = None,
     counts: Sequence[int] = COUNTS,
+    run_code: bool = True,
 ) -> Evidence:
     """Run the emitted `code` beside the reference on every device count the batch allows.
 
@@ -55,13 +63,15 @@ def prove(
     numbers of one device and is compared as it is; other code is compared for equal draws. Unless `remainder`
     is ``"error"``, batches that the devices do not share evenly are run as well.
 
+    Without `run_code` it is derived equal alone.
+
     Of an edit `in_place`, `code` is what is new in the file, and ``"owner"`` the class of a method; with
     ``"program"``, the function that the edited program has is run in place of `code`.
 
     Raises:
         RefusalError: JP045, with the output, the device count, the error and the likeliest cause; JP041
             where the original takes the batch of too few device counts; JP060 where an uneven batch
-            gives another result.
+            gives another result; JP061 where it is neither derived nor run.
     """
     batch, chosen = batch_size(plan), plan.devices.number
     counts = [count for count in counts if count <= batch] if chosen is None else [chosen]
@@ -72,27 +82,59 @@ def prove(
     run: list[Answer] = []
     folded = ran_uneven = copies = False
     compiled: tuple[Collective, ...] | None = None
+    derivation: Derivation | None = None
     for variant in observed.variants:
-        say(f"proving on {', '.join(map(str, counts))} devices")
+        question: Answer = {
+            "code": code,
+            "name": name,
+            "module": name + "_parallel",
+            "path": str(target.source.path.with_name(f"{name}_parallel.py")),
+            "donated": [argument.name for argument in plan.arguments if argument.donated],
+            "axis_name": plan.axis_name,
+            "chain": [[argument, steps_into(where)] for argument, where in plan.chain],
+            "replicated": replicated_leaves(plan),
+            "overrides": variant,
+            "global_view": global_view,
+            "in_place": in_place,
+            **observed.roles.request(),
+        }
+        complete = False
+        if chosen is None:
+            say("deriving placements")
+            told = session.ask(
+                "derive",
+                "deriving",
+                steps=2,
+                room=int(ROOM * session.memory),
+                seconds=TIME * session.timeout,
+                **question,
+            )
+            found = read_derivation(told, target.source.root)
+            found = in_source(found, f"{name}_parallel.py", code, target)
+            complete = found.complete
+            derivation = found if derivation is None or derivation.complete else derivation
+            why = why_not_run(told) if run_code else NO_RUN
+            if why and not complete:
+                raise RefusalError(neither(found, why, target, global_view))
+        used, rows = counts, None
+        if complete:
+            used, rows = (told["run"]["counts"], told["run"]["rows"]) if run_code else ([], 0)
+            if run_code:
+                notes |= {told["run"]["why"] if used else f"{LEFT_OUT}: {told['run']['why']}": None}
+            if not used:
+                folded |= told["draws"]
+                continue
+        say(f"running on {', '.join(map(str, used))} devices")
         answer = session.ask(
             "prove",
             "proving",
-            code=code,
-            name=name,
-            module=name + "_parallel",
-            path=str(target.source.path.with_name(f"{name}_parallel.py")),
-            counts=counts,
+            counts=used,
             fixed=chosen is not None,
             remainder=remainder,
-            donated=[argument.name for argument in plan.arguments if argument.donated],
-            axis_name=plan.axis_name,
-            steps=steps,
-            chain=[[argument, steps_into(where)] for argument, where in plan.chain],
-            replicated=replicated_leaves(plan),
-            overrides=variant,
-            global_view=global_view,
-            in_place=in_place,
-            **observed.roles.request(),
+            steps=2 if complete else steps,
+            derived=complete,
+            rows=rows,
+            **question,
         )
         folded |= answer.get("folded", False)
         if not answer["checks"]:
@@ -104,7 +146,8 @@ def prove(
             if "failure" in check and check.get("uneven"):
                 raise RefusalError(uneven(check, target, remainder))
             if "failure" in check:
-                raise RefusalError(failure(check, target.facts.span))
+                refusal = failure(check, target.facts.span)
+                raise RefusalError(disagreeing(refusal) if complete else refusal)
             ran_uneven |= bool(check.get("uneven"))
             copies |= check.get("replicas", False)
             if check.get("collectives") is not None:
@@ -112,6 +155,14 @@ def prove(
                 notes |= dict.fromkeys(unplanned(check["collectives"], plan, global_view))
             run.append(check)
             checks.append(check_of(check))
+    if remainder != "error" and not checks:
+        raise refused(
+            "JP061",
+            f"what --remainder {remainder} makes of uneven batches of `{target.facts.name}` is shown by running "
+            "them, and they were not run: that takes more memory or time than there is",
+            "Leave --remainder out, or give smaller example inputs",
+            target.facts.span,
+        )
     if remainder != "error" and not ran_uneven:
         raise refused(
             "JP060",
@@ -120,7 +171,8 @@ def prove(
             "Leave --remainder out, or give example inputs with a larger batch",
             target.facts.span,
         )
-    notes |= dict.fromkeys(rounding_alone(run, target))
+    notes.pop("", None)
+    notes |= dict.fromkeys(rounding_alone(run, target) if run else ())
     if remainder == "drop":
         notes["of an uneven batch only the first rows are used, as many as the devices share evenly"] = None
     return Evidence(
@@ -131,6 +183,33 @@ def prove(
         notes=tuple(notes),
         equal_draws=folded,
         collectives=compiled,
+        derivation=derivation,
+    )
+
+
+def read_derivation(answer: Answer, root: Path) -> Derivation:
+    """What the worker derived; where it ended, at the first of the outputs that was not reached."""
+    if answer["complete"]:
+        return Derivation(answer["operations"], True)
+    first = answer["endings"][0]
+    places = [place for place in first["places"] if Path(place[0]).is_relative_to(root)] or first["places"]
+    span = None
+    if places:
+        file, *numbers = places[0]
+        path = Path(file)
+        shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else file
+        span = Span(shown, *numbers)
+    left, right = first["terms"]
+    return Derivation(answer["operations"], False, first["why"], first["primitive"], span, (left, right))
+
+
+def disagreeing(refusal: Refusal) -> Refusal:
+    """What to say where the code is derived equal, and a run gives something else."""
+    return dataclasses.replace(
+        refusal,
+        reason=f"{refusal.reason}. It was derived equal for all inputs, so one of the two witnesses is wrong: "
+        "rounding, overflow and NaN are not derived, and anything else is a bug of jax-pmap",
+        hint="Look whether the numbers leave their range; if they do not, please report it with the function",
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.locate import locate, locate_object, object_span
 from jax_pmap.model import (
+    Derivation,
     Evidence,
     Leaf,
     Refusal,
@@ -44,6 +45,7 @@ from jax_pmap.proof.prove import (
     check_of,
     not_tried,
     read_collectives,
+    read_derivation,
     rounding_alone,
     steps_into,
 )
@@ -52,6 +54,8 @@ from jax_pmap.session import Session
 from jax_pmap.threads import at_once
 
 T = TypeVar("T")
+#: Device counts of the run where equality is derived for all of them.
+SECOND = (3, 8)
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
 #: The score of `_choose` for results that are equal, and what each device count adds on which they are.
@@ -134,6 +138,8 @@ class _Verification:
         self.target, self.source, self.layout, self.request = target, source, layout, request
         self.runs, self.say = runs, say
         self.name = source.qualname
+        #: Device counts that are not run, as equality is derived for them.
+        self.left: frozenset[int] = frozenset()
 
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
@@ -264,6 +270,9 @@ class _Verification:
 
     def _choose(self) -> tuple[dict[str, str] | None, int]:
         """The layout that ends best on most device counts, the earliest of equals; and how well."""
+        natural = self._natural()
+        if natural is not None:
+            return natural, SURE + EVERY_COUNT * len(self.runs)
         best: tuple[int, dict[str, str]] | None = None
         for run in self.runs:
             for each in run.tried:
@@ -280,6 +289,21 @@ class _Verification:
             # The way of calling was asked for: that it fails is the answer.
             return next(run.tried[0]["layout"] for run in self.runs if run.tried), 1
         return (None, 0) if best is None else (best[1], best[0])
+
+    def _natural(self) -> dict[str, str] | None:
+        """The call as the reference is called, where it runs on every device count and gives something else.
+
+        That answers the question: another way of calling under which the results would agree is a hint, and
+        no reason to take that one.
+        """
+        if self.layout is not None:
+            return None
+        ended = [
+            each["ends"] for run in self.runs for each in run.tried[:1] if set(each["layout"].values()) == {"whole"}
+        ]
+        tried = [run for run in self.runs if run.tried]
+        differs = len(ended) == len(tried) > 0 and "raises" not in ended and {"value", "form"} & set(ended)
+        return tried[0].tried[0]["layout"] if differs else None
 
     def _not_called(self) -> Refusal:
         """Why there was nothing to compare."""
@@ -336,7 +360,13 @@ class _Verification:
         able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
         if any(run.ends(layout) > 0 for run in able):
             able = [run for run in able if run.ends(layout) > 0]
-        self.say(f"proving on {', '.join(str(run.devices) for run in able)} devices")
+        self.say("deriving placements")
+        derivation = self._derivation(question, layout)
+        if derivation is not None and derivation.complete and len(able) > len(SECOND):
+            second = [run for run in able if run.devices in SECOND] or able
+            self.left = frozenset(run.devices for run in able if run not in second)
+            able = second
+        self.say(f"running on {', '.join(str(run.devices) for run in able)} devices")
 
         def prove(run: Run) -> None:
             if run not in able:
@@ -348,6 +378,7 @@ class _Verification:
                 layout=layout,
                 count=run.devices,
                 with_given=run is able[-1],
+                derived=derivation is not None and derivation.complete,
             )
             run.checks, run.equal_draws = answer["checks"], answer["equal_draws"]
             run.notes = [*answer["notes"], *adequacy(answer, self.source.root)]
@@ -376,9 +407,24 @@ class _Verification:
                     ),
                     None,
                 ),
+                derivation=derivation,
             ),
             assumed_inputs=loaded.assumed,
         )
+
+    def _derivation(self, question: Answer, layout: Mapping[str, str]) -> Derivation | None:
+        """What is derived of the parallel function on any number of devices; None where one was asked for."""
+        if self.request.devices.number is not None:
+            return None
+        try:
+            answer = self.runs[-1].session.ask(
+                "derive_parallel", f"deriving `{self.name}`", **question, layout=layout
+            )
+        except WorkerProblem as problem:
+            if problem.kind not in ("import", "inputs", "reference"):
+                raise
+            return None
+        return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Answer, layout: Mapping[str, str], loaded: Loaded) -> Iterator[str]:
         """Compare with every other constant that the reference asks about; say which ones only it takes.
@@ -439,7 +485,7 @@ class _Verification:
                 yield run.skipped
             elif run.problem is not None:
                 yield f"not on {run.devices} devices: {first_line(run.problem.message)}"
-            elif run not in able:
+            elif run.devices not in self.left and run not in able:
                 found = [each for each in run.tried if each["layout"] == layout]
                 error = found[0].get("error") if found else None
                 why = f" ({error['type']}: {first_line(error['message'])})" if error else ""
@@ -507,10 +553,19 @@ class _Verification:
         if equal and not run.checks[-1].get("alone"):
             reason += f". It is equal on {' and '.join(equal)} devices"
         called = layout_words(layout)
+        equal_as = next(
+            (each["layout"] for each in run.tried if each["ends"] == "equal" and each["layout"] != layout), None
+        )
+        hint = f"`{self.name}` was called {called}; another way of calling it: --layout drop-in|stacked|batch"
+        if equal_as is not None:
+            hint = (
+                f"`{self.name}` was called {called}; called {layout_words(equal_as)} it gives the reference's "
+                "results. If that is how your program calls it, say so with --layout"
+            )
         return Refusal(
             "JP045",
             reason,
-            f"`{self.name}` was called {called}; another way of calling it: --layout drop-in|stacked|batch",
+            hint,
             object_span(self.source),
             details,
         )

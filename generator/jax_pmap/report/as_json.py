@@ -112,7 +112,7 @@ def report_to_dict(
         document["backend"] = str(result.backend)
         document["code"] = result.code
         document["plan"] = plan_to_dict(result.plan)
-        document["evidence"] = evidence_to_dict(result.evidence) if result.evidence else None
+        document["evidence"] = evidence_to_dict(result.evidence)
     return document
 
 
@@ -140,14 +140,14 @@ def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) ->
 
 
 def status(result: Generated | Plan | Unchanged | Refusal) -> str:
-    """``"proved"``, ``"unproved"``, ``"planned"``, ``"unchanged"`` or ``"refused"``."""
+    """``"proved"``, ``"planned"``, ``"unchanged"`` or ``"refused"``."""
     if isinstance(result, Unchanged):
         return "unchanged"
     if isinstance(result, Refusal):
         return "refused"
     if isinstance(result, Plan):
         return "planned"
-    return "proved" if result.evidence and result.evidence.proved else "unproved"
+    return "proved"
 
 
 def dumps(document: Mapping[str, Any]) -> str:
@@ -213,6 +213,10 @@ def plan_from_dict(document: object) -> Plan:
     if version != PLAN_SCHEMA_VERSION:
         found = "none" if version is None else f"`{version}`"
         _refuse(f"The plan's schema_version is {found}; this jax-pmap reads `{PLAN_SCHEMA_VERSION}`.")
+    # Plans of 0.1 say whether they were observed.
+    document = {**document}
+    if document.pop("observed", True) is not True:
+        _refuse("The plan was made with `--no-proof`, which is gone: it holds no shapes.")
     try:
         plan: Plan = _decode(Plan, document, "plan")
     except RecursionError:
@@ -314,9 +318,7 @@ def _check(decoded: Any, path: str) -> None:
     elif isinstance(decoded, Leaf):
         if (decoded.role is Role.BATCH) != (decoded.axis is not None):
             _refuse(f"`{path}` has role `{decoded.role}` and axis `{json.dumps(decoded.axis)}`.")
-        # A plan from reading alone knows axes and no shapes.
-        axes = len(decoded.shape) if decoded.shape_known else math.inf
-        if decoded.axis is not None and not 0 <= decoded.axis < axes:
+        if decoded.axis is not None and not 0 <= decoded.axis < len(decoded.shape):
             _refuse(f"`{path}.axis` is `{decoded.axis}`; the leaf has {len(decoded.shape)} axes.")
     elif isinstance(decoded, Plan) and not decoded.axis_name.isidentifier():
         _refuse(f"`{path}.axis_name` is {_shown(decoded.axis_name)}; it has to be an identifier.")

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from jax_pmap.model import (
     Argument,
     Backend,
+    Derivation,
     Evidence,
     Generated,
     Leaf,
@@ -41,12 +42,9 @@ def print_plan(plan: Plan, console: Console) -> None:
 def print_generated(generated: Generated, console: Console) -> None:
     """Print the plan behind `generated` and the evidence for it."""
     evidence = generated.evidence
-    devices = max((check.devices for check in evidence.checks), default=0) if evidence else 0
+    devices = max((check.devices for check in evidence.checks), default=0)
     _print_plan(generated.plan, console, generated.plan.devices.number or devices or 8, generated.backend)
     console.print()
-    if evidence is None:
-        console.print(("not proved: nothing was run (--no-proof)", "yellow"))
-        return
     _print_evidence(evidence, console)
 
 
@@ -76,8 +74,21 @@ def print_verified(verified: Verified, console: Console) -> None:
 def _print_evidence(evidence: Evidence, console: Console) -> None:
     for line in _joined(evidence_parts(evidence), console.width):
         console.print((line, "green" if evidence.proved else "red"))
+    if evidence.derivation is not None and not evidence.derived:
+        print_prose(console, ended(evidence.derivation), indent="  ", style="yellow")
     for note in evidence.notes:
         print_prose(console, note, indent="  ", style="yellow")
+
+
+def ended(derivation: Derivation) -> str:
+    """Where a derivation ended, and what that leaves."""
+    at = f" at `{derivation.primitive}`" if derivation.primitive else ""
+    where = f" ({place(derivation.span)})" if derivation.span else ""
+    parts = f": `{derivation.terms[0]}`, where the original has `{derivation.terms[1]}`" if any(derivation.terms) else ""
+    return (
+        f"not derived for all inputs, but tried on some: after {derivation.operations:,} operations the "
+        f"derivation ended{at}{where}: {clean(derivation.reason)}{clean(parts)}"
+    )
 
 
 def _joined(parts: Sequence[str], width: int) -> list[str]:
@@ -93,9 +104,13 @@ def _joined(parts: Sequence[str], width: int) -> list[str]:
 
 
 def evidence_parts(evidence: Evidence) -> list[str]:
-    """The evidence in a few words each: device counts, steps, the largest error beside its bound, jax."""
+    """The evidence in a few words each: what is derived, device counts, steps, the largest error, jax."""
     counts = ", ".join(str(n) for n in sorted({check.devices for check in evidence.checks}))
     parts = [f"proved on {counts} devices" if evidence.proved else f"NOT EQUAL on {counts} devices"]
+    if evidence.derivation is not None and evidence.derived:
+        operations = f"{evidence.derivation.operations:,} operations"
+        run = f"run on {counts} devices" if counts else "not run"
+        parts = [f"derived for all inputs and device counts ({operations})", run]
     steps = max((check.steps for check in evidence.checks), default=0)
     if steps > 1:
         parts.append(f"{steps} chained steps")
@@ -118,7 +133,7 @@ def _usual_devices(plan: Plan) -> int:
     """The device count to show shares for: the plan's own, or the most of 8, 4, 3, 2 that fits."""
     if plan.devices.number:
         return plan.devices.number
-    seen = [leaf for argument in plan.arguments for leaf in argument.leaves if leaf.shape_known]
+    seen = [leaf for argument in plan.arguments for leaf in argument.leaves]
     sizes = [leaf.shape[leaf.axis] for leaf in seen if leaf.axis is not None]
     return next((n for n in (8, 4, 3, 2) if all(size % n == 0 for size in sizes)), 2)
 
@@ -320,15 +335,13 @@ def short_dtype(dtype: str) -> str:
 
 
 def _shape(leaf: Leaf, shape: tuple[int, ...] | None = None) -> str:
-    if not leaf.shape_known:
-        return "unknown"
     sizes = ",".join(map(str, leaf.shape if shape is None else shape))
     return f"{short_dtype(leaf.dtype)}[{sizes}]"
 
 
 def _share(leaf: Leaf, devices: int) -> str:
     """The share of one device; ``"?"`` where the example batch does not divide."""
-    if leaf.axis is None or not leaf.shape_known:
+    if leaf.axis is None:
         return _shape(leaf)
     if leaf.shape[leaf.axis] % devices:
         return "?"

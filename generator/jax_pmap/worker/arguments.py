@@ -302,6 +302,9 @@ def map_batch(values: Values, axes: LeafAxes, change: Callable[[Any, int], Any])
 
 def take(leaf: Any, axis: int, rows: Any) -> Any:
     """`leaf` with only `rows` (a slice or index array) of `axis`."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        size = len(range(leaf.shape[axis])[rows]) if isinstance(rows, slice) else len(rows)
+        return jax.ShapeDtypeStruct((*leaf.shape[:axis], size, *leaf.shape[axis + 1 :]), leaf.dtype)
     return leaf[(slice(None),) * axis + (rows,)]
 
 

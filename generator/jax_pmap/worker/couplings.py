@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from .equations import inner_jaxpr
+from .jaxpr.versions import inner_jaxpr
 from .layers import OURS
 
 #: Equations that make one value of several along ``axes``.

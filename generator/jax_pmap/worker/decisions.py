@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .equations import scan_sizes
+from .jaxpr.versions import scan_sizes
 
 #: Where in a program an equation is: indices of equations, outermost first.
 Place = tuple[int, ...]

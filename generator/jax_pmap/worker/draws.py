@@ -18,7 +18,7 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
-from .equations import inner_jaxpr, scan_sizes
+from .jaxpr.versions import inner_jaxpr, scan_sizes
 from .functions import guarded, in_place_of, named
 from .leaves import is_key, skeleton
 

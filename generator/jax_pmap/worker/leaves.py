@@ -1,5 +1,6 @@
 """Leaves of pytrees: what they are, how they are called, and the containers around them."""
 
+import math
 from typing import Any
 
 import jax
@@ -7,14 +8,16 @@ import numpy as np
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether `leaf` is a typed PRNG key array."""
-    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    """Whether `leaf` is a typed PRNG key array, or the shape of one."""
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def category(leaf: Any) -> str:
     """``"array"``, ``"key"``, ``"bool"``, ``"int"``, ``"float"``, ``"complex"`` or ``"opaque"``."""
     if is_key(leaf):
         return "key"
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return "array"
     if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
         return "array" if leaf.dtype.kind in "biufcV" and leaf.dtype.names is None else "opaque"
     for kind in (bool, int, float, complex):
@@ -96,10 +99,21 @@ def to_float64(value: Any) -> Any:
 
     def cast(leaf: Any) -> Any:
         if category(leaf) == "array":
-            if jax.dtypes.issubdtype(leaf.dtype, np.floating):
-                return np.asarray(leaf, np.float64)
-            if jax.dtypes.issubdtype(leaf.dtype, np.complexfloating):
-                return np.asarray(leaf, np.complex128)
+            for kind, wide in ((np.floating, np.float64), (np.complexfloating, np.complex128)):
+                if jax.dtypes.issubdtype(leaf.dtype, kind):
+                    abstract = isinstance(leaf, jax.ShapeDtypeStruct)
+                    return jax.ShapeDtypeStruct(leaf.shape, wide) if abstract else np.asarray(leaf, wide)
         return leaf
 
     return jax.tree.map(cast, value)
+
+
+def is_abstract(value: Any) -> bool:
+    """Whether an array in a value is known by its shape and dtype alone."""
+    return any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(value))
+
+
+def bytes_of(value: Any) -> int:
+    """Bytes of the arrays in a value, keys left out."""
+    leaves = [leaf for leaf in jax.tree.leaves(value) if category(leaf) == "array"]
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)

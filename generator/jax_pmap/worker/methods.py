@@ -20,14 +20,18 @@ from . import (
     neighbours,
     observe,
     parallel,
+    placed,
     prove,
     proving,
     proving_parallel,
     strengthen,
+    witness,
 )
 from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
 from .call import Call, unbound
+from .jaxpr.trace import abstract_leaves, counts_for
+from .placements.interpreter import Apart
 from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
 from .leaves import to_float64
@@ -37,6 +41,7 @@ from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
 from .tracing import find_layers, find_reductions, precision, trace
+from .work import work
 
 T = TypeVar("T")
 
@@ -236,10 +241,86 @@ def accepted(
 
 
 def observe_code(request: Answer) -> Answer:
-    """Run tapped code on shards and compare with the tapped original on the whole batch.
+    """What each value of tapped code is on shards, beside the tapped original on the whole batch.
 
-    `reference_code` is the tapped original, `code` the tapped original with collectives in it.
+    `reference_code` is the tapped original, `code` the tapped original with collectives in it. It is told
+    from their placements, or, where that leaves doubt or ``"numeric"`` asks for it, by running both.
     """
+    doubt = "it was asked for"
+    if not request["numeric"]:
+        try:
+            return derive_events(request)
+        except (placed.Unsure, Apart) as why:
+            doubt = str(why)
+    return {**observe_numbers(request), "numeric": True, "doubt": doubt}
+
+
+def derive_events(request: Answer) -> Answer:
+    """The answer of `observe_code` from placements alone.
+
+    Raises:
+        Unsure, Apart: numbers must tell.
+    """
+    axes, statics, name = leaf_axes(request), request["statics"], request["axis_name"]
+    values = TARGET.values(request.get("overrides", {}))
+    size = arguments.batch_size(values, axes) // request["count"] * request["count"]
+    counts = counts_for(size, request["count"])
+    if len(counts) < 2 or counts[0] != request["count"]:
+        raise placed.Unsure(f"a batch of {size} cannot be divided in two ways")
+    recorder = observe.Recorder(request["results"], TARGET.mutated)
+    namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
+
+    def tapped(code: str, around: Around) -> Callable[[Values], Any]:
+        scope = dict(namespace)
+        furnish(scope, around, {observe.RECORDER: recorder})
+        fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
+        return lambda given: recorder.call(fn, TARGET.signature, given)
+
+    original = request["reference_code"], request["reference_around"]
+    key = repr((*original, request.get("axes"), request.get("overrides"), size))
+    packed = Packed(values, statics)
+    with prove.x64(TARGET.x64):
+        if key not in TARGET.placed:
+            leaves = abstract_leaves(packed, axes, size)
+            try:
+                program = placed.Program(tapped(*original), recorder, packed, leaves, wrap=TARGET.one_device.run)
+                TARGET.placed = {key: placed.Whole(program, packed)}
+            except (MemoryError, Problem):
+                raise
+            except BaseException as error:
+                raise placed.Unsure(f"the original is not traced: {summary(error)}") from error
+        whole = TARGET.placed[key]
+        recorder.most = request["count"] * observe.largest(whole.program.events)
+        try:
+            shard = tapped(request["code"], request["around"])
+            shares = [
+                placed.Program(
+                    shard, recorder, packed, abstract_leaves(packed, axes, size // count), {name: count}
+                )
+                for count in counts
+            ]
+        except MemoryError:
+            raise
+        except BaseException as error:
+            points = [event["point"] for event in recorder.events]
+            seen = whole.program.events, [], []
+            return {
+                "raised": describe_exception(error, hide="_jax_pmap"),
+                "last": points[-1] if points else None,
+                "events": observe.compare_forms(seen, recorder.events, request["count"]),
+            }
+        events = placed.placed_events(whole, shares, counts, name, packed, axes, request["results"])
+    parts, all_of_it = (work(each.jaxpr.jaxpr) for each in (shares[0], whole.program))
+    return {
+        "share": parts / max(all_of_it, 1.0) if request["measure"] else None,
+        "events": events,
+        "reached": sorted(whole.program.reached | shares[0].reached),
+        "others": sorted(recorder.others),
+    }
+
+
+def observe_numbers(request: Answer) -> Answer:
+    """The answer of `observe_code` by running both."""
     axes, statics, count = leaf_axes(request), request["statics"], request["count"]
     wide = "float64" in TARGET.eps
     data = observing_data(request, axes)
@@ -376,7 +457,7 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
     On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
     the defaults of its own for them.
     """
-    names = ("axes", "statics", "chain", "steps", "overrides", "global_view", "donated")
+    names = ("axes", "statics", "chain", "steps", "overrides", "global_view", "donated", "derived", "rows")
     key = repr([*(request.get(name) for name in names), sorted(left_out)])
     if key in TARGET.trials:
         return TARGET.trials[key]
@@ -389,7 +470,10 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
         reference=reference_of(request),
         traceable=TARGET.reference,
         invoke=invoke,
-        data=tuple(TARGET.values(request.get("overrides", {}), i) for i in range(len(TARGET.data))),
+        data=tuple(
+            values if request.get("rows") is None else arguments.cut(values, leaf_axes(request), request["rows"])
+            for values in (TARGET.values(request.get("overrides", {}), i) for i in range(len(TARGET.data)))
+        ),
         axes=leaf_axes(request),
         statics=tuple(request["statics"]),
         chain=tuple((name, path) for name, path in request["chain"]),
@@ -402,14 +486,15 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
         own_axes=TARGET.collectives,
         settled=(*request["statics"], *left_out),
         found=found,
+        derived=request.get("derived", False),
     )
     TARGET.trials = {key: proving.Trials(question)}
     return TARGET.trials[key]
 
 
-def prove_code(request: Answer) -> Answer:
-    """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
-    emitted = proving.Emitted(
+def emitted_of(request: Answer) -> proving.Emitted:
+    """The emitted file that a request is about."""
+    return proving.Emitted(
         request["code"],
         request["path"],
         request["module"],
@@ -419,9 +504,20 @@ def prove_code(request: Answer) -> Answer:
         request["axis_name"],
         edited(request) if request.get("in_place") else None,
     )
+
+
+def derive_code(request: Answer) -> Answer:
+    """Derive the emitted file equal to the reference; see `witness.of_emitted`."""
+    trials = trials_of({**request, "derived": True}, strengthen.Found())
+    return witness.of_emitted(trials.question, emitted_of(request), request["room"], request["seconds"])
+
+
+def prove_code(request: Answer) -> Answer:
+    """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
+    found = strengthen.Found() if request["derived"] else found_inputs(request)
     return proving.prove_emitted(
-        trials_of(request, found_inputs(request)),
-        emitted,
+        trials_of(request, found),
+        emitted_of(request),
         request["counts"],
         fixed=request["fixed"],
         remainder=request["remainder"],
@@ -472,6 +568,34 @@ def try_layouts(request: Answer) -> Answer:
     return proving_parallel.try_layouts(
         trials, function, TARGET.signature, request["count"], request.get("layouts")
     )
+
+
+def derive_parallel(request: Answer) -> Answer:
+    """Derive the user's parallel function equal to the reference, called in one layout; see `witness`.
+
+    Its file is imported once more for each number of devices, which meshes are made for.
+    """
+    trials = trials_of(
+        {**request, "derived": True},
+        strengthen.Found(),
+        parallel.left_out(parallel.find(request), TARGET.signature),
+    )
+    question = trials.question
+
+    def made(count: int) -> Callable[[Values], Any]:
+        function = parallel.find_anew(request)
+
+        def call(values: Values) -> Any:
+            raw = any(form != "whole" for form in request["layout"].values())
+            want = question.traceable(values) if raw else None
+            caller = parallel.Caller(
+                function, TARGET.signature, question.axes, request["layout"], count, want
+            )
+            return caller(values)
+
+        return call
+
+    return witness.witness(question, made, 0, 0.0)
 
 
 def prove_parallel(request: Answer) -> Answer:
@@ -527,7 +651,9 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "observe": observe_code,
     "draws": survey_draws,
     "reference": set_reference,
+    "derive": derive_code,
     "prove": prove_code,
     "try_layouts": try_layouts,
+    "derive_parallel": derive_parallel,
     "prove_parallel": prove_parallel,
 }

@@ -7,6 +7,7 @@ Which arguments have that axis is the layout.
 
 import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,20 @@ def find(request: Answer) -> Callable[..., Any]:
         raise Problem("inputs", f"`{request['name']}` is a {type(value).__name__}, not a function", known=[])
     function: Callable[..., Any] = value
     return function
+
+
+def find_anew(request: Answer) -> Callable[..., Any]:
+    """The object out of the user's file imported once more, so that it is made for the devices there are now.
+
+    Raises:
+        Problem: as `find`.
+    """
+    names = {request["module"], load.stand_in_name(request["module"])} & sys.modules.keys()
+    before = {name: sys.modules.pop(name) for name in names}
+    try:
+        return find(request)
+    finally:
+        sys.modules.update(before)
 
 
 def layouts(
@@ -106,7 +121,9 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
         leaves, tree = jax.tree.flatten(value)
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
-            if axis is not None:
+            if isinstance(leaf, jax.core.Tracer) and (axis is not None or form == "devices"):
+                leaves[index] = with_device_axis(leaf, axis, count)
+            elif axis is not None:
                 size = shape_of(leaf)[axis] // count
                 leaves[index] = stacked(
                     [take(leaf, axis, slice(i * size, (i + 1) * size)) for i in range(count)]
@@ -115,6 +132,15 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
                 leaves[index] = stacked([leaf] * count)
         out[name] = jax.tree.unflatten(tree, leaves)
     return out
+
+
+def with_device_axis(leaf: Any, axis: "int | None", count: int) -> Any:
+    """A traced leaf with a device axis in front: of its shares along `axis`, or of copies."""
+    if axis is None:
+        return jax.numpy.broadcast_to(leaf, (count, *leaf.shape))
+    shape = (*leaf.shape[:axis], count, leaf.shape[axis] // count, *leaf.shape[axis + 1 :])
+    parts = leaf.reshape(shape)
+    return parts if axis == 0 else jax.numpy.moveaxis(parts, axis, 0)
 
 
 def traced(value: Any) -> bool:
@@ -156,9 +182,9 @@ def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: in
         return leaf
     for axis in range(len(shape)):
         if shape[axis] == count and shape[:axis] + shape[axis + 1 :] == want:
-            copies = [take(leaf, axis, i) for i in range(count)]
             if traced(leaf):
-                return copies[0]
+                return jax.lax.index_in_dim(leaf, 0, axis, keepdims=False)
+            copies = [take(leaf, axis, i) for i in range(count)]
             bits = [prove.host(copy) for copy in copies]
             if any(not same_bits(part, bits[0]) for part in bits):
                 raise prove.Differs(
@@ -174,6 +200,8 @@ def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: in
     if len(shape) == len(want) + 1 and shape[0] == count:
         for axis, size in enumerate(want):
             if shape[1:] == (*want[:axis], size // count, *want[axis + 1 :]) and size % count == 0:
+                if traced(leaf):
+                    return jax.numpy.moveaxis(leaf, 0, axis).reshape(want) if axis else leaf.reshape(want)
                 return jax.numpy.concatenate([leaf[i] for i in range(count)], axis)
     raise prove.Differs(
         {

@@ -112,14 +112,9 @@ def prove_parallel(
             return [{"devices": count, "precision": "given", **keys}], []
     if question.repeat:
         question = trials.question = own_keys(trials, make, count, size)
-    with prove.x64(question.precision("float64" if question.wide else "given")):
-        # Both are looked into: what is wrong may be a decision that only one of them takes.
-        program = make(trials.at("given", 0, size, question.shares(size, count))[0])
-        found = trials.search([program], [count])
-        # Unlike emitted code, it need not be made of the reference's own operations.
-        more = strengthen.extremes(question.data[0], question.axes, question.settled)
-        found = dataclasses.replace(found, inputs=(*found.inputs, *more))
-        trials.question = dataclasses.replace(question, found=found)
+    program = make(trials.at("given", 0, size, question.shares(size, count))[0])
+    if not question.derived:
+        _search(trials, program, count)
     checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
     if "failure" in checks[-1] and question.repeat:
         checks[-1]["failure"]["drawn"] = True
@@ -127,7 +122,8 @@ def prove_parallel(
         checks[-1]["failure"]["defaults"] = why
     if "failure" in checks[-1] or not with_given:
         return checks, []
-    checks += check_apart(trials, make, program, count, size)
+    if not question.derived:
+        checks += check_apart(trials, make, program, count, size)
     given = trials.at("given", 0, size, question.shares(size, count))[0]
     caller = make(given)
     if "failure" not in checks[-1] and not caller.raw:
@@ -140,6 +136,18 @@ def prove_parallel(
     lost = note_on_nans(trials, make(given), count, size)
     more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
     return checks + more, notes + lost
+
+
+def _search(trials: Trials, program: Caller, count: int) -> None:
+    """Have the runs made on inputs too on which the reference or `program` decides in other ways."""
+    question = trials.question
+    with prove.x64(question.precision("float64" if question.wide else "given")):
+        # Both are looked into: what is wrong may be a decision that only one of them takes.
+        found = trials.search([program], [count])
+        # Unlike emitted code, it need not be made of the reference's own operations.
+        more = strengthen.extremes(question.data[0], question.axes, question.settled)
+        found = dataclasses.replace(found, inputs=(*found.inputs, *more))
+        trials.question = dataclasses.replace(question, found=found)
 
 
 def own_keys(trials: Trials, make: Callable[[Trial], Caller], count: int, size: int) -> Question:

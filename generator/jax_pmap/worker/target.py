@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from . import arguments, load, observe, prove, proving, strengthen
+from . import arguments, load, observe, placed, prove, proving, strengthen
 from .arguments import LeafAxes, Packed, Values
 from .call import Call
 from .leaves import dtype_of, shape_of
@@ -34,6 +34,8 @@ class Target:
         #: Argument values by parameter name, one dict for each set of inputs.
         self.data: list[Values] = []
         self.whole: dict[str, tuple[observe.Recorded, observe.Noise, list[int]]] = {}
+        #: The tapped original with the meanings of its values, of the last question.
+        self.placed: dict[str, placed.Whole] = {}
         self.eps: dict[str, float] = {}
         #: The same by output.
         self.rounding: dict[str, prove.Rounding] = {}

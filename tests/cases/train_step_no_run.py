@@ -1,4 +1,4 @@
-# flags: gen train_step --no-proof
+# flags: gen train_step --inputs this::inputs --no-run
 """Linear regression."""
 
 import jax
@@ -26,7 +26,7 @@ def inputs(seed):
     x = rng.normal(size=(24, 4)).astype("float32")
     return params, {"x": x, "y": x @ np.arange(4, dtype="float32")}
 # output
-"""Data-parallel `train_step`: same call and same results as train_step_no_proof.py::train_step, on N devices."""
+"""Data-parallel `train_step`: same call and same results as train_step_no_run.py::train_step, on N devices."""
 
 import functools
 
@@ -35,7 +35,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from train_step_no_proof import LEARNING_RATE, loss_fn
+from train_step_no_run import LEARNING_RATE, loss_fn
 
 AXIS = "batch"
 

@@ -1,0 +1,66 @@
+"""Where a derivation ended early, in the user's words and lines, and what that leaves without a run."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+from jax_pmap.model import Derivation, Refusal, Span
+from jax_pmap.problems import Answer
+from jax_pmap.reading.target import Target
+
+#: Why nothing is run where that was asked for.
+NO_RUN = "--no-run"
+
+
+def why_not_run(answer: Answer) -> str:
+    """Why there cannot be a run, of what the worker derived; ``""`` where there can be one."""
+    run = answer["run"]
+    return str(run["why"]) if run is not None and not run["counts"] else ""
+
+
+def in_source(derivation: Derivation, emitted: str, code: str, target: Target) -> Derivation:
+    """`derivation`, with the place where it ended in the target's file instead of in the `emitted` one.
+
+    An expression that stands in `code` as it does in the target is the user's; of any other there is no place.
+    """
+    span = derivation.span
+    if span is None or Path(span.file).name != emitted:
+        return derivation
+    wanted = _expression(code, span)
+    nodes = (node for node in ast.walk(target.parsed.definition) if isinstance(node, ast.expr))
+    found = next((node for node in nodes if wanted and ast.unparse(node) == wanted), None)
+    return dataclasses.replace(derivation, span=target.parsed.span(found) if found is not None else None)
+
+
+def _expression(code: str, span: Span) -> str:
+    """The expression at `span`, in the form in which it can be compared; ``""`` where none starts there."""
+    lines = code.splitlines()[span.line - 1 : span.end_line]
+    if not lines:
+        return ""
+    # Columns are counted in bytes.
+    lines[-1] = lines[-1].encode()[: span.end_column].decode(errors="replace")
+    lines[0] = lines[0].encode()[span.column :].decode(errors="replace")
+    try:
+        return ast.unparse(ast.parse(f"({chr(10).join(lines)})", mode="eval"))
+    except SyntaxError:
+        return ""
+
+
+def neither(derivation: Derivation, why: str, target: Target, global_view: bool) -> Refusal:
+    """What to say where the derivation ended early and, for the reason `why`, nothing is run."""
+    at = f" at `{derivation.primitive}`" if derivation.primitive else ""
+    terms = ""
+    if any(derivation.terms):
+        terms = f": `{derivation.terms[0]}`, where the original has `{derivation.terms[1]}`"
+    hint = "Give smaller example inputs, as arrays, so that it is tried on them"
+    if why == NO_RUN:
+        hint = "Leave out --no-run, so that it is tried on inputs"
+    return Refusal(
+        "JP061",
+        f"`{target.facts.name}` was not derived equal for all inputs and not run ({why}), so nothing is shown: "
+        f"after {derivation.operations:,} operations the derivation ended{at}: {derivation.reason}{terms}",
+        hint if global_view else f"{hint}; or --backend jit",
+        derivation.span or target.facts.span,
+    )

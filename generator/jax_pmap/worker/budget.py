@@ -1,0 +1,121 @@
+"""What the second witness may cost: bytes and seconds of a run, estimated from the traced program."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .arguments import LeafAxes, Packed
+from .jaxpr.trace import counts_for
+from .leaves import category
+from .work import jaxprs, work
+
+#: Seconds that compiling one operation takes, and numbers computed in a second, both on the careful side.
+COMPILING, COMPUTING = 1.5e-3, 1e9
+#: Device counts that a run may be made on, the most telling first.
+PAIRS = ((3, 8), (2, 3), (2,))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that fits: its rows and device counts; or none, and why.
+
+    Without `rows` the batch is as given, cut for each count to what it divides.
+    """
+
+    rows: "int | None"
+    counts: tuple[int, ...]
+    #: What was left out to make it fit, or why there is none; ``""`` for a run of everything.
+    why: str = ""
+
+
+def fitting(
+    packed: Packed,
+    axes: LeafAxes,
+    jaxpr: Any,
+    rows: int,
+    derived: "tuple[int, Sequence[int]]",
+    room: int,
+    seconds: float,
+) -> Run:
+    """The largest run of a derived program, on two device counts, that takes no more than it may.
+
+    Args:
+        packed: the values of the call.
+        axes: their batch axes.
+        jaxpr: the reference, traced on the whole batch.
+        rows: the size of the batch that is given.
+        derived: the size of the batch that was traced, and the device counts.
+        room: bytes that there are.
+        seconds: processor time that there is.
+    """
+    split = [axis is not None for axis in packed.axes(axes)]
+    state = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split) if not cut)
+    given = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split) if cut)
+    inside = max(peak(jaxpr) - state, given)
+    operations, numbers = size(jaxpr), work(jaxpr)
+    given_counts = tuple(counts_for(rows)) if max(PAIRS[0]) > rows else PAIRS[0]
+    whole = (*derived, "") if derived[0] <= rows else (None, given_counts, "")
+    smaller = [(math.lcm(*pair), pair, "to fit memory and time, ") for pair in PAIRS if math.lcm(*pair) < rows]
+    taken = spent = 0.0
+    for some, counts, why in (whole, *smaller):
+        share = (some or rows) / max(rows, 1)
+        taken = 2 * state * (max(counts) + 1) + 2 * inside * share
+        spent = (1 + len(counts)) * (operations * COMPILING + 2 * numbers * share / COMPUTING)
+        if taken <= room and spent <= seconds:
+            said = f"the run has a batch of {some} on {' and '.join(map(str, counts))} devices"
+            return Run(some, tuple(counts), why and why + said)
+    return Run(0, (), f"a run needs about {human(taken)} and {spent:.0f} s, more than there is for it")
+
+
+def human(amount: float) -> str:
+    """``"3.1 GB"``."""
+    return f"{amount / 1e9:.1f} GB"
+
+
+def array_bytes(leaf: Any) -> int:
+    """Bytes of an array leaf; 0 of anything else."""
+    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize if category(leaf) == "array" else 0
+
+
+def variable_bytes(variable: Any) -> int:
+    """Bytes of a value in a jaxpr; of a key, those of two words."""
+    aval = variable.aval
+    width = getattr(getattr(aval, "dtype", None), "itemsize", 8)
+    return math.prod(getattr(aval, "shape", ())) * int(width)
+
+
+def size(jaxpr: Any) -> int:
+    """How many operations a program has, each counted once however often a loop runs it."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return sum(
+        1 + sum(size(inner) for value in equation.params.values() for inner in jaxprs(value))
+        for equation in jaxpr.eqns
+    )
+
+
+def peak(jaxpr: Any) -> int:
+    """Bytes that are needed at once when a program runs operation by operation, each value as long as it is used."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    last: dict[Any, int] = {}
+    for index, equation in enumerate(jaxpr.eqns):
+        for variable in equation.invars:
+            if not hasattr(variable, "val"):
+                last[variable] = index
+    for variable in jaxpr.outvars:
+        if not hasattr(variable, "val"):  # Literals have one.
+            last[variable] = len(jaxpr.eqns)
+    live = sum(variable_bytes(v) for v in (*jaxpr.invars, *jaxpr.constvars))
+    most = live
+    dying: dict[int, list[Any]] = {}
+    for variable, index in last.items():
+        dying.setdefault(index, []).append(variable)
+    kept = {*jaxpr.invars, *jaxpr.constvars}
+    for index, equation in enumerate(jaxpr.eqns):
+        inner = max((peak(each) for value in equation.params.values() for each in jaxprs(value)), default=0)
+        live += sum(variable_bytes(v) for v in equation.outvars if v in last)
+        most = max(most, live + inner)
+        live -= sum(variable_bytes(v) for v in dying.get(index, ()) if v not in kept)
+    return most

@@ -1,0 +1,100 @@
+"""Programs traced from shapes alone: on the whole batch, on one device's share, as a caller calls them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..arguments import LeafAxes, Packed, Values
+from ..leaves import category, shape_of
+
+#: Device counts that programs are traced for, in order of preference. Unlike numbers tell most.
+COUNTS = (3, 8, 4, 2, 6, 5, 7)
+#: Categories of leaves that are numbers of Python; a function on devices returns arrays for them.
+NUMBERS = ("bool", "int", "float", "complex")
+
+
+def counts_for(size: int, first: int = 0) -> list[int]:
+    """Two counts of devices that share `size` rows evenly, `first` one of them if it does; else fewer."""
+    ranked = [first, *(count for count in COUNTS if count != first)]
+    return [count for count in ranked if count > 1 and size % count == 0][:2]
+
+
+def sizes_for(base: int) -> list[int]:
+    """Batches to trace in place of one of `base` rows, the most telling first.
+
+    On 3 and on 8 devices a number that is cut off, as in ``rows // 5``, is off by no power of the count;
+    between 2 and 4 it may be by chance. The given batch, or most of it, stands in where the function takes
+    no such size.
+    """
+    even = next((size for size in range(base, 3, -1) if len(counts_for(size)) == 2), 0)
+    return list(dict.fromkeys(size for size in (max(base // 24, 1) * 24, even) if size))
+
+
+def abstract(leaf: Any) -> Any:
+    """A leaf as its shape and dtype; Python numbers, which are weakly typed, stay."""
+    if category(leaf) not in ("array", "key"):
+        return leaf
+    dtype = leaf.dtype
+    if category(leaf) == "array":
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(shape_of(leaf), dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
+
+
+def resized(leaf: Any, axis: "int | None", size: int) -> Any:
+    """An abstract leaf with `size` rows along `axis`."""
+    if axis is None or not hasattr(leaf, "shape"):
+        return leaf
+    shape = (*leaf.shape[:axis], size, *leaf.shape[axis + 1 :])
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, weak_type=bool(getattr(leaf, "weak_type", False)))
+
+
+def abstract_leaves(packed: Packed, axes: LeafAxes, size: "int | None" = None) -> list[Any]:
+    """The traced leaves of packed values by shape, their batch cut to `size` rows."""
+    leaves = [abstract(leaf) for leaf in packed.leaves]
+    if size is None:
+        return leaves
+    return [resized(leaf, axis, size) for leaf, axis in zip(leaves, packed.axes(axes))]
+
+
+class Traced:
+    """A program with what its result is besides arrays.
+
+    Attributes:
+        jaxpr: the closed jaxpr, from the traced leaves to the arrays of the result.
+        form: the containers of the result, and its leaves that are no arrays.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Values], Any],
+        packed: Packed,
+        leaves: Sequence[Any],
+        axes: "Mapping[str, int] | None" = None,
+    ) -> None:
+        rests: list[tuple[Any, list[Any]]] = []
+
+        def run(given: Sequence[Any]) -> list[Any]:
+            flat, tree = jax.tree.flatten(function(packed.unpack(given)))
+            rests.append((tree, [leaf for leaf in flat if category(leaf) == "opaque"]))
+            return [jax.numpy.asarray(leaf) if category(leaf) in NUMBERS else leaf for leaf in flat if category(leaf) != "opaque"]
+
+        environment = list((axes or {}).items()) or None
+        self.jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
+        self.form = rests[-1]
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the arrays of the result."""
+        tree, rest = self.form
+        flat, _ = jax.tree_util.tree_flatten_with_path(tree.unflatten([None] * tree.num_leaves), is_leaf=lambda x: x is None)
+        return [jax.tree_util.keystr(path) for path, _ in flat]
+
+
+def leaf_names(packed: Packed) -> list[str]:
+    """What the traced leaves are called: ``"batch['x']"``."""
+    paths = {
+        name: [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]]
+        for name, tree in packed.trees.items()
+    }
+    return [name + paths[name][index] for name, index in packed.owners]

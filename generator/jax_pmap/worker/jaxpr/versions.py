@@ -1,0 +1,132 @@
+"""What differs between versions of jax in the equations of a jaxpr: names and parameters of primitives."""
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Primitives that are one for us, by the names that versions of jax give them.
+SAME = {
+    "pjit": "jit",
+    "closed_call": "jit",
+    "core_call": "jit",
+    "core_closed_call": "jit",
+    "xla_call": "jit",
+    "remat": "jit",
+    "remat2": "jit",
+    "checkpoint": "jit",
+    "custom_jvp_call": "jit",
+    "custom_jvp_call_jaxpr": "jit",
+    "custom_vjp_call": "jit",
+    "custom_vjp_call_jaxpr": "jit",
+    "custom_vmap_call": "jit",
+    "custom_lin": "jit",
+    "run_state": "run_state",
+    "psum2": "psum",
+    "psum_invariant": "psum",
+    "pmax_invariant": "pmax",
+    "pmin_invariant": "pmin",
+    "all_gather_invariant": "all_gather",
+    "all_gather_reduced": "all_gather",
+    "unreduced_psum": "psum",
+    "pbroadcast": "pvary",
+    "pcast": "pvary",
+    "psum_scatter": "reduce_scatter",
+    "unreduced_psum_scatter": "reduce_scatter",
+    "add_any": "add",
+    "scatter-add": "scatter_add",
+    "scatter-mul": "scatter_mul",
+    "scatter-min": "scatter_min",
+    "scatter-max": "scatter_max",
+    "scatter-sub": "scatter_sub",
+    "random_bits_p": "random_bits",
+    "copy_p": "copy",
+    "mark": "copy",
+}
+#: Names under which an equation holds the jaxpr that it runs once.
+BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
+#: Parameters that say where or how a program runs, and nothing of what it computes.
+NO_MEANING = frozenset(
+    {
+        "sharding",
+        "out_sharding",
+        "mesh",
+        "ctx_mesh",
+        "name",
+        "jvp_jaxpr_fun",
+        "jvp_jaxpr_thunk",
+        "fwd_jaxpr_thunk",
+        "bwd",
+        "symbolic_zeros",
+        "donated_invars",
+        "keep_unused",
+        "inline",
+        "compiler_options_kvs",
+        "in_shardings",
+        "out_shardings",
+        "in_layouts",
+        "out_layouts",
+        "copy_semantics",
+        "devices",
+        "srcs",
+        "weak_type",
+        "unroll",
+        "_split_transpose",
+        "linear",
+        "unique_indices",
+        "indices_are_sorted",
+        "computation",  # Of a reduction; its jaxpr says the same.
+    }
+)
+
+
+def primitive_name(equation: Any) -> str:
+    """The name of an equation's primitive, the same in all versions: ``"psum2"`` is ``"psum"``."""
+    name: str = equation.primitive.name
+    if name == "pbroadcast" and "source" in equation.params:
+        return name  # From one device to all; that of `shard_map` was named so too, and only casts.
+    return SAME.get(name, name)
+
+
+def inner_jaxpr(params: Mapping[str, Any]) -> Any:
+    """The jaxpr that an equation runs, or None."""
+    for name in BODIES:
+        if hasattr(getattr(params.get(name), "jaxpr", params.get(name)), "eqns"):
+            return params[name]
+    return None
+
+
+def opened(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A jaxpr, closed or not, as the open one and its constants."""
+    return (jaxpr.jaxpr, tuple(jaxpr.consts)) if hasattr(jaxpr, "consts") else (jaxpr, ())
+
+
+def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many are carried; the rest are cut up."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carried, _ = params["ft_in"].unpack()  # jax 0.12
+    return len(constants), len(carried)
+
+
+def named_axes(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The mesh axes that a collective goes over; axes of arrays, as under vmap, are left out."""
+    given = params.get("axes", params.get("axis_name", ()))
+    return tuple(name for name in (given if isinstance(given, tuple) else (given,)) if not isinstance(name, int))
+
+
+def sharded_dims(spec: Any) -> dict[str, int]:
+    """Mesh axis to array axis, of a `PartitionSpec` or the dict of names that it was before jax 0.7.
+
+    Where several mesh axes divide one axis of the array, the first of them goes over the larger parts.
+    """
+    rows = spec.items() if isinstance(spec, dict) else enumerate(spec)
+    found: dict[str, int] = {}
+    for dim, names in rows:
+        for name in () if names is None else names if isinstance(names, tuple) else (names,):
+            found[name] = dim
+    return found
+
+
+def shard_map_specs(params: Mapping[str, Any]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
+    """For each operand and each result of a `shard_map`: mesh axis to array axis."""
+    given = [params.get(f"{way}_specs", params.get(f"{way}_names")) for way in ("in", "out")]
+    return [sharded_dims(s) for s in given[0]], [sharded_dims(s) for s in given[1]]

@@ -1,0 +1,194 @@
+"""Show a parallel program equal to its reference by the placements and the meanings of their results."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..jaxpr.frames import Place, frames
+from ..jaxpr.versions import inner_jaxpr, opened, primitive_name
+from .equation import Value
+from .interpreter import Apart, Interpreter
+from .lattice import WHOLE, Unknown, shown
+from .terms import Term, Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Where a derivation of one result came to its end before it was shown equal."""
+
+    #: Index of the result.
+    output: int
+    #: What is not known, or not equal, in words.
+    why: str
+    #: The primitive at which, as ``"reduce_max"``; ``""`` where there is none.
+    primitive: str = ""
+    #: The user's expressions that led there, the innermost first.
+    places: tuple[Place, ...] = ()
+    #: Where meanings differ: the parts at which they do, of the parallel program and of the reference.
+    terms: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """What deriving showed."""
+
+    #: Operations of the parallel program that were read.
+    operations: int
+    #: One for each result that was not shown equal; empty where all were.
+    endings: tuple[Ending, ...] = ()
+    #: Whether random numbers are equal in distribution only.
+    draws: bool = False
+    #: Names of the rules that were used, and of primitives without a rule.
+    rules: frozenset[str] = field(default=frozenset())
+    ruleless: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the programs are equal for all inputs."""
+        return not self.endings
+
+
+def mesh_axes(jaxprs: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    """The mesh axes that programs map over, with the size of each in each program."""
+    tables: list[dict[str, int]] = []
+    for jaxpr in jaxprs:
+        table: dict[str, int] = {}
+        _collect(opened(jaxpr)[0], table)
+        tables.append(table)
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {
+        name: tuple(table.get(name, 1) for table in tables)
+        for name in names
+        if any(table.get(name, 1) > 1 for table in tables)
+    }
+
+
+def _collect(jaxpr: Any, table: dict[str, int]) -> None:
+    for equation in jaxpr.eqns:
+        name = primitive_name(equation)
+        sizes = {}
+        if name == "shard_map":
+            sizes = dict(equation.params["mesh"].shape)
+        elif name == "xla_pmap":
+            sizes = {equation.params["axis_name"]: equation.params["axis_size"]}
+        for axis, size in sizes.items():
+            if table.setdefault(axis, size) != size:
+                raise Apart(f"two meshes in it have an axis `{axis}`, of {table[axis]} and of {size} devices")
+        inner = inner_jaxpr(equation.params)
+        if inner is not None:
+            _collect(opened(inner)[0], table)
+        for branch in equation.params.get("branches", ()):
+            _collect(opened(branch)[0], table)
+        for part in ("cond_jaxpr", "body_jaxpr"):
+            if part in equation.params:
+                _collect(opened(equation.params[part])[0], table)
+
+
+def input_terms(terms: Terms, jaxpr: Any, names: Sequence[str]) -> list[Term]:
+    """A term for each input of a program, by its name."""
+    return [
+        terms.make("input", name, (), tuple(v.aval.shape), str(v.aval.dtype))
+        for name, v in zip(names, opened(jaxpr)[0].invars)
+    ]
+
+
+def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Derivation:
+    """Hold a program, traced for several device counts, against its reference.
+
+    Args:
+        reference: the jaxpr of the reference on the whole batch.
+        parallel: jaxprs of the parallel program as its caller calls it, for different counts of devices.
+        names: what the inputs are called, for messages.
+
+    Returns:
+        Which results are equal for all inputs: of those the program holds, on every device, the whole value,
+        and it has the meaning that the reference's result has.
+    """
+    terms = Terms()
+    given = input_terms(terms, reference, names)
+    plain = Interpreter(terms, {}, 1)
+    try:
+        wanted = plain.run([reference], [plain.replicated(term) for term in given])
+    except Apart as apart:  # pragma: no cover - one trace is never apart from itself
+        return Derivation(0, (Ending(0, str(apart)),))
+    try:
+        axes = mesh_axes(parallel)
+    except Apart as apart:
+        return Derivation(0, (Ending(0, str(apart)),))
+    if not axes:
+        parallel = parallel[:1]
+    walk = Interpreter(terms, axes, len(parallel))
+    fixed = next((name for name, seen in walk.seen.items() if len(seen) < 2), None)
+    if fixed is not None:
+        why = f"the size of mesh axis `{fixed}` does not change by itself with the number of devices"
+        return Derivation(0, (Ending(0, why),))
+    try:
+        found = walk.run(parallel, [walk.replicated(term) for term in given])
+    except Apart as apart:
+        return Derivation(walk.operations, (Ending(0, str(apart)),))
+    if len(found) != len(wanted):
+        return Derivation(walk.operations, (Ending(0, "it has another number of results"),))
+    endings = [
+        ending
+        for index, (one, other) in enumerate(zip(found, wanted))
+        if (ending := compared(terms, index, one, other.term)) is not None
+    ]
+    return Derivation(
+        walk.operations,
+        tuple(endings),
+        walk.own_draws,
+        frozenset(walk.rules_used),
+        tuple(sorted(walk.ruleless)),
+    )
+
+
+def compared(terms: Terms, index: int, value: Value, wanted: Term) -> "Ending | None":
+    """Why a value is not shown to be `wanted`, whole on every device; None where it is."""
+    lost = next((place for place in value.places if isinstance(place, Unknown)), None)
+    if lost is not None:
+        return ending_of(index, lost)
+    apart = next((place for place in value.places if place != WHOLE), None)
+    if apart is not None:
+        return Ending(index, f"what comes out is not whole on every device ({shown(apart)})", "", ())
+    if value.term == wanted:
+        return None
+    one, other = terms.parting(value.term, wanted)
+    made = terms.made_by.get(one, terms.made_by.get(other))
+    name = primitive_name(made[0]) if made else ""
+    places = places_of(made)
+    texts = terms.text(one), terms.text(other)
+    return Ending(index, "it computes something else, or the same in a way that is not recognised", name, places, texts)
+
+
+def ending_of(index: int, lost: Unknown) -> Ending:
+    """An ending at the equation where the relation was lost."""
+    if not lost.equations:
+        return Ending(index, lost.reason)
+    return Ending(index, lost.reason, primitive_name(lost.equations[0]), places_of(lost.equations))
+
+
+def places_of(equations: "Sequence[Any] | None") -> tuple[Place, ...]:
+    """The user's expressions that led to the first of some equations, each of which stands in the next."""
+    return tuple(place for equation in equations or () for place in frames(equation))
+
+
+def describe(found: Derivation) -> Mapping[str, Any]:
+    """A derivation as JSON: ``{"complete", "operations", "endings": [...], "draws", "rules", "ruleless"}``."""
+    return {
+        "complete": found.complete,
+        "operations": found.operations,
+        "draws": found.draws,
+        "rules": sorted(found.rules),
+        "ruleless": list(found.ruleless),
+        "endings": [
+            {
+                "output": each.output,
+                "why": each.why,
+                "primitive": each.primitive,
+                "places": [[p.file, p.line, p.column, p.end_line, p.end_column] for p in each.places[:8]],
+                "terms": list(each.terms),
+            }
+            for each in found.endings
+        ],
+    }
+

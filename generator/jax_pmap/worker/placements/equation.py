@@ -1,0 +1,133 @@
+"""What a rule is given, and the table of rules."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from .lattice import Placement
+from .terms import Shape, Term, Terms
+
+
+class Stuck(Exception):
+    """No relation is claimed of what an equation makes; says why, in words for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """An output whose meaning is that of operand `of`, with a new axis of size 1 at `expanded` if given."""
+
+    place: Placement
+    of: int = 0
+    expanded: "int | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value: its meaning, and its placement along each mesh axis of the derivation, in their order."""
+
+    term: Term
+    places: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """An equation in the traces for several device counts at once, seen along one mesh axis.
+
+    The traces are those of one program on several counts of devices; what differs between them depends on
+    the count. Rules see one mesh axis at a time: the others are as good as not there.
+    """
+
+    name: str
+    #: Parameters in each trace.
+    every: Sequence[Mapping[str, Any]]
+    #: Shapes on a device, of each operand and each result, in each trace.
+    inputs: Sequence[Sequence[Shape]]
+    outputs: Sequence[Sequence[Shape]]
+    #: The mesh axis, and how many devices there are along it in each trace.
+    axis: str
+    counts: Sequence[int]
+    #: Operands with their meanings, and the table that those are in.
+    operands: Sequence[Value]
+    terms: Terms
+    #: dtypes of the results.
+    dtypes: Sequence[str] = ()
+    #: All mesh axes, in the order of the mesh.
+    mesh: tuple[str, ...] = ()
+    #: Whether what is whole is never taken for N parts of itself, so that a sum becomes whole before it is
+    #: combined with what is whole: a plan synchronises gradients, and not the weights that they change.
+    strict: bool = False
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The parameters in the first trace."""
+        return self.every[0]
+
+    def shape(self, operand: int) -> Shape:
+        """Shape of an operand on a device, in the first trace."""
+        return self.inputs[0][operand]
+
+    def out(self, result: int = 0) -> Shape:
+        """Shape of a result on a device, in the first trace."""
+        return self.outputs[0][result]
+
+    def varying(self, result: int = 0) -> tuple[int, ...]:
+        """Axes of a result whose sizes differ between the traces."""
+        return axes_apart([shapes[result] for shapes in self.outputs])
+
+    def varying_input(self, operand: int) -> tuple[int, ...]:
+        """Axes of an operand whose sizes differ between the traces."""
+        return axes_apart([shapes[operand] for shapes in self.inputs])
+
+    def split(self, result: int = 0) -> "int | None":
+        """The one axis of a result that has a device's share of it, or None where it is whole.
+
+        Raises:
+            Stuck: sizes depend on the device count in another way.
+        """
+        axes = self.varying(result)
+        if not axes:
+            return None
+        sizes = {shapes[result][axes[0]] * count for shapes, count in zip(self.outputs, self.counts)}
+        if len(axes) > 1 or len(sizes) > 1:
+            raise Stuck("the sizes of its result depend on the number of devices")
+        return axes[0]
+
+    def whole_size(self, operand: int, axis: int) -> int:
+        """Size along a sharded axis of an operand on all devices together."""
+        return self.inputs[0][operand][axis] * self.counts[0]
+
+    def value(self, operand: int) -> Any:
+        """The number that an operand holds throughout, or None."""
+        return self.terms.value(self.operands[operand].term)
+
+    def is_zero(self, operand: int) -> bool:
+        """Whether an operand is zero throughout, on every device too: zeros fit every placement."""
+        from .lattice import Replicated, Sharded
+
+        value = self.operands[operand]
+        return self.terms.is_zero(value.term) and all(isinstance(p, (Replicated, Sharded)) for p in value.places)
+
+
+def axes_apart(shapes: Sequence[Shape]) -> tuple[int, ...]:
+    """Axes along which shapes of one rank differ."""
+    first = shapes[0]
+    return tuple(axis for axis in range(len(first)) if any(shape[axis] != first[axis] for shape in shapes[1:]))
+
+
+Result: TypeAlias = "Placement | Same | tuple[Placement | Same, ...]"
+#: ``rule(equation, *placements of its operands, **parameters of its primitive)``; one placement for all
+#: results, or a tuple. Raises `Stuck`.
+Rule: TypeAlias = Callable[..., Result]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of primitives, by the names that `versions.primitive_name` gives them."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, name
+            RULES[name] = function
+        return function
+
+    return register

@@ -1,0 +1,837 @@
+"""One walk through the traces of a program for several device counts at once, equation by equation."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+from ..jaxpr.versions import (
+    NO_MEANING,
+    inner_jaxpr,
+    named_axes,
+    opened,
+    primitive_name,
+    scan_sizes,
+    shard_map_specs,
+)
+from . import rules  # noqa: F401 (registers them)
+from .equation import RULES, Equation, Same, Stuck, Value, axes_apart
+from .lattice import (
+    WHOLE,
+    Blocks,
+    Copies,
+    Index,
+    OwnKey,
+    OwnKeys,
+    Partial,
+    Placement,
+    Positions,
+    Replicated,
+    Sharded,
+    Unknown,
+)
+from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of
+
+#: Powers of the device count that numbers in a trace may have.
+POWERS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+#: Times that the placements of a loop's carry may change before no relation is claimed of them.
+MOST_ROUNDS = 8
+#: Primitives of which rules are asked also where every operand is whole.
+ASKED_ALWAYS = frozenset(
+    {"axis_index", "psum", "all_gather", "reduce_scatter", "ppermute", "all_to_all", "pgather", "iota", "rng_uniform"}
+)
+#: Parameters that are sizes: those of a share become those of the whole.
+SIZES = frozenset({"shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"})
+#: Primitives that only run the jaxpr that they hold.
+INLINED = frozenset({"jit", "composite"})
+#: Primitives that go over mesh axes.
+COLLECTIVES = frozenset(
+    {"psum", "pmax", "pmin", "all_gather", "reduce_scatter", "ppermute", "all_to_all", "axis_index"}
+)
+
+
+def has_effects(equation: Any) -> bool:
+    """Whether an equation does more than make its results of its operands: callbacks, references."""
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
+
+
+class Apart(Exception):
+    """The traces for several device counts are not of one program."""
+
+
+class Interpreter:
+    """Gives every value of a program its meaning and its placements.
+
+    Args:
+        terms: the table that meanings are put in; that of the reference and of the parallel program is one.
+        axes: mesh axes, each with its number of devices in each trace. Without any, a reference is read.
+        strict: see `Equation.strict`.
+    """
+
+    def __init__(
+        self, terms: Terms, axes: Mapping[str, Sequence[int]], traces: int, *, strict: bool = False
+    ) -> None:
+        self.terms = terms
+        self.strict = strict
+        self.axes = {name: tuple(counts) for name, counts in axes.items()}
+        self.traces = traces
+        #: For each mesh axis, the traces that differ from the first in the size of that axis alone.
+        self.seen = {name: self._differing(name) for name in self.axes}
+        #: Sizes of the mesh axes that are bound where the walk is.
+        self._bound: dict[str, int] = {name: counts[0] for name, counts in self.axes.items()}
+        #: How each key that is a device's own was made of the whole program's, and whose draws are whose.
+        self._owned: dict[Term, Any] = {}
+        self._drawn: dict[Term, bool] = {}
+        self.whole = tuple(WHOLE for _ in self.axes)
+        #: Operations read, and primitives without a rule that were met with a value that is not whole.
+        self.operations = 0
+        self.ruleless: dict[str, Any] = {}
+        self.rules_used: set[str] = set()
+        #: Whether a key of a device's own was met: what is drawn with it is equal in distribution only.
+        self.own_draws = False
+        #: The equations in whose jaxprs the walk is.
+        self._around: list[Any] = []
+        #: Nesting depth of loops, to tell their parameters apart.
+        self._depth = 0
+
+    def _differing(self, name: str) -> tuple[int, ...]:
+        sizes: set[int] = set()
+        found = []
+        for trace in range(self.traces):
+            alike = all(c[trace] == c[0] for other, c in self.axes.items() if other != name)
+            if alike and self.axes[name][trace] not in sizes:
+                sizes.add(self.axes[name][trace])
+                found.append(trace)
+        return tuple(found)
+
+    # --- values ---------------------------------------------------------------------------
+
+    def replicated(self, term: Term) -> Value:
+        """A value that is the whole one on every device."""
+        return Value(term, self.whole)
+
+    def unknown(self, reason: str, equation: Any = None) -> Value:
+        """A value of which nothing is claimed."""
+        made = self.terms.make("unknown", (len(self.terms.nodes),), (), None, "?")
+        path = self.path(equation)
+        return Value(made, tuple(Unknown(reason, path) for _ in self.axes))
+
+    def path(self, equation: Any) -> tuple[Any, ...]:
+        """An equation, and those in whose jaxprs it stands, the innermost first."""
+        if isinstance(equation, tuple):
+            return equation
+        around = tuple(reversed(self._around))
+        return around if equation is None or equation in around[:1] else (equation, *around)
+
+    def known(self, numbers: Sequence[Any]) -> Value:
+        """The value of a constant, by what it is in each trace."""
+        first = numbers[0]
+        if all(each is first for each in numbers) or self._equal(numbers):
+            return self.replicated(self.terms.constant(first))
+        arrays = [np.asarray(each) for each in numbers]
+        shape = arrays[0].shape
+        if any(array.shape != shape for array in arrays):
+            return self._known_shapes(arrays)
+        if not shape or all(np.all(array == array.flat[0]) for array in arrays):
+            values = [array.flat[0] for array in arrays]
+            found = self._powers(values, str(arrays[0].dtype))
+            if found is not None:
+                powers, whole = found
+                return Value(
+                    self.terms.fill(whole, shape, str(arrays[0].dtype)), tuple(Replicated(p) for p in powers)
+                )
+        return self.unknown("a number depends on the device count in a way that is not followed")
+
+    def _equal(self, numbers: Sequence[Any]) -> bool:
+        first = numbers[0]
+        if any(type(each) is not type(first) for each in numbers):
+            return False
+        if isinstance(first, jax.Array) and jax.dtypes.issubdtype(first.dtype, jax.dtypes.prng_key):
+            numbers = [jax.random.key_data(each) for each in numbers]
+        elif not isinstance(first, (np.ndarray, np.generic, jax.Array, bool, int, float, complex)):
+            return bool(self._same_object(numbers))
+        arrays = [np.asarray(each) for each in numbers]
+        return all(
+            a.shape == arrays[0].shape and a.dtype == arrays[0].dtype and a.tobytes() == arrays[0].tobytes()
+            for a in arrays
+        )
+
+    @staticmethod
+    def _same_object(numbers: Sequence[Any]) -> bool:
+        try:
+            return all(each == numbers[0] for each in numbers)
+        except Exception:
+            return False
+
+    def _known_shapes(self, arrays: Sequence[np.ndarray]) -> Value:
+        """A constant whose shape depends on the share: known where it is one number throughout."""
+        values = {array.flat[0].item() for array in arrays if array.size}
+        if len(values) == 1 and all(array.size and np.all(array == array.flat[0]) for array in arrays):
+            shapes = [array.shape for array in arrays]
+            places = self._sharded_by_shape(shapes)
+            if places is not None:
+                whole = self.whole_shape(shapes, places)
+                if whole is not None:
+                    return Value(self.terms.fill(values.pop(), whole, str(arrays[0].dtype)), places)
+        return self.unknown("an array that is known while tracing depends on the size of the share")
+
+    def _sharded_by_shape(self, shapes: Sequence[Shape]) -> "tuple[Placement, ...] | None":
+        if len({len(shape) for shape in shapes}) > 1 or len(self.axes) != 1:
+            return None
+        apart = axes_apart(shapes)
+        return (Sharded(apart[0]),) if len(apart) == 1 else None
+
+    def _powers(self, values: Sequence[Any], dtype: str) -> "tuple[tuple[Any, ...], Any] | None":
+        """The power of each mesh axis's count that a number is off by, and the number itself."""
+        kind = kind_of(dtype)
+        if kind not in "fiuc" or not self.axes:
+            return None
+        unit = 8 * min(eps_of(dtype), SINGLE) if kind in "fc" else 1e-12
+        given: list[Any] = [complex(value) if kind == "c" else float(value) for value in values]
+        if not all(np.isfinite(given)):
+            return None
+        for powers in itertools.product(POWERS, repeat=len(self.axes)):
+            whole = [
+                value * float(np.prod([float(n[i]) ** float(p) for n, p in zip(self.axes.values(), powers)]))
+                for i, value in enumerate(given)
+            ]
+            if all(abs(each - whole[0]) <= unit * abs(whole[0]) for each in whole):
+                if kind in "iu":
+                    if abs(whole[0] - round(whole[0])) > 1e-9:
+                        continue
+                    return powers, round(whole[0])
+                return powers, whole[0]
+        return None
+
+    def whole_shape(self, shapes: Sequence[Shape], places: Sequence[Placement]) -> "Shape | None":
+        """The shape of the meaning of a value, or None where the traces do not agree on it."""
+        found: set[Shape] = set()
+        for index, shape in enumerate(shapes):
+            sizes = list(shape)
+            for place, counts in zip(places, self.axes.values()):
+                if isinstance(place, (Sharded, Positions)):
+                    if place.axis >= len(sizes):
+                        return None
+                    sizes[place.axis] *= counts[index]
+                elif isinstance(place, Blocks):
+                    sizes[place.axis : place.axis + 2] = [sizes[place.axis] * sizes[place.axis + 1]]
+                elif isinstance(place, (Copies, OwnKeys)):
+                    del sizes[place.axis]
+            found.add(tuple(sizes))
+        return found.pop() if len(found) == 1 else None
+
+    # --- walking --------------------------------------------------------------------------
+
+    def run(self, jaxprs: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
+        """The values that a program makes of others; `jaxprs` is its trace for each device count."""
+        pairs = [opened(jaxpr) for jaxpr in jaxprs]
+        bodies = [body for body, _ in pairs]
+        constants = [self.known(row) for row in zip(*(consts for _, consts in pairs))]
+        environment: dict[Any, Value] = {}
+        first = bodies[0]
+        for variable, value in zip(first.constvars, constants):
+            environment[variable] = value
+        for variable, value in zip(first.invars, inputs):
+            environment[variable] = value
+        if len({len(body.eqns) for body in bodies}) > 1 or len({len(b.outvars) for b in bodies}) > 1:
+            raise Apart("it is traced to other operations on other numbers of devices")
+
+        def read(variables: Sequence[Any]) -> Value:
+            literal = [isinstance(v, Literal) for v in variables]
+            if all(literal):
+                return self.known([v.val for v in variables])
+            if any(literal):
+                raise Apart("it is traced to other operations on other numbers of devices")
+            return environment[variables[0]]
+
+        #: Variables of the other traces, each with that of the first which it is.
+        twins: list[dict[Any, Any]] = [
+            dict(zip((*body.constvars, *body.invars), (*first.constvars, *first.invars))) for body in bodies[1:]
+        ]
+
+        def same(variables: Sequence[Any]) -> bool:
+            return all(
+                isinstance(one, Literal) or twin.get(one) is variables[0]
+                for one, twin in zip(variables[1:], twins)
+            )
+
+        for equations in zip(*(body.eqns for body in bodies)):
+            if len({len(e.invars) for e in equations}) > 1 or len({len(e.outvars) for e in equations}) > 1:
+                raise Apart("it is traced to other operations on other numbers of devices")
+            if not all(same(row) for row in zip(*(e.invars for e in equations))):
+                raise Apart("it is traced to operations on other values on other numbers of devices")
+            for other, twin in zip(equations[1:], twins):
+                twin.update(zip(other.outvars, equations[0].outvars))
+            operands = [read(row) for row in zip(*(e.invars for e in equations))]
+            results = self.equation(equations, operands)
+            for variable, value in zip(equations[0].outvars, results):
+                environment[variable] = value
+        if not all(same(row) for row in zip(*(body.outvars for body in bodies))):
+            raise Apart("it is traced to operations on other values on other numbers of devices")
+        return [read(row) for row in zip(*(body.outvars for body in bodies))]
+
+    def equation(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """The results of one equation."""
+        names = {primitive_name(e) for e in equations}
+        if len(names) > 1:
+            raise Apart(f"it is traced to {' and '.join(sorted(names))} on other numbers of devices")
+        name = names.pop()
+        special = getattr(self, f"_{name}", None) if name in SPECIAL else None
+        params = [e.params for e in equations]
+        if special is not None or (name in INLINED and inner_jaxpr(params[0]) is not None):
+            if len({static_form(e) for e in equations}) > 1:
+                raise Apart("it is traced to other operations on other numbers of devices")
+            self._around.append(equations[0])
+            try:
+                if special is None:
+                    return self.run([inner_jaxpr(p) for p in params], operands)
+                made: list[Value] = special(equations, operands)
+                return made
+            finally:
+                self._around.pop()
+        self.operations += 1
+        if name in COLLECTIVES and not set(named_axes(params[0])) & set(self.axes):
+            one = all(self._bound.get(axis) == 1 for axis in named_axes(params[0]))
+            alone = self._on_one_device(name, equations[0], operands) if one else None
+            return alone or self._lost(equations[0], "a collective over an axis that is not followed")
+        return self.apply(name, params, equations, operands)
+
+    def _on_one_device(self, name: str, equation: Any, operands: Sequence[Value]) -> "list[Value] | None":
+        """A collective over mesh axes of one device: it hands on what it is given; None where it does not."""
+        if name == "axis_index":
+            return [self.replicated(self.terms.fill(0, (), str(equation.outvars[0].aval.dtype)))]
+        shapes = [(v.aval.shape, w.aval.shape) for v, w in zip(equation.invars, equation.outvars)]
+        return list(operands) if all(one == other for one, other in shapes) else None
+
+    def apply(
+        self, name: str, params: Sequence[Mapping[str, Any]], equations: Sequence[Any], operands: Sequence[Value]
+    ) -> list[Value]:
+        """The results of a primitive, by its rule along each mesh axis and by its meaning."""
+        count = len(equations[0].outvars)
+        inputs = [[tuple(getattr(v.aval, "shape", ())) for v in e.invars] for e in equations]
+        outputs = [[tuple(getattr(v.aval, "shape", ())) for v in e.outvars] for e in equations]
+        dtypes = [str(getattr(v.aval, "dtype", "?")) for v in equations[0].outvars]
+        if count and has_effects(equations[0]):
+            why = f"`{name}` reads or changes what is not among its operands"
+            return [self.unknown(why, self.path(equations[0])) for _ in range(count)]
+        if name == "select_n":
+            which = self.terms.value(operands[0].term)
+            if which is not None and all(isinstance(p, (Replicated, Sharded)) for p in operands[0].places):
+                return [operands[1 + int(which)]]  # type: ignore[arg-type]
+        columns: list[Sequence[Placement | Same]] = []
+        for at, (axis, counts) in enumerate(self.axes.items()):
+            places = [operand.places[at] for operand in operands]
+            lost = next((place for place in places if isinstance(place, Unknown)), None)
+            if lost is not None:
+                columns.append([lost] * count)
+                continue
+            seen = self.seen[axis]
+            eq = Equation(
+                name,
+                [params[i] for i in seen],
+                [inputs[i] for i in seen],
+                [outputs[i] for i in seen],
+                axis,
+                [counts[i] for i in seen],
+                operands,
+                self.terms,
+                dtypes,
+                tuple(self.axes),
+                self.strict,
+            )
+            columns.append(self._along(eq, places, equations[0], count))
+        term_of = self._meanings(name, params, equations[0], operands, columns, outputs, dtypes)
+        return term_of
+
+    def _along(
+        self, eq: Equation, places: Sequence[Placement], equation: Any, count: int
+    ) -> "Sequence[Placement | Same]":
+        """Placements of the results along one mesh axis."""
+        asked = eq.name in ASKED_ALWAYS or named_axes(eq.params)
+        if not asked and all(place == WHOLE for place in places):
+            if not any(eq.varying(result) for result in range(count)):
+                return [WHOLE] * count
+        found = RULES.get(eq.name)
+        if found is None:
+            self.ruleless.setdefault(eq.name, equation)
+            return [Unknown(f"`{eq.name}` has no rule", self.path(equation))] * count
+        self.rules_used.add(eq.name)
+        try:
+            result = found(eq, *places, **eq.params)
+        except Stuck as stuck:
+            return [Unknown(str(stuck), self.path(equation))] * count
+        return list(result) if isinstance(result, tuple) else [result] * count
+
+    def _meanings(
+        self,
+        name: str,
+        params: Sequence[Mapping[str, Any]],
+        equation: Any,
+        operands: Sequence[Value],
+        columns: "Sequence[Sequence[Placement | Same]]",
+        outputs: Sequence[Sequence[Shape]],
+        dtypes: Sequence[str],
+    ) -> list[Value]:
+        """The values of an equation's results."""
+        made: list[Value] = []
+        whole: Any = None
+        for result, dtype in enumerate(dtypes):
+            row = [column[result] for column in columns]
+            same = next((each for each in row if isinstance(each, Same)), None)
+            places = tuple(each.place if isinstance(each, Same) else each for each in row)
+            self.own_draws |= any(isinstance(place, OwnKey) for place in places)
+            if any(isinstance(place, Unknown) for place in places):
+                lost = next(place for place in places if isinstance(place, Unknown))
+                made.append(self.unknown(lost.reason, lost.equations))
+                continue
+            if same is not None:
+                term = operands[same.of].term
+                if self._mixes_keys(term, places, (name, tuple(operand.term for operand in operands))):
+                    why = "two keys of this device's own are made of one key of the whole program"
+                    made.append(self.unknown(why, equation))
+                    continue
+                if same.expanded is not None:
+                    node = self.terms[term]
+                    assert node.shape is not None
+                    shape = (*node.shape[: same.expanded], 1, *node.shape[same.expanded :])
+                    term = self.terms.apply("reshape", (), (term,), shape, node.dtype)
+                made.append(Value(term, places))
+                continue
+            if name in IDENTITIES:
+                made.append(Value(operands[result].term, places))
+                continue
+            size = self.whole_shape([shapes[result] for shapes in outputs], places)
+            try:
+                if size is None:
+                    raise Stuck("the sizes of its result depend on the number of devices")
+                whole = self.whole_params(params) if whole is None else whole
+            except Stuck as stuck:
+                made.append(self.unknown(str(stuck), equation))
+                continue
+            key = whole if len(dtypes) == 1 else (*whole, ("result", result))
+            before = len(self.terms.nodes)
+            term = self.terms.apply(name, key, [operand.term for operand in operands], size, dtype)
+            if name in DRAWS and self.axes:
+                own = any(isinstance(operand.places[at], OwnKey) for operand in operands for at in range(len(places)))
+                if self._drawn.setdefault(term, own) is not own:
+                    why = "numbers are drawn once with a key for all devices, and once with one of this device's own"
+                    made.append(self.unknown(why, equation))
+                    continue
+            if term >= before:
+                self.terms.made_by.setdefault(term, self.path(equation))
+            made.append(Value(term, places))
+        return made
+
+    def _mixes_keys(self, key: Term, places: Sequence[Placement], way: Any) -> bool:
+        """Whether a key of a device's own is made in another way than one that stands for the same key."""
+        own = any(isinstance(place, OwnKey) for place in places)
+        return own and self._owned.setdefault(key, way) != way
+
+    def whole_params(self, params: Sequence[Mapping[str, Any]]) -> Any:
+        """The parameters of the whole-batch program: sizes of shares become those of the batch.
+
+        Raises:
+            Stuck: one depends on the device count in another way.
+        """
+        found = []
+        for name in sorted(params[0]):
+            if name in NO_MEANING:
+                continue
+            values = [freeze(each[name]) for each in params]
+            if all(value == values[0] for value in values[1:]):
+                found.append((name, values[0]))
+            elif name not in SIZES:
+                raise Stuck(f"its parameter `{name}` depends on the size of the share")
+            else:
+                found.append((name, self._whole_parameter(name, values)))
+        return tuple(found)
+
+    def _whole_parameter(self, name: str, values: Sequence[Any]) -> Any:
+        if all(isinstance(value, tuple) and len(value) == len(values[0]) for value in values):
+            return tuple(
+                row[0] if all(each == row[0] for each in row) else self._whole_parameter(name, row)
+                for row in zip(*values)
+            )
+        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+            for used in itertools.product((0, 1), repeat=len(self.axes)):
+                sizes = {
+                    value * int(np.prod([n[i] for n, u in zip(self.axes.values(), used) if u], initial=1))
+                    for i, value in enumerate(values)
+                }
+                if len(sizes) == 1:
+                    return sizes.pop()
+        raise Stuck(f"its parameter `{name}` depends on the size of the share")
+
+    # --- control flow ---------------------------------------------------------------------
+
+    def _parameter(self, kind: str, index: int, like: Any, places: Sequence[Placement], shapes: Sequence[Shape]) -> Value:
+        """A value that a loop's body is given anew in each round."""
+        shape = self.whole_shape(shapes, places)
+        dtype = str(getattr(like, "dtype", "?"))
+        return Value(self.terms.make(kind, (self._depth, index), (), shape, dtype), tuple(places))
+
+    def _scan(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """Placements of the carry are those that a round gives back; slices keep theirs."""
+        params = equations[0].params
+        constants, carried = scan_sizes(params)
+        jaxprs = [e.params["jaxpr"] for e in equations]
+        bodies = [opened(jaxpr)[0] for jaxpr in jaxprs]
+        lengths = {e.params["length"] for e in equations}
+        if len(lengths) > 1:
+            return self._lost(equations[0], "a loop goes over the examples of this device")
+        shapes = [[tuple(v.aval.shape) for v in body.invars] for body in bodies]
+        self._depth += 1
+        try:
+            rows = []
+            for index, operand in enumerate(operands[constants + carried :], constants + carried):
+                places = tuple(self._item(place) for place in operand.places)
+                like = bodies[0].invars[index].aval
+                rows.append(self._parameter("item", index - constants - carried, like, places, [s[index] for s in shapes]))
+
+            def body(places: Sequence[Sequence[Placement]]) -> list[Value]:
+                carry = [
+                    self._parameter("carry", i, bodies[0].invars[constants + i].aval, row, [s[constants + i] for s in shapes])
+                    for i, row in enumerate(places)
+                ]
+                return self.run(jaxprs, [*operands[:constants], *carry, *rows])
+
+            start = operands[constants : constants + carried]
+            places, out = self._settled(body, start, equations[0])
+        finally:
+            self._depth -= 1
+        # The terms of a round hold those of the constants already; how many are carried tells the rest apart.
+        key = ("scan", lengths.pop(), bool(params.get("reverse", False)), carried)
+        inner = tuple(value.term for value in out)
+        free = tuple(operand.term for operand in (*start, *operands[constants + carried :]))
+        made = []
+        for index, variable in enumerate(equations[0].outvars):
+            at = places[index] if index < carried else [self._rows(place) for place in out[index].places]
+            made.append(self._looped(equations, index, variable, key, inner, free, at))
+        return made
+
+    def _looped(
+        self,
+        equations: Sequence[Any],
+        index: int,
+        variable: Any,
+        key: Any,
+        inner: tuple[Term, ...],
+        free: tuple[Term, ...],
+        places: Sequence[Placement],
+    ) -> Value:
+        """One result of a loop."""
+        lost = next((place for place in places if isinstance(place, Unknown)), None)
+        if lost is not None:
+            return self.unknown(lost.reason, lost.equations)
+        shape = self.whole_shape([tuple(e.outvars[index].aval.shape) for e in equations], places)
+        if shape is None:
+            return self.unknown("the sizes of its result depend on the number of devices", equations[0])
+        term = self.terms.make(key[0], (*key[1:], index), (*inner, *free), shape, str(variable.aval.dtype))
+        self.terms.made_by.setdefault(term, self.path(equations[0]))
+        return Value(term, tuple(places))
+
+    def _settled(
+        self, body: Any, start: Sequence[Value], equation: Any
+    ) -> "tuple[list[list[Placement]], list[Value]]":
+        """Placements of a carry that a round gives back as it takes them, and what that round makes.
+
+        Zeros that start a carry fit every placement; what is whole at the start may be partial or sharded
+        after a round only if it is zero.
+        """
+        places = [list(value.places) for value in start]
+        for _ in range(MOST_ROUNDS):
+            out = body(places)
+            changed = False
+            for index, (value, given) in enumerate(zip(out, start)):
+                for at, place in enumerate(value.places):
+                    now = places[index][at]
+                    if place == now or isinstance(now, Unknown):
+                        continue
+                    changed = True
+                    zero = self.terms.is_zero(given.term) and isinstance(given.places[at], (Replicated, Sharded))
+                    fits = isinstance(place, (Replicated, Partial)) and isinstance(now, Replicated)
+                    if isinstance(place, Sharded) and isinstance(now, Sharded):
+                        fits = (place.axis, place.outer) == (now.axis, now.outer)
+                    if zero and fits and now == given.places[at]:
+                        places[index][at] = place
+                    elif isinstance(place, Unknown):
+                        places[index][at] = place
+                    else:
+                        places[index][at] = Unknown("a value that a loop carries is another kind of value after a round", self.path(equation))
+            if not changed:
+                return places, out
+        return [
+            [Unknown("the values that a loop carries do not settle", self.path(equation)) for _ in row] for row in places
+        ], out
+
+    @staticmethod
+    def _item(place: Placement) -> Placement:
+        """The placement of one slice of what a scan goes over."""
+        if isinstance(place, Sharded):
+            if place.axis == 0:
+                return Unknown("a loop goes over the examples of this device")
+            return Sharded(place.axis - 1, place.power, place.outer)
+        if isinstance(place, (Positions, Blocks, Copies, OwnKeys)):
+            return Unknown("a loop goes over positions")
+        return place
+
+    @staticmethod
+    def _rows(place: Placement) -> Placement:
+        """The placement of what a scan stacks."""
+        if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
+            return replace(place, axis=place.axis + 1)
+        if isinstance(place, (Positions, Index)):
+            return Unknown("positions are stacked by a loop")
+        return place
+
+    def _custom_linear_solve(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """What its function for the solution makes of the constants of that, and of the right-hand sides."""
+        lengths = equations[0].params["const_lengths"]
+        before = lengths.matvec + lengths.vecmat
+        own = operands[before : before + lengths.solve]
+        jaxprs = [e.params["jaxprs"].solve for e in equations]
+        return self.run(jaxprs, [*own, *operands[sum(lengths) :]])
+
+    def _while(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """All devices must do as many rounds."""
+        params = equations[0].params
+        ahead, inside = params["cond_nconsts"], params["body_nconsts"]
+        bodies = [e.params["body_jaxpr"] for e in equations]
+        tests = [e.params["cond_jaxpr"] for e in equations]
+        shapes = [[tuple(v.aval.shape) for v in opened(b)[0].invars] for b in bodies]
+        start = operands[ahead + inside :]
+        self._depth += 1
+        try:
+
+            def carry(places: Sequence[Sequence[Placement]]) -> list[Value]:
+                return [
+                    self._parameter("carry", i, opened(bodies[0])[0].invars[inside + i].aval, row, [s[inside + i] for s in shapes])
+                    for i, row in enumerate(places)
+                ]
+
+            places, out = self._settled(
+                lambda now: self.run(bodies, [*operands[ahead : ahead + inside], *carry(now)]), start, equations[0]
+            )
+            test = self.run(tests, [*operands[:ahead], *carry(places)])[0]
+        finally:
+            self._depth -= 1
+        apart = next((place for place in test.places if place != WHOLE), None)
+        if apart is not None:
+            why = apart.reason if isinstance(apart, Unknown) else "devices decide on another round of a loop by values that differ between them"
+            return self._lost(equations[0], why)
+        inner = (*(value.term for value in out), test.term)
+        free = tuple(value.term for value in start)
+        return [
+            self._looped(equations, index, variable, ("while",), inner, free, places[index])
+            for index, variable in enumerate(equations[0].outvars)
+        ]
+
+    def _cond(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """All devices must take one branch; what the branches give must be of one kind."""
+        which, given = operands[0], operands[1:]
+        apart = next((place for place in which.places if place != WHOLE), None)
+        if apart is not None:
+            why = apart.reason if isinstance(apart, Unknown) else "devices take a branch by values that differ between them"
+            return self._lost(equations[0], why)
+        branches = [
+            self.run([e.params["branches"][i] for e in equations], given)
+            for i in range(len(equations[0].params["branches"]))
+        ]
+        made = []
+        for index, variable in enumerate(equations[0].outvars):
+            values = [branch[index] for branch in branches]
+            places = tuple(self._joined(values, at, equations[0]) for at in range(len(self.axes)))
+            key = ("cond", len(branches))
+            terms = tuple(value.term for value in values)
+            if len(set(terms)) == 1 and not any(isinstance(p, Unknown) for p in places):
+                made.append(Value(terms[0], places))
+            else:
+                made.append(self._looped(equations, index, variable, key, (which.term, *terms), (), places))
+        return made
+
+    def _joined(self, values: Sequence[Value], at: int, equation: Any) -> Placement:
+        """The placement that what several branches give has in common."""
+        places = [value.places[at] for value in values]
+        lost = next((place for place in places if isinstance(place, Unknown)), None)
+        if lost is not None:
+            return lost
+        if len(set(places)) == 1:
+            return places[0]
+        partial = [p for p in places if isinstance(p, Partial)]
+        powers = {
+            place.power if isinstance(place, Partial) else place.power - 1
+            for place, value in zip(places, values)
+            if isinstance(place, (Partial, Replicated)) and not (self.terms.is_zero(value.term) and isinstance(place, Replicated))
+        }
+        if partial and len(powers) == 1 and all(isinstance(p, (Partial, Replicated)) for p in places):
+            return Partial(powers.pop())
+        return Unknown("the branches give values that are divided over the devices in different ways", self.path(equation))
+
+    def _lost(self, equation: Any, why: str) -> list[Value]:
+        return [self.unknown(why, equation) for _ in equation.outvars]
+
+    # --- mapped functions -----------------------------------------------------------------
+
+    def _shard_map(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """Into the mapped function with its specs, and out of it with those of its results."""
+        inward, outward = shard_map_specs(equations[0].params)
+        before = dict(self._bound)
+        self._bound.update(dict(equations[0].params["mesh"].shape))
+        manual = set(equations[0].params.get("newly_manual_axes", equations[0].params["mesh"].axis_names))
+        if any(self._bound[name] > 1 and name not in self.axes for name in manual):
+            self._bound = before
+            return self._lost(equations[0], "it is mapped over devices itself")
+        inside = [self._enter(value, spec, equations[0]) for value, spec in zip(operands, inward)]
+        out = self.run([inner_jaxpr(e.params) for e in equations], inside)
+        shapes = [[tuple(v.aval.shape) for v in opened(inner_jaxpr(e.params))[0].outvars] for e in equations]
+        self._bound = before
+        mapped = manual & set(self.axes)
+        return [
+            self._leave(value, spec, mapped, [s[i] for s in shapes], equations[0])
+            for i, (value, spec) in enumerate(zip(out, outward))
+        ]
+
+    def _enter(self, value: Value, spec: Mapping[str, int], equation: Any) -> Value:
+        """A value as a device has it in a mapped function, by the axes that its spec divides."""
+        if not self._in_order(spec):
+            return self.unknown("mesh axes divide one axis in another order than that of the mesh", equation)
+        places, term = list(value.places), value.term
+        for at, name in enumerate(self.axes):
+            place = places[at]
+            if name not in spec:
+                if isinstance(place, (Blocks, Copies, OwnKeys)):
+                    places[at] = Unknown("what is stacked for the devices is given whole to each", self.path(equation))
+                continue
+            axis = spec[name]
+            if isinstance(place, Replicated):
+                places[at] = Sharded(axis, place.power)
+            elif isinstance(place, (Blocks, Copies, OwnKeys)) and place.axis == axis:
+                shape = self.terms[term].shape
+                if shape is None:
+                    places[at] = Unknown("its size is not known", self.path(equation))
+                    continue
+                if isinstance(place, Blocks):
+                    places[at] = Sharded(axis + 1, place.power)
+                else:
+                    places[at] = OwnKey() if isinstance(place, OwnKeys) else Replicated(place.power)
+                size = (*shape[:axis], 1, *shape[axis:])
+                term = self.terms.apply("reshape", (), (term,), size, self.terms[term].dtype)
+            elif not isinstance(place, Unknown):
+                places[at] = Unknown("a mapped function divides what is divided already", self.path(equation))
+        return Value(term, tuple(places))
+
+    def _in_order(self, spec: Mapping[str, int]) -> bool:
+        """Whether mesh axes that divide one axis of an array do so in the order of the mesh."""
+        rows = [(axis, list(self.axes).index(name)) for name, axis in spec.items() if name in self.axes]
+        return all(one < other for i, (dim, one) in enumerate(rows) for axis, other in rows[i + 1 :] if axis == dim)
+
+    def _leave(
+        self, value: Value, spec: Mapping[str, int], mapped: set[str], shapes: Sequence[Shape], equation: Any
+    ) -> Value:
+        """What a mapped function gives back, joined as its spec says."""
+        if not self._in_order(spec):
+            return self.unknown("mesh axes divide one axis in another order than that of the mesh", equation)
+        places, term = list(value.places), value.term
+        for at, name in enumerate(self.axes):
+            place = places[at]
+            if name not in mapped or isinstance(place, Unknown):
+                continue
+            if name not in spec:
+                if not isinstance(place, Replicated):
+                    places[at] = Unknown(
+                        "a result is taken from one device that is not the same, or not whole, on each", self.path(equation)
+                    )
+                continue
+            axis = spec[name]
+            if isinstance(place, Sharded) and place.axis == axis and place.outer == 1:
+                places[at] = Replicated(place.power)
+                continue
+            shape = self.terms[term].shape
+            stacked = shape is not None and axis < len(shape) and all(s[axis] == 1 for s in shapes)
+            if stacked and isinstance(place, (Replicated, Sharded)) and getattr(place, "outer", 1) == 1:
+                assert shape is not None
+                if isinstance(place, Sharded) and place.axis == axis + 1:
+                    places[at] = Blocks(axis, place.power)
+                elif isinstance(place, Replicated):
+                    places[at] = Copies(axis, place.power)
+                else:
+                    places[at] = Unknown("results are stacked along an axis that is not that of the examples", self.path(equation))
+                size = (*shape[:axis], *shape[axis + 1 :])
+                term = self.terms.apply("reshape", (), (term,), size, self.terms[term].dtype)
+            else:
+                places[at] = Unknown("results of the devices are joined that are no shares of one", self.path(equation))
+        return Value(term, tuple(places))
+
+    def _xla_pmap(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """A pmap as it was before jax 0.8: the mapped axis is taken off, and put in."""
+        params = equations[0].params
+        name = params["axis_name"]
+        if name not in self.axes and params["axis_size"] > 1:
+            return self._lost(equations[0], "it is mapped over devices itself")
+        before = dict(self._bound)
+        self._bound[name] = params["axis_size"]
+        inside = [
+            self._unstacked(value, axis, name, equations[0]) for value, axis in zip(operands, params["in_axes"])
+        ]
+        out = self.run([inner_jaxpr(e.params) for e in equations], inside)
+        self._bound = before
+        return [
+            self._stacked(value, axis, name, equations[0]) for value, axis in zip(out, params["out_axes"])
+        ]
+
+    def _unstacked(self, value: Value, axis: "int | None", name: str, equation: Any) -> Value:
+        places = list(value.places)
+        for at, own in enumerate(self.axes):
+            place = places[at]
+            if own != name or isinstance(place, Unknown):
+                continue
+            if axis is None:
+                if not isinstance(place, Replicated):
+                    places[at] = Unknown("what is stacked for the devices is given whole to each", self.path(equation))
+            elif isinstance(place, Blocks) and place.axis == axis:
+                places[at] = Sharded(axis, place.power)
+            elif isinstance(place, Copies) and place.axis == axis:
+                places[at] = Replicated(place.power)
+            elif isinstance(place, OwnKeys) and place.axis == axis:
+                places[at] = OwnKey()
+            else:
+                places[at] = Unknown("a mapped function divides what is not stacked for the devices", self.path(equation))
+        return Value(value.term, tuple(places))
+
+    def _stacked(self, value: Value, axis: "int | None", name: str, equation: Any) -> Value:
+        places = list(value.places)
+        for at, own in enumerate(self.axes):
+            place = places[at]
+            if own != name or isinstance(place, Unknown):
+                continue
+            if isinstance(place, Replicated):
+                places[at] = place if axis is None else Copies(axis, place.power)
+            elif isinstance(place, Sharded) and axis == place.axis and place.outer == 1:
+                places[at] = Blocks(axis, place.power)
+            else:
+                places[at] = Unknown(
+                    "a result is taken from one device that is not the same, or not whole, on each", self.path(equation)
+                )
+        return Value(value.term, tuple(places))
+
+
+#: Primitives that draw random numbers.
+DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "threefry2x32"})
+
+
+def static_form(equation: Any) -> Any:
+    """What must be the same in all traces of an equation that runs programs."""
+    params = equation.params
+    names = ("reverse", "cond_nconsts", "body_nconsts", "in_axes", "out_axes", "check_vma", "check_rep")
+    sizes = scan_sizes(params) if primitive_name(equation) == "scan" else ()
+    specs = shard_map_specs(params) if primitive_name(equation) == "shard_map" else ()
+    return repr((sizes, specs, [params.get(name) for name in names], len(params.get("branches", ()))))
+
+
+#: Primitives that run programs in ways of their own.
+SPECIAL = frozenset({"scan", "while", "cond", "shard_map", "xla_pmap", "custom_linear_solve"})

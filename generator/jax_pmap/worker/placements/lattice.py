@@ -1,0 +1,134 @@
+"""Placements: how the value ``v`` on a device relates to the value ``V`` of the whole-batch program.
+
+Each is a claim for one mesh axis of N devices, true on every device. `power` is the exponent ``e``: a mean
+over a share of B / N rows is N times the part that it contributes to the mean of all B.
+"""
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, TypeAlias, TypeVar
+
+Power: TypeAlias = "int | Fraction"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """``N**power * v == V``."""
+
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """``N**power * v`` is the device's part of ``V`` along `axis`.
+
+    Along that axis ``V`` is seen as ``(outer, N, rest)``, and the device has its own index in the middle:
+    with ``outer == 1`` one block of rows, else its rows of each of `outer` groups.
+    """
+
+    axis: int
+    power: Power = 0
+    outer: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """``N**power * sum(v over devices) == V``."""
+
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme:
+    """The ``"max"`` or ``"min"`` of ``v`` over the devices is ``V``."""
+
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The device's index times `step`: 1 as ``axis_index`` gives it; else ``step`` is the size of a share,
+    and `length` what all shares have together.
+    """
+
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Positions within the share: `Sharded` along `axis`, but for the first row's own position.
+
+    ``V`` is ``iota`` along `axis`. `column` is the column of an array of indices ``(…, k)`` that holds
+    them, None where all of the array does; `length` is the size of `axis` in ``V``.
+    """
+
+    axis: int
+    length: int
+    column: "int | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKey:
+    """A PRNG key of the device's own, where ``V`` is the one key of the whole-batch program.
+
+    What is drawn with it is equal to what ``V`` draws in distribution, row by row.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Outside the mapped function: ``v`` is ``V`` with `axis` reshaped to ``(N, rest)``."""
+
+    axis: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Outside the mapped function: ``v`` is N copies of ``V`` stacked along `axis`."""
+
+    axis: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKeys:
+    """Outside the mapped function: N keys along `axis`, one for each device, made of the key ``V``."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No relation is claimed; why, and the first operation of which none was."""
+
+    reason: str
+    #: That operation, and those in whose jaxprs it stands, for its place in the source.
+    equations: tuple[Any, ...] = ()
+
+
+Placement: TypeAlias = (
+    "Replicated | Sharded | Partial | Extreme | Index | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
+)
+WHOLE = Replicated()
+P = TypeVar("P", Replicated, Sharded, Partial, Blocks, Copies)
+
+
+def scaled(place: P, by: Power) -> P:
+    """`place`, its power raised by `by`."""
+    return replace(place, power=place.power + by) if by else place
+
+
+def shown(place: Placement) -> str:
+    """A placement as DTensor prints it: ``R``, ``S0``, ``P``, ``max``; ``P*N`` is N times too small."""
+    power = getattr(place, "power", 0)
+    tail = f"*N^{power}" if power not in (0, 1) else "*N" if power else ""
+    if isinstance(place, Replicated):
+        return f"R{tail}"
+    if isinstance(place, Sharded):
+        return f"S{place.axis}{f'/{place.outer}' if place.outer != 1 else ''}{tail}"
+    if isinstance(place, Partial):
+        return f"P{tail}"
+    if isinstance(place, Extreme):
+        return place.op
+    return type(place).__name__.lower()

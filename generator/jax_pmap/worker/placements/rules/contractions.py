@@ -1,0 +1,87 @@
+"""Products that sum over axes of two operands: matrix products and convolutions."""
+
+from typing import Any
+
+from ..equation import Equation, Result, Stuck, rule
+from ..lattice import Partial, Placement, Replicated, Sharded
+from .elementwise import describe, power_of
+
+
+@rule("dot_general")
+def dot_general(eq: Equation, x: Placement, y: Placement, *, dimension_numbers: Any, **_: Any) -> Result:
+    """Contracting the sharded axis gives a partial sum; other axes stay sharded."""
+    (contract, batch) = dimension_numbers
+    power = power_of(x) + power_of(y)
+    for place in (x, y):
+        if not isinstance(place, (Replicated, Sharded, Partial)):
+            raise Stuck(describe(place))
+    partial = [place for place in (x, y) if isinstance(place, Partial)]
+    if partial:
+        if len(partial) == 2 or any(isinstance(place, Sharded) for place in (x, y)):
+            raise Stuck(describe(partial[0]))
+        return Partial(power)
+    free, at = [], len(batch[0])
+    for operand, place in enumerate((x, y)):
+        own = [
+            axis
+            for axis in range(len(eq.shape(operand)))
+            if axis not in contract[operand] and axis not in batch[operand]
+        ]
+        if isinstance(place, Sharded) and place.axis in own:
+            free.append(Sharded(at + own.index(place.axis), power, place.outer))
+        at += len(own)
+    sharded = [place if isinstance(place, Sharded) else None for place in (x, y)]
+    if not any(sharded):
+        return Replicated(power)
+    if len(free) == 2:
+        raise Stuck("every example is combined with every other")
+    if free:
+        if all(sharded):
+            raise Stuck("two operands are divided over the devices along different axes")
+        return free[0]
+    left, right = sharded
+    if left is None or right is None or left.outer != right.outer:
+        raise Stuck("examples are summed over with values that are whole on every device")
+    for kind in (contract, batch):
+        pairs = list(zip(*kind))
+        if (left.axis, right.axis) in pairs:
+            if kind is contract:
+                return Partial(power)
+            return Sharded(pairs.index((left.axis, right.axis)), power, left.outer)
+    raise Stuck("two operands are divided over the devices along different axes")
+
+
+@rule("conv_general_dilated")
+def convolution(
+    eq: Equation,
+    x: Placement,
+    y: Placement,
+    *,
+    dimension_numbers: Any,
+    feature_group_count: int = 1,
+    batch_group_count: int = 1,
+    **_: Any,
+) -> Result:
+    """Batched in its batch axis; contracted in it by the gradient of the weights.
+
+    The batch is the feature axis of both operands there, or, with groups, stands in `batch_group_count`.
+    """
+    power = power_of(x) + power_of(y)
+    spec = dimension_numbers
+    partial = [place for place in (x, y) if isinstance(place, Partial)]
+    if partial:
+        if len(partial) == 2 or any(isinstance(place, Sharded) for place in (x, y)):
+            raise Stuck(describe(partial[0]))
+        return Partial(power)
+    if isinstance(x, Replicated) and isinstance(y, Replicated):
+        return Replicated(power)
+    if isinstance(x, Sharded) and isinstance(y, Replicated):
+        if x.axis == spec.lhs_spec[0] and batch_group_count == 1:
+            return Sharded(spec.out_spec[0], power, x.outer)
+    if isinstance(x, Replicated) and isinstance(y, Sharded):
+        if y.axis == spec.rhs_spec[0] and feature_group_count == batch_group_count == 1:
+            return Sharded(spec.out_spec[1], power, y.outer)
+    if isinstance(x, Sharded) and isinstance(y, Sharded) and x.outer == y.outer:
+        if x.axis == spec.lhs_spec[1] and y.axis == spec.rhs_spec[1] and feature_group_count == 1:
+            return Partial(power)
+    raise Stuck("examples are combined along an axis of the convolution that is no batch axis")

@@ -1,0 +1,352 @@
+"""Operations that work element by element."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from ..equation import Equation, Result, Same, Stuck, rule
+from ..lattice import (
+    WHOLE,
+    Blocks,
+    Copies,
+    Extreme,
+    Index,
+    Partial,
+    Placement,
+    Positions,
+    Power,
+    Replicated,
+    Sharded,
+    scaled,
+    shown,
+)
+from ..terms import kind_of, largest_integer
+
+#: Nonlinear functions of one or more operands.
+FUNCTIONS = (
+    "log1p expm1 sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv "
+    "lgamma digamma polygamma regularized_incomplete_beta igamma igammac igamma_grad_a random_gamma_grad "
+    "bessel_i0e bessel_i1e zeta exp2 floor ceil round is_finite pow not and or xor clamp population_count clz "
+    "nextafter rem shift_left shift_right_logical shift_right_arithmetic bitcast_convert_type complex "
+    "exp log mulhi"
+).split()
+#: Increasing functions of all numbers: the largest value of several is that of the largest operand.
+INCREASING = frozenset({"exp", "expm1", "tanh", "logistic", "cbrt", "floor", "ceil", "round"})
+
+Layout = "Sharded | Blocks | Copies | None"
+
+
+def layout(eq: Equation, places: Sequence[Placement]) -> Any:
+    """How operands lie that are not replicated: one `Sharded`, `Blocks` or `Copies` without power, or None.
+
+    Raises:
+        Stuck: they lie in different ways, or are partial, or no relation of this kind holds.
+    """
+    found = None
+    for place in places:
+        if isinstance(place, Replicated):
+            continue
+        if not isinstance(place, (Sharded, Blocks, Copies)):
+            raise Stuck(describe(place))
+        bare = scaled(place, -place.power)
+        if found is not None and bare != found:
+            raise Stuck("two operands are divided over the devices along different axes")
+        found = bare
+    return found
+
+
+def describe(place: Placement) -> str:
+    """Why a value in this placement cannot be used as if it were whole."""
+    if isinstance(place, Partial):
+        return "a value that is only this device's part of a sum is used as if it were the whole sum"
+    if isinstance(place, Extreme):
+        return f"this device's {place.op}imum is used as if it were that of the whole batch"
+    if isinstance(place, Index):
+        return "the device's index takes part in the computation"
+    if isinstance(place, Positions):
+        return "positions within the share are used as if they were positions within the batch"
+    return f"what this device holds ({shown(place)}) is used as if it were whole"
+
+
+def placed(how: Any, power: Power) -> Placement:
+    """`how` operands lie, as `layout` says it, with a power."""
+    return Replicated(power) if how is None else scaled(how, power)
+
+
+def power_of(place: Placement) -> Power:
+    """The exponent of a placement; 0 of one that has none."""
+    found: Power = getattr(place, "power", 0)
+    return found
+
+
+def no_powers(eq: Equation, places: Sequence[Placement]) -> None:
+    """Raise `Stuck` where an operand differs from its meaning by a power of the device count."""
+    if any(power_of(place) for place in places):
+        raise Stuck("a number that depends on the size of this device's share is used as if it were whole")
+
+
+def partial_power(eq: Equation, operand: int, place: Placement) -> "Power | None":
+    """The power with which an operand is `Partial`; None where it is zero and fits any.
+
+    A replicated value is one N-th of itself, N times.
+
+    Raises:
+        Stuck: it is not partial.
+    """
+    if eq.is_zero(operand):
+        return None
+    if isinstance(place, Partial):
+        return place.power
+    if isinstance(place, Replicated):
+        if eq.strict:
+            raise Stuck("a part of a sum over the batch is combined with what is whole already")
+        return place.power - 1
+    raise Stuck("a part of a sum over the batch is combined with values of single examples")
+
+
+@rule("add", "sub")
+def add(eq: Equation, *places: Placement, **_: Any) -> Result:
+    """Linear: partial sums stay partial, where they are off by the same power."""
+    index = [i for i, place in enumerate(places) if isinstance(place, (Index, Positions))]
+    if index and eq.name == "add":
+        return add_positions(eq, *places)
+    extremes = [i for i, place in enumerate(places) if isinstance(place, Extreme)]
+    if extremes:
+        other = places[1 - extremes[0]]
+        if len(extremes) == 1 and other == WHOLE:
+            op = places[extremes[0]].op  # type: ignore[union-attr]
+            return Extreme(opposite(op) if eq.name == "sub" and extremes[0] == 1 else op)
+        raise Stuck(describe(places[extremes[0]]))
+    if any(isinstance(place, Partial) for place in places):
+        powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
+        if len(powers) > 1:
+            raise Stuck("a part of a sum over the batch is added to what is whole already")
+        return Partial(powers.pop() if powers else 0)
+    how = layout(eq, places)
+    return placed(how, common_power(eq, places))
+
+
+def common_power(eq: Equation, places: Sequence[Placement]) -> Power:
+    """The power that all operands have, those left out that are zero.
+
+    Raises:
+        Stuck: they have different ones.
+    """
+    powers = {power_of(place) for i, place in enumerate(places) if not eq.is_zero(i)}
+    if len(powers) > 1:
+        raise Stuck("numbers that depend on the size of the share in different ways are combined")
+    return powers.pop() if powers else 0
+
+
+def add_positions(eq: Equation, x: Placement, y: Placement) -> Result:
+    """Positions within the share, and where the share begins: the device's slice of all positions."""
+    for one, other, at in ((x, y, 0), (y, x, 1)):
+        if isinstance(one, Positions) and isinstance(other, Index) and one.column is None:
+            if other.length == one.length:
+                return Same(Sharded(one.axis), at)
+        if isinstance(one, (Positions, Index)) and eq.is_zero(1 - at):
+            return Same(one, at)
+    raise Stuck(describe(x if isinstance(x, (Index, Positions)) else y))
+
+
+@rule("mul")
+def mul(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
+    """Powers add up; a partial sum times what is whole is partial."""
+    for one, other, at in ((x, y, 0), (y, x, 1)):
+        if isinstance(one, Index):
+            size = eq.value(1 - at)
+            if one.length == 0 and isinstance(other, Replicated) and size is not None:
+                # The index times the size of a share, which is that of the whole divided by N.
+                if other.power == 1:
+                    return Same(Index(int(size)), at)
+                if size == 1 and not other.power:
+                    return Same(one, at)
+            raise Stuck(describe(one))
+        if isinstance(one, Partial):
+            if not isinstance(other, Replicated):
+                raise Stuck(describe(one))
+            return Partial(one.power + other.power)
+        if isinstance(one, Extreme) and other == WHOLE:
+            value = eq.value(1 - at)
+            if value is not None and value > 0:
+                return one
+            if value is not None and value < 0:
+                return Extreme(opposite(one.op))
+    return placed(layout(eq, (x, y)), power_of(x) + power_of(y))
+
+
+@rule("div")
+def div(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
+    """Powers are subtracted; a partial sum may be divided by what is whole."""
+    whole_numbers = not (eq.dtypes and eq.dtypes[0][:5] in ("float", "bfloa", "compl"))
+    if isinstance(x, Partial) and isinstance(y, Replicated) and not whole_numbers:
+        return Partial(x.power - y.power)
+    if isinstance(x, Extreme) and y == WHOLE and (eq.value(1) or 0) > 0:
+        return x
+    how = layout(eq, (x, y))
+    if whole_numbers:
+        no_powers(eq, (x, y))
+    return placed(how, power_of(x) - power_of(y))
+
+
+@rule("neg", "real", "imag", "conj")
+def linear(eq: Equation, x: Placement, **_: Any) -> Result:
+    """Linear in one operand: every placement stays."""
+    if isinstance(x, Extreme):
+        return Extreme(opposite(x.op)) if eq.name == "neg" else x
+    if isinstance(x, (Partial, Replicated)):
+        return x
+    return placed(layout(eq, (x,)), power_of(x))
+
+
+@rule(
+    "copy",
+    "stop_gradient",
+    "optimization_barrier",
+    "pvary",
+    "name",
+    "reduced_vary_cast",
+    "device_put",
+    "sharding_constraint",
+    "random_clone",
+    "jax_pmap_mark",
+)
+def identity(eq: Equation, *places: Placement, **_: Any) -> Result:
+    """Each result is its operand."""
+    return tuple(Same(place, i) for i, place in enumerate(places))
+
+
+@rule("convert_element_type", "reduce_precision")
+def convert(eq: Equation, x: Placement, **params: Any) -> Result:
+    """Between floats, and from whole numbers: linear. To whole numbers: what is cut off differs."""
+    if isinstance(x, (Index, Positions)) and eq.dtypes[0][:3] in ("int", "uin"):
+        return Same(x)
+    given, made = eq.terms[eq.operands[0].term].dtype, eq.dtypes[0]
+    if isinstance(x, Extreme):
+        if not (given == "bool" or kind_of(made) == "f" or widens(given, made)):
+            raise Stuck(describe(x))
+        return x
+    if isinstance(x, Partial) and kind_of(given) == "u" and given != made:
+        # Parts below zero have wrapped around, and only their sum in that width comes back.
+        raise Stuck(describe(x))
+    if kind_of(made) in "iub" and not widens(given, made):
+        if isinstance(x, Partial):
+            raise Stuck(describe(x))
+        if made == "bool" or not all_integers(eq, x):
+            no_powers(eq, (x,))
+    return linear(eq, x)
+
+
+def widens(given: str, made: str) -> bool:
+    """Whether a dtype of whole numbers holds all that another one does."""
+    if given == "bool":
+        return kind_of(made) in "iuf"
+    return (
+        kind_of(given) == kind_of(made)
+        and kind_of(given) in "iu"
+        and largest_integer(given) <= largest_integer(made)
+    )
+
+
+def all_integers(eq: Equation, x: Placement) -> bool:
+    """Whether a number that depends on the share is a whole number in every trace and in whole, so that nothing is cut off."""
+    value = eq.value(0)
+    if not isinstance(x, Replicated) or value is None or isinstance(value, complex):
+        return False
+    local = [float(value) / float(count) ** float(x.power) for count in (1, *eq.counts)]
+    return all(abs(each - round(each)) < 1e-9 for each in local)
+
+
+@rule("max", "min")
+def extreme(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
+    """Of values that are off by the same power; a device's maximum and a whole value give a maximum."""
+    for one, other in ((x, y), (y, x)):
+        if isinstance(one, Extreme):
+            if one.op == eq.name and (other in (WHOLE, one)):
+                return one
+            raise Stuck(describe(one))
+    return placed(layout(eq, (x, y)), common_power(eq, (x, y)))
+
+
+@rule("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "le_to", "lt_to")
+def compare(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
+    """Of values off by the same power the order is that of the whole ones."""
+    for one, other, at in ((x, y, 0), (y, x, 1)):
+        if isinstance(one, (Positions, Index)) and eq.is_zero(1 - at):
+            # Neither is ever negative; whatever else is asked of them depends on the device.
+            if (eq.name, at) in (("lt", 0), ("gt", 1), ("ge", 0), ("le", 1)):
+                return Sharded(one.axis) if isinstance(one, Positions) else WHOLE
+            raise Stuck(describe(one))
+    common_power(eq, (x, y))
+    return placed(layout(eq, (x, y)), 0)
+
+
+@rule("select_n")
+def select(eq: Equation, which: Placement, *cases: Placement, **_: Any) -> Result:
+    """A choice element by element: of partial sums, where the choice is the same on all devices."""
+    if power_of(which):
+        raise Stuck("a choice depends on the size of the share")
+    if any(isinstance(case, Partial) for case in cases):
+        if which != WHOLE:
+            raise Stuck(describe(next(case for case in cases if isinstance(case, Partial))))
+        powers = {p for i, case in enumerate(cases) if (p := partial_power(eq, i + 1, case)) is not None}
+        if len(powers) > 1:
+            raise Stuck("a part of a sum over the batch is exchanged for what is whole already")
+        return Partial(powers.pop() if powers else 0)
+    if which == WHOLE and len(set(cases)) == 1 and isinstance(cases[0], Extreme):
+        return cases[0]
+    how = layout(eq, (which, *cases))
+    powers = {power_of(case) for i, case in enumerate(cases) if not eq.is_zero(i + 1)}
+    if len(powers) > 1:
+        raise Stuck("numbers that depend on the size of the share in different ways are exchanged")
+    return placed(how, powers.pop() if powers else 0)
+
+
+@rule("sqrt", "rsqrt", "cbrt", "abs", "sign", "square", "integer_pow")
+def homogeneous(eq: Equation, x: Placement, **params: Any) -> Result:
+    """A constant factor comes out of these in front, to some degree."""
+    if isinstance(x, Extreme) and eq.name in INCREASING:
+        return x
+    degree = {
+        "sqrt": Fraction(1, 2),
+        "rsqrt": Fraction(-1, 2),
+        "cbrt": Fraction(1, 3),
+        "abs": 1,
+        "sign": 0,
+        "square": 2,
+        "integer_pow": params.get("y", 1),
+    }[eq.name]
+    return placed(layout(eq, (x,)), reduced(power_of(x) * degree))
+
+
+def reduced(power: Power) -> Power:
+    """A whole power as an int."""
+    return int(power) if Fraction(power).denominator == 1 else power
+
+
+@rule(*FUNCTIONS)
+def function(eq: Equation, *places: Placement, **_: Any) -> Result:
+    """Of values as they are in the whole-batch program, and no others."""
+    if len(places) == 1 and isinstance(places[0], Extreme) and eq.name in INCREASING:
+        return places[0]
+    if eq.name in ("or", "and") and any(isinstance(p, Extreme) for p in places):
+        # Truth values: `or` is their maximum, `and` their minimum.
+        return extreme_of_truths(eq, *places)
+    if eq.name == "not" and isinstance(places[0], Extreme):
+        return Extreme(opposite(places[0].op))
+    how = layout(eq, places)
+    no_powers(eq, places)
+    return placed(how, 0)
+
+
+def extreme_of_truths(eq: Equation, x: Placement, y: Placement) -> Result:
+    """`or` of maxima, `and` of minima."""
+    op = "max" if eq.name == "or" else "min"
+    if eq.dtypes[0] == "bool" and {x, y} <= {WHOLE, Extreme(op)}:
+        return Extreme(op)
+    raise Stuck(describe(x if isinstance(x, Extreme) else y))
+
+
+def opposite(op: str) -> str:
+    """``"min"`` of ``"max"``, and the reverse."""
+    return "min" if op == "max" else "max"

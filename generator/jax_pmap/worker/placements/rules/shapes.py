@@ -1,0 +1,342 @@
+"""Operations that move elements: reshapes, transposes, broadcasts, slices, concatenations."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..equation import Equation, Result, Same, Stuck, rule
+from ..lattice import (
+    Blocks,
+    Copies,
+    Extreme,
+    Index,
+    OwnKey,
+    Partial,
+    Placement,
+    Positions,
+    Replicated,
+    Sharded,
+)
+from .elementwise import common_power, describe, layout, partial_power, placed
+
+#: Placements of values that are of one shape on a device and in the whole-batch program.
+SHAPED_ALIKE = (Replicated, Partial, Extreme, OwnKey)
+
+
+@rule("broadcast_in_dim")
+def broadcast_in_dim(
+    eq: Equation, x: Placement, *_: Placement, broadcast_dimensions: Sequence[int], shape: Any, **__: Any
+) -> Result:
+    """Along new axes; one that grows with the share holds this device's part of as many copies."""
+    varying = eq.varying()
+    if isinstance(x, Index) or (isinstance(x, Positions) and x.column is not None):
+        raise Stuck(describe(x))
+    if isinstance(x, (Sharded, Positions)):
+        axis = broadcast_dimensions[x.axis]
+        if varying != (axis,):
+            raise Stuck("an array is spread over the examples twice")
+        if isinstance(x, Sharded) and eq.shape(0)[x.axis] != eq.out()[axis]:
+            raise Stuck("an array is spread over the examples twice")
+        return replace(x, axis=axis)
+    if isinstance(x, Copies):
+        raise Stuck(describe(x))
+    if isinstance(x, Blocks):
+        raise Stuck(describe(x))
+    if varying and isinstance(x, Replicated):
+        if all(shapes[0][varying[0]] == count for shapes, count in zip(eq.outputs, eq.counts)) and len(varying) == 1:
+            if varying[0] not in broadcast_dimensions:
+                return copies(eq, x, varying[0], broadcast_dimensions)
+        axis = eq.split()
+        if axis is not None and axis in broadcast_dimensions:
+            operand_axis = list(broadcast_dimensions).index(axis)
+            if eq.shape(0)[operand_axis] != 1:
+                raise Stuck("the sizes of its result depend on the number of devices")
+        assert axis is not None
+        return Sharded(axis, x.power)
+    if varying:
+        raise Stuck(describe(x))
+    return x
+
+
+def copies(eq: Equation, x: Replicated, axis: int, kept: Sequence[int]) -> Result:
+    """One copy for each device, stacked, as what is handed to a mapped function may be."""
+    if tuple(kept) == tuple(i for i in range(len(eq.out())) if i != axis) and eq.shape(0) == tuple(
+        size for i, size in enumerate(eq.out()) if i != axis
+    ):
+        return Same(Copies(axis, x.power))
+    raise Stuck("the sizes of its result depend on the number of devices")
+
+
+@rule("reshape")
+def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, **__: Any) -> Result:
+    """The sharded axis may be joined with those behind it, and split where its first part is the batch."""
+    if dimensions is not None and tuple(dimensions) != tuple(range(len(eq.shape(0)))):
+        if isinstance(x, SHAPED_ALIKE) and not eq.varying():
+            return x
+        raise Stuck("a reshape in another order of the axes has no rule")
+    if isinstance(x, Positions) and x.column is None and math.prod(eq.shape(0)) == eq.shape(0)[x.axis]:
+        axis = eq.split()
+        if axis is not None and eq.out()[axis] == eq.shape(0)[x.axis]:
+            return replace(x, axis=axis)
+    if isinstance(x, Sharded):
+        return reshaped(eq, x)
+    if isinstance(x, SHAPED_ALIKE):
+        if not eq.varying():
+            return x
+        if isinstance(x, Replicated):
+            return into_blocks(eq, x)
+    if isinstance(x, (Blocks, Copies)):
+        return out_of_blocks(eq, x)
+    raise Stuck(describe(x))
+
+
+def reshaped(eq: Equation, x: Sharded) -> Placement:
+    """A sharded value in another shape.
+
+    With the elements in a row, a value of shape ``(before…, outer * rows, behind…)`` repeats, `before` times
+    `outer` times, a run of this device's elements. It stays sharded along the axis of the result whose
+    elements ahead of it are as many, or that ends with a group of them.
+    """
+    shape, out = eq.shape(0), eq.out()
+    ahead = math.prod(shape[: x.axis]) * x.outer
+    varying = eq.varying()
+    if math.prod(shape) == 0 or len(varying) != 1:
+        raise Stuck("a reshape mixes the examples of this device with the axis ahead of them")
+    axis = varying[0]
+    before = math.prod(out[:axis])
+    if before and ahead % before == 0:
+        outer = ahead // before
+        # All that varies with the share is in this axis: its part behind `outer` is rows of this device.
+        if all(shapes[0][axis] % outer == 0 for shapes in eq.outputs):
+            return Sharded(axis, x.power, outer)
+    raise Stuck("a reshape mixes the examples of this device with the axis ahead of them")
+
+
+def into_blocks(eq: Equation, x: Replicated) -> Result:
+    """``(…, B, …)`` as ``(…, N, B // N, …)``, outside the mapped function."""
+    for axis in eq.varying():
+        ok = all(
+            len(shapes[0]) == len(eq.shape(0)) + 1
+            and shapes[0][axis] == count
+            and shapes[0][:axis] == given[0][:axis]
+            and shapes[0][axis + 2 :] == given[0][axis + 1 :]
+            for shapes, given, count in zip(eq.outputs, eq.inputs, eq.counts)
+        )
+        if ok:
+            return Same(Blocks(axis, x.power))
+    raise Stuck("the sizes of its result depend on the number of devices")
+
+
+def out_of_blocks(eq: Equation, x: Any) -> Result:
+    """Blocks joined again."""
+    if isinstance(x, Blocks) and not eq.varying():
+        ok = all(
+            shapes[0] == (*given[0][: x.axis], given[0][x.axis] * given[0][x.axis + 1], *given[0][x.axis + 2 :])
+            for shapes, given in zip(eq.outputs, eq.inputs)
+        )
+        if ok:
+            return Same(Replicated(x.power))
+    raise Stuck(describe(x))
+
+
+@rule("squeeze")
+def squeeze(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) -> Result:
+    """Axes of size 1 are dropped."""
+    if isinstance(x, SHAPED_ALIKE):
+        return x
+    if isinstance(x, (Sharded, Blocks)) or (isinstance(x, Positions) and x.column is None):
+        if x.axis in dimensions:
+            raise Stuck("the axis of the examples is dropped")
+        return replace(x, axis=x.axis - sum(d < x.axis for d in dimensions))
+    raise Stuck(describe(x))
+
+
+@rule("expand_dims")
+def expand_dims(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) -> Result:
+    """Axes of size 1 are put in."""
+    if isinstance(x, SHAPED_ALIKE):
+        return x
+    if isinstance(x, Sharded):
+        kept = [axis for axis in range(len(eq.out())) if axis not in dimensions]
+        return replace(x, axis=kept[x.axis])
+    raise Stuck(describe(x))
+
+
+@rule("transpose")
+def transpose(eq: Equation, x: Placement, *, permutation: Sequence[int], **_: Any) -> Result:
+    """The sharded axis goes where it is sent."""
+    if isinstance(x, SHAPED_ALIKE):
+        return x
+    if isinstance(x, Sharded) or (isinstance(x, Positions) and x.column is None):
+        return replace(x, axis=list(permutation).index(x.axis))
+    raise Stuck(describe(x))
+
+
+@rule("iota")
+def iota(eq: Equation, *_: Placement, dimension: int, **__: Any) -> Result:
+    """Positions along an axis that is whole; within the share where they are those of examples."""
+    axis = eq.split()
+    if axis is None:
+        return Replicated()
+    if axis == dimension:
+        return Positions(axis, eq.out()[axis] * eq.counts[0])
+    return Sharded(axis)
+
+
+@rule("rev")
+def rev(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) -> Result:
+    """The other way round along axes that are whole."""
+    if isinstance(x, SHAPED_ALIKE):
+        return x
+    if isinstance(x, Sharded) and x.axis not in dimensions:
+        return x
+    raise Stuck("the order of the examples is reversed")
+
+
+@rule("slice")
+def slice_(
+    eq: Equation,
+    x: Placement,
+    *,
+    start_indices: Sequence[int],
+    limit_indices: Sequence[int],
+    strides: "Sequence[int] | None" = None,
+    **_: Any,
+) -> Result:
+    """Parts of axes that are whole."""
+    if isinstance(x, SHAPED_ALIKE) and not eq.varying():
+        return x
+    if isinstance(x, Copies):
+        return one_copy(eq, x, start_indices, limit_indices, strides)
+    if isinstance(x, Sharded):
+        axis = x.axis
+        whole = start_indices[axis] == 0 and limit_indices[axis] == eq.shape(0)[axis]
+        if whole and (strides is None or strides[axis] == 1) and eq.varying() == (axis,):
+            return x
+        raise Stuck("some of the examples are cut out of this device's share")
+    raise Stuck(describe(x))
+
+
+def one_copy(
+    eq: Equation, x: Copies, start: Sequence[int], limit: Sequence[int], strides: "Sequence[int] | None"
+) -> Result:
+    """One of the copies of a stack; its axis, of size 1 now, stays."""
+    shape = eq.shape(0)
+    whole = all(
+        (start[axis], limit[axis]) == (0, shape[axis]) for axis in range(len(shape)) if axis != x.axis
+    )
+    if limit[x.axis] - start[x.axis] == 1 and whole and (strides is None or set(strides) == {1}):
+        return Same(Replicated(x.power), 0, x.axis)
+    raise Stuck(describe(x))
+
+
+@rule("concatenate")
+def concatenate(eq: Equation, *places: Placement, dimension: int, **_: Any) -> Result:
+    """Joined along an axis that is whole; columns of indices may hold positions."""
+    positions = [i for i, place in enumerate(places) if isinstance(place, Positions)]
+    if positions:
+        return columns(eq, places, positions, dimension)
+    if any(isinstance(place, Partial) for place in places):
+        powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
+        if len(powers) > 1:
+            raise Stuck("parts of sums over the batch are joined with what is whole already")
+        return Partial(powers.pop() if powers else 0)
+    if all(isinstance(place, OwnKey) for place in places):
+        return OwnKey()
+    if all(place == places[0] for place in places) and isinstance(places[0], Extreme):
+        return places[0]
+    how = layout(eq, places)
+    if isinstance(how, Sharded) and how.axis == dimension:
+        raise Stuck("examples of this device are joined along their own axis")
+    if isinstance(how, (Blocks, Copies)):
+        raise Stuck(describe(how))
+    if how is not None and eq.varying() != (how.axis,):
+        raise Stuck("the sizes of its result depend on the number of devices")
+    if how is not None and any(isinstance(p, Replicated) for p in places):
+        raise Stuck("examples are joined with values that are whole on every device")
+    if how is None and eq.varying():
+        raise Stuck("the sizes of its result depend on the number of devices")
+    return placed(how, common_power(eq, places))
+
+
+def columns(eq: Equation, places: Sequence[Placement], positions: list[int], dimension: int) -> Result:
+    """Indices of which one column is the position of the row."""
+    first = places[positions[0]]
+    assert isinstance(first, Positions)
+    others = [place for i, place in enumerate(places) if i not in positions]
+    ok = (
+        len(positions) == 1
+        and first.column is None
+        and dimension == len(eq.out()) - 1 != first.axis
+        and eq.shape(positions[0])[dimension] == 1
+        and all(place == Sharded(first.axis) for place in others)
+    )
+    if not ok:
+        raise Stuck(describe(first))
+    return replace(first, column=sum(eq.shape(i)[dimension] for i in range(positions[0])))
+
+
+@rule("stack")
+def stack(eq: Equation, *places: Placement, axis: int, **_: Any) -> Result:
+    """Joined along an axis that is new."""
+    if any(isinstance(place, Partial) for place in places):
+        powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
+        if len(powers) > 1:
+            raise Stuck("parts of sums over the batch are joined with what is whole already")
+        return Partial(powers.pop() if powers else 0)
+    if len(set(places)) == 1 and isinstance(places[0], (Extreme, OwnKey)):
+        return places[0]
+    how = layout(eq, places)
+    if isinstance(how, (Sharded, Blocks, Copies)):
+        if any(isinstance(place, Replicated) for place in places):
+            raise Stuck("examples are joined with values that are whole on every device")
+        if not isinstance(how, Sharded):
+            raise Stuck(describe(how))
+        how = replace(how, axis=how.axis + (how.axis >= axis))
+    return placed(how, common_power(eq, places))
+
+
+@rule("unstack")
+def unstack(eq: Equation, x: Placement, *, axis: int, **_: Any) -> Result:
+    """Taken apart along an axis that is whole."""
+    if isinstance(x, SHAPED_ALIKE):
+        return x
+    if isinstance(x, Sharded) and x.axis != axis:
+        return replace(x, axis=x.axis - (x.axis > axis))
+    raise Stuck("the examples of this device are taken apart")
+
+
+@rule("tile")
+def tile(eq: Equation, x: Placement, *, reps: Sequence[int], **_: Any) -> Result:
+    """Repeated along axes that are whole."""
+    if isinstance(x, SHAPED_ALIKE) and not eq.varying():
+        return x
+    if isinstance(x, Sharded) and all(params["reps"][x.axis] == 1 for params in eq.every):
+        return x
+    raise Stuck("examples of this device are repeated")
+
+
+@rule("split")
+def split(eq: Equation, x: Placement, *, axis: int, **_: Any) -> Result:
+    """Parts along an axis that is whole."""
+    if isinstance(x, SHAPED_ALIKE) and not eq.varying():
+        return x
+    if isinstance(x, Sharded) and x.axis != axis:
+        return x
+    raise Stuck("the examples of this device are divided into groups")
+
+
+@rule("pad")
+def pad(eq: Equation, x: Placement, value: Placement, *, padding_config: Any, **_: Any) -> Result:
+    """Around axes that are whole; zeros around a partial sum."""
+    if isinstance(x, Partial) and eq.is_zero(1):
+        return x
+    how = layout(eq, (x, value))
+    if isinstance(how, Sharded) and tuple(padding_config[how.axis]) != (0, 0, 0):
+        raise Stuck("values are put between or around the examples of this device")
+    if how is None and eq.varying():
+        raise Stuck("the sizes of its result depend on the number of devices")
+    if isinstance(how, (Blocks, Copies)):
+        raise Stuck(describe(how))
+    return placed(how, common_power(eq, (x, value)))

@@ -1,0 +1,750 @@
+"""Meanings: hash-consed terms of the whole-batch program, in a normal form.
+
+Two values with one term are equal on all inputs, as real numbers: sums and products are sorted, and constant
+factors stand in front. What may differ is rounding, overflow, and what becomes of NaN where a factor is zero.
+"""
+
+import bisect
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+#: A term by its number in the table.
+Term: TypeAlias = int
+Shape: TypeAlias = "tuple[int, ...]"
+Number: TypeAlias = "complex | float | int | bool"
+#: Sums and products with more members are taken as they are written, so that long chains stay linear.
+MOST_MEMBERS = 64
+#: The unit of rounding of float32.
+SINGLE = 2.0**-23
+#: Operations whose operands may be exchanged.
+COMMUTATIVE = frozenset({"max", "min", "and", "or", "xor", "eq", "ne"})
+#: Operations that hand their operand on.
+IDENTITIES = frozenset(
+    {
+        "copy",
+        "stop_gradient",
+        "optimization_barrier",
+        "device_put",
+        "sharding_constraint",
+        "pvary",
+        "name",
+        "reduced_vary_cast",
+        "random_clone",
+        "jax_pmap_mark",
+    }
+)
+#: Operations linear in their first operand, the others being whole numbers or absent.
+LINEAR = frozenset(
+    {
+        "reduce_sum",
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "slice",
+        "rev",
+        "real",
+        "imag",
+        "conj",
+        "cumsum",
+        "gather",
+        "dynamic_slice",
+        "reduce_window_sum",
+        "split",
+        "fft",
+        "select_and_gather_add",
+    }
+)
+#: Operations linear in each of their first two operands.
+BILINEAR = frozenset({"dot_general", "conv_general_dilated"})
+#: Operations element by element that take a scalar for an array.
+SPREADING = frozenset(
+    "add sub mul div max min and or xor eq ne lt le gt ge pow rem atan2 nextafter select_n clamp".split()
+)
+#: Those of them that are linear over the real numbers only.
+REAL = frozenset({"real", "imag", "conj", "fft"})
+#: Operations that only move elements.
+MOVES = frozenset(
+    {"broadcast_in_dim", "reshape", "transpose", "slice", "rev", "dynamic_slice", "split", "reduce_max", "reduce_min"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One term. `shape` is None of what has no size of its own."""
+
+    op: str
+    params: Any
+    operands: tuple[Term, ...]
+    shape: "Shape | None"
+    dtype: str
+
+
+def freeze(value: Any) -> Any:
+    """A parameter of an equation as something that can be hashed and compared."""
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return tuple(freeze(each) for each in value)
+    if isinstance(value, dict):
+        return tuple(sorted((str(key), freeze(each)) for key, each in value.items()))
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return (str(value.dtype), freeze(np.asarray(jax.random.key_data(value))))
+    if isinstance(value, jax.Array):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, (float, np.floating)) and value != value:
+        return "nan"  # Not equal to itself.
+    body = getattr(value, "jaxpr", value)
+    if hasattr(body, "eqns") and hasattr(body, "invars"):
+        return freeze_jaxpr(body, getattr(value, "consts", ()))
+    if callable(value) and not isinstance(value, type):
+        return Kept(value)
+    try:
+        hash(value)
+    except TypeError:
+        return Kept(value)
+    return value
+
+
+def freeze_jaxpr(body: Any, consts: Sequence[Any]) -> Any:
+    """A jaxpr as something that is the same for all that compute the same in the same steps."""
+    numbers: dict[Any, int] = {}
+
+    def numbered(variable: Any) -> int:
+        return numbers.setdefault(variable, len(numbers))
+
+    def read(variable: Any) -> Any:
+        if hasattr(variable, "val"):
+            return ("literal", str(variable.aval), freeze(np.asarray(variable.val)))
+        return numbered(variable)
+
+    head = tuple((numbered(v), str(v.aval)) for v in (*body.constvars, *body.invars))
+    steps = tuple(
+        (
+            str(each.primitive),
+            tuple(read(v) for v in each.invars),
+            tuple((numbered(v), str(v.aval)) for v in each.outvars),
+            freeze(dict(each.params)),
+        )
+        for each in body.eqns
+    )
+    return ("jaxpr", freeze(tuple(consts)), head, steps, tuple(read(v) for v in body.outvars))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An object that a term refers to by identity, kept so that its id is not given to another."""
+
+    object: Any
+
+    def __hash__(self) -> int:
+        return id(self.object)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kept) and other.object is self.object
+
+
+class Terms:
+    """The table of terms of one derivation."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._numbers: dict[Node, Term] = {}
+        #: Numbers seen, by unit of rounding: those a few roundings apart are one.
+        self._seen: dict[float, list[float]] = {}
+        #: Arrays that are no single number, kept so that their ids stay their own.
+        self._constants: dict[int, tuple[Any, Term]] = {}
+        #: The equation that made a term first, and those in whose jaxprs it stands.
+        self.made_by: dict[Term, tuple[Any, ...]] = {}
+
+    def __getitem__(self, term: Term) -> Node:
+        """The node of a term."""
+        return self.nodes[term]
+
+    def make(
+        self, op: str, params: Any, operands: Sequence[Term], shape: "Shape | None", dtype: str
+    ) -> Term:
+        """The term as it is written."""
+        node = Node(op, params, tuple(operands), shape, dtype)
+        found = self._numbers.get(node)
+        if found is None:
+            found = self._numbers[node] = len(self.nodes)
+            self.nodes.append(node)
+        return found
+
+    # --- constants ------------------------------------------------------------------------
+
+    def number(self, value: Any, dtype: str) -> Number:
+        """`value` as a number that is the same for all that are a few roundings in `dtype` from it."""
+        kind = kind_of(dtype)
+        if kind == "c":
+            return complex(self.number(complex(value).real, "float32"), self.number(complex(value).imag, "float32"))  # type: ignore[arg-type]
+        if kind != "f":
+            return bool(value) if kind == "b" else wrapped(int(value), dtype)
+        given = float(value)
+        if abs(given) > largest_of(dtype):
+            given = math.copysign(math.inf, given)
+        if given == 0.0 or not math.isfinite(given):
+            return given if given == given else math.nan
+        # Narrower floats are no reason to take numbers for the same that are written as different ones.
+        unit = 8 * min(eps_of(dtype), SINGLE)
+        seen = self._seen.setdefault(unit, [])
+        at = bisect.bisect_left(seen, given)
+        for other in seen[max(at - 1, 0) : at + 1]:
+            if abs(other - given) <= unit * abs(given):
+                return other
+        seen.insert(at, given)
+        return given
+
+    def fill(self, value: Any, shape: "Shape", dtype: str) -> Term:
+        """An array that holds one number throughout."""
+        value = self.number(value, dtype)
+        # NaN is not equal to itself; -0.0 is equal to 0.0.
+        key = "nan" if value != value else value
+        return self.make("fill", (type(value).__name__, key), (), tuple(shape), dtype)
+
+    def constant(self, array: Any) -> Term:
+        """The term of an array of numbers that are known."""
+        if not isinstance(array, (np.ndarray, np.generic, jax.Array, bool, int, float, complex)):
+            return self.make("object", Kept(array), (), None, "object")
+        dtype = str(array.dtype) if hasattr(array, "dtype") else str(np.result_type(array))
+        if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            data = np.asarray(jax.random.key_data(array))
+            return self.make("const", (dtype, data.tobytes()), (), tuple(array.shape), dtype)
+        known = self._constants.get(id(array))
+        if known is not None:
+            return known[1]
+        data = np.asarray(array)
+        flat = data.reshape(-1)
+        if data.size and data.dtype.kind in "biufcV" and flat[0] == flat[-1] and bool(np.all(flat == flat[0])):
+            return self.fill(flat[0], data.shape, dtype)
+        made = self.make("const", hashlib.sha256(data.tobytes()).hexdigest(), (), data.shape, dtype)
+        self._constants[id(array)] = array, made
+        return made
+
+    def value(self, term: Term) -> "Number | None":
+        """The number that a term holds throughout, or None."""
+        node = self.nodes[term]
+        if node.op != "fill":
+            return None
+        found: Number = math.nan if node.params[1] == "nan" else node.params[1]
+        return found
+
+    def is_zero(self, term: Term) -> bool:
+        """Whether a term is zero throughout."""
+        value = self.value(term)
+        return value is not None and value == 0
+
+    def not_negative(self, term: Term) -> bool:
+        """Whether every element of an array of integers is known to be at least zero."""
+        node = self.nodes[term]
+        if node.op == "fill":
+            return bool(self.value(term) >= 0)  # type: ignore[operator]
+        if node.op in ("iota", "argmax", "argmin", "axis_index"):
+            return True
+        if node.op in ("reshape", "broadcast_in_dim", "transpose", "convert_element_type", "slice"):
+            inner = self.nodes[node.operands[0]]
+            if kind_of(inner.dtype) not in "iub" or kind_of(node.dtype) not in "iu":
+                return False
+            fits = kind_of(inner.dtype) == "b" or largest_integer(inner.dtype) <= largest_integer(node.dtype)
+            return fits and self.not_negative(node.operands[0])
+        return kind_of(node.dtype) == "u"
+
+    # --- building -------------------------------------------------------------------------
+
+    def apply(
+        self, op: str, params: Any, operands: Sequence[Term], shape: "Shape | None", dtype: str
+    ) -> Term:
+        """The term of an operation on terms, in normal form.
+
+        Args:
+            op: the primitive's name as `versions.primitive_name` has it.
+            params: its parameters at whole size, frozen.
+            operands: terms of its operands.
+            shape: the shape of the result at whole size.
+            dtype: the dtype of the result.
+        """
+        if op in IDENTITIES:
+            return operands[0]
+        if shape and op in SPREADING:
+            operands = [self.spread(term, shape) for term in operands]
+        normal = NORMAL.get(op)
+        found = normal(self, params, tuple(operands), shape, dtype) if normal is not None else None
+        if found is None:
+            found = self._generic(op, params, tuple(operands), shape, dtype)
+        return found
+
+    def spread(self, term: Term, shape: "Shape") -> Term:
+        """A scalar in `shape`, as operations element by element take one; any other term as it is."""
+        node = self.nodes[term]
+        if node.shape != () or shape == ():
+            return term
+        params = (("broadcast_dimensions", ()), ("shape", tuple(shape)))
+        return self.apply("broadcast_in_dim", params, (term,), tuple(shape), node.dtype)
+
+    def _generic(
+        self, op: str, params: Any, operands: tuple[Term, ...], shape: "Shape | None", dtype: str
+    ) -> Term:
+        if shape is not None and op in FOLDED and all(self.nodes[t].op == "fill" for t in operands):
+            folded = fold(op, params, [self.value(t) for t in operands], dtype)
+            if folded is not None:
+                return self.fill(folded, shape, dtype)
+        if shape is not None and op in MOVES and operands and self._filled(operands[0]):
+            return self.fill(self.value(operands[0]), shape, dtype)
+        fills = op == "gather" and dict(params).get("fill_value") not in (None, 0, "nan")
+        pulled = () if fills else (0,) if op in LINEAR else (0, 1) if op in BILINEAR else ()
+        if pulled and kind_of(dtype) in "fc":
+            factor: Any = 1
+            inner = list(operands)
+            for index in pulled:
+                by, base = self.factor(operands[index])
+                if kind_of(self.nodes[base].dtype) not in "fc" or (op in REAL and isinstance(by, complex)):
+                    continue
+                inner[index] = base
+                factor = factor * by
+            if factor != 1:
+                return self.scale(factor, self.apply(op, params, inner, shape, dtype))
+        if op in COMMUTATIVE:
+            operands = tuple(sorted(operands))
+        return self.make(op, params, operands, shape, dtype)
+
+    def _filled(self, term: Term) -> bool:
+        """Whether a term is one number throughout, and that at least once."""
+        node = self.nodes[term]
+        return node.op == "fill" and math.prod(node.shape or ()) > 0
+
+    def factor(self, term: Term) -> "tuple[Number, Term]":
+        """The constant factor in front of a term, and the term without it."""
+        node = self.nodes[term]
+        return (node.params, node.operands[0]) if node.op == "scale" else (1, term)
+
+    def scale(self, factor: Any, term: Term) -> Term:
+        """``factor * term``."""
+        node = self.nodes[term]
+        if node.op == "fill" and node.shape is not None:
+            return self.fill(factor * self.value(term), node.shape, node.dtype)
+        by, base = self.factor(term)
+        factor = self.number(factor * by, node.dtype)
+        if factor == 1:
+            return base
+        inner = self.nodes[base]
+        if inner.op == "sum" and kind_of(inner.dtype) not in "fc":
+            factors = tuple(self.number(factor * c, inner.dtype) for c in inner.params)
+            return self.make("sum", factors, inner.operands, inner.shape, inner.dtype)
+        return self.make("scale", factor, (base,), inner.shape, inner.dtype)
+
+    def linear(self, term: Term) -> "list[tuple[Term, Number]]":
+        """A term as a sum of factors times terms."""
+        node = self.nodes[term]
+        if node.op == "fill" and node.shape is not None:
+            value = self.value(term)
+            return [] if value == 0 else [(self.fill(1, node.shape, node.dtype), value)]  # type: ignore[list-item]
+        factor, base = self.factor(term)
+        inner = self.nodes[base]
+        if inner.op == "sum" and len(inner.operands) <= MOST_MEMBERS:
+            return [(t, factor * c) for t, c in zip(inner.operands, inner.params)]
+        return [(base, factor)]
+
+    def add(self, terms: "Sequence[tuple[Term, Number]]", shape: "Shape | None", dtype: str) -> Term:
+        """The sum of terms times factors, like terms joined."""
+        joined: dict[Term, Any] = {}
+        for term, factor in terms:
+            for base, by in self.linear(term):
+                joined[base] = joined.get(base, 0) + by * factor
+        if not joined:
+            return self.fill(0, shape or (), dtype)
+        rows = sorted((term, self.number(factor, dtype)) for term, factor in joined.items())
+        if len(rows) == 1:
+            return self.scale(rows[0][1], rows[0][0])
+        front: Any = rows[0][1] if kind_of(dtype) in "fc" and rows[0][1] != 0 else 1
+        rows = [(term, self.number(factor / front, dtype) if front != 1 else factor) for term, factor in rows]
+        made = self.make("sum", tuple(c for _, c in rows), [t for t, _ in rows], shape, dtype)
+        return self.scale(front, made) if front != 1 else made
+
+    def product(self, term: Term) -> "tuple[Number, tuple[Term, ...], tuple[Term, ...]]":
+        """A term as a factor, the terms it is a product of, and those that it is divided by."""
+        factor, base = self.factor(term)
+        node = self.nodes[base]
+        if node.op == "fill" and node.shape is not None:
+            return factor * self.value(base), (), ()  # type: ignore[operator,return-value]
+        if node.op == "prod" and len(node.operands) <= MOST_MEMBERS:
+            return factor, node.operands[: node.params], node.operands[node.params :]
+        return factor, (base,), ()
+
+    def multiply(
+        self, over: Sequence[Term], under: Sequence[Term], shape: "Shape | None", dtype: str
+    ) -> Term:
+        """The product of some terms divided by others."""
+        factor: Any = 1
+        up: list[Term] = []
+        down: list[Term] = []
+        for terms, plus, minus, inverse in ((over, up, down, False), (under, down, up, True)):
+            for term in terms:
+                by, above, below = self.product(term)
+                if inverse and by == 0:
+                    above, by = (term,), 1  # Division by zero stays as it is written.
+                    below = ()
+                factor = factor / by if inverse and by != 1 else factor * by
+                plus += above
+                minus += below
+        if not up and not down:
+            return self.fill(factor, shape or (), dtype)
+        if len(up) == 1 and not down:
+            return self.scale(factor, up[0])
+        made = self.make("prod", len(up), (*sorted(up), *sorted(down)), shape, dtype)
+        return self.scale(factor, made)
+
+    # --- looking --------------------------------------------------------------------------
+
+    def parting(self, one: Term, other: Term) -> "tuple[Term, Term]":
+        """The innermost pair of terms, on the way down from two that differ, at which they part."""
+        while True:
+            a, b = self.nodes[one], self.nodes[other]
+            if a.op != b.op or a.params != b.params or len(a.operands) != len(b.operands):
+                return one, other
+            apart = [(x, y) for x, y in zip(a.operands, b.operands) if x != y]
+            if len(apart) != 1 and a.op in ("sum", "prod"):
+                left, right = set(a.operands) - set(b.operands), set(b.operands) - set(a.operands)
+                apart = [(left.pop(), right.pop())] if len(left) == len(right) == 1 else []
+            if not apart:
+                return one, other
+            one, other = apart[0]
+
+    def text(self, term: Term, depth: int = 3) -> str:
+        """A term for people, to some depth."""
+        node = self.nodes[term]
+        if node.op == "fill":
+            return f"{self.value(term):.6g}" if not isinstance(self.value(term), (bool, complex)) else str(self.value(term))
+        if node.op == "input":
+            return str(node.params)
+        if node.op == "const":
+            return "constant"
+        if not depth:
+            return "…"
+        inner = [self.text(t, depth - 1) for t in node.operands[:4]]
+        more = ", …" if len(node.operands) > 4 else ""
+        if node.op == "scale":
+            return f"{node.params:.6g} * {inner[0]}"
+        if node.op == "sum":
+            return "(" + " + ".join(i if c == 1 else f"{c:.6g} * {i}" for i, c in zip(inner, node.params)) + more + ")"
+        if node.op == "prod":
+            up, down = inner[: node.params], inner[node.params :]
+            return " * ".join(up or ["1"]) + "".join(f" / {each}" for each in down) + more
+        return f"{node.op}({', '.join(inner)}{more})"
+
+
+@functools.cache
+def eps_of(dtype: str) -> float:
+    """The unit of rounding of a float dtype."""
+    return float(jax.numpy.finfo(dtype).eps)
+
+
+@functools.cache
+def largest_of(dtype: str) -> float:
+    """The largest number that a float dtype holds."""
+    return float(jax.numpy.finfo(dtype).max)
+
+
+@functools.cache
+def largest_integer(dtype: str) -> int:
+    """The largest number that an integer dtype holds."""
+    return int(jax.numpy.iinfo(dtype).max)
+
+
+def wrapped(value: int, dtype: str) -> int:
+    """A whole number as it comes out of arithmetic in a dtype of limited width."""
+    info = jax.numpy.iinfo(dtype)
+    if info.min <= value <= info.max:
+        return value
+    return (value - int(info.min)) % (1 << info.bits) + int(info.min)
+
+
+def kind_of(dtype: str) -> str:
+    """``"f"``, ``"i"``, ``"u"``, ``"c"``, ``"b"``, or ``"?"`` of keys and objects."""
+    known = KINDS.get(dtype)
+    if known is None:
+        try:
+            kind = jax.numpy.dtype(dtype)
+        except TypeError:
+            known = "?"
+        else:
+            known = next(
+                (
+                    letter
+                    for letter, parent in (("f", np.floating), ("c", np.complexfloating), ("u", np.unsignedinteger), ("i", np.integer))
+                    if jax.dtypes.issubdtype(kind, parent)
+                ),
+                "b" if kind == np.bool_ else "?",
+            )
+        KINDS[dtype] = known
+    return known
+
+
+KINDS: dict[str, str] = {}
+
+
+# --- folding ----------------------------------------------------------------------------------
+
+FOLDED: dict[str, Callable[..., Any]] = {
+    "max": max,
+    "min": min,
+    "sqrt": lambda x: math.sqrt(x) if x >= 0 else None,
+    "rsqrt": lambda x: 1 / math.sqrt(x) if x > 0 else None,
+    "exp": lambda x: math.exp(x) if x < 700 else None,
+    "log": lambda x: math.log(x) if x > 0 else None,
+    "pow": lambda x, y: x**y if x > 0 else None,
+    "abs": abs,
+    "sign": lambda x: (x > 0) - (x < 0),
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "not": lambda x: not x if isinstance(x, bool) else ~x,
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+    "convert_element_type": lambda x: x,
+    "reduce_precision": lambda x: x,
+    "integer_pow": lambda x, y: x**y if x or y > 0 else None,
+    "rem": lambda x, y: abs(x) % abs(y) * (1 if x >= 0 else -1) if y and isinstance(x, int) else None,
+    "is_finite": math.isfinite,
+}
+
+
+def fold(op: str, params: Any, values: Sequence[Any], dtype: str) -> Any:
+    """The number that an operation makes of numbers, or None where it is not told."""
+    if any(v is None or v != v or isinstance(v, complex) for v in values):
+        return None
+    if op in ("lt", "le", "gt", "ge", "eq", "ne") and any(isinstance(v, float) for v in values):
+        # Numbers that were written as two may have been taken for one.
+        if values[0] == values[1] != 0 or values[0] * values[1] > 0 and abs(values[0] - values[1]) < 1e-3 * abs(values[0]):
+            return None
+    if op == "integer_pow":
+        values = [*values, dict(params)["y"]]
+    if op == "convert_element_type" and kind_of(dtype) in "iu" and isinstance(values[0], float):
+        whole = int(values[0]) if math.isfinite(values[0]) else None
+        return whole if whole is not None and wrapped(whole, dtype) == whole else None
+    if op == "div" and kind_of(dtype) in "iu":
+        return None
+    try:
+        return FOLDED[op](*values)
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+
+
+# --- normal forms -----------------------------------------------------------------------------
+
+Normal: TypeAlias = "Callable[[Terms, Any, tuple[Term, ...], Shape | None, str], Term | None]"
+
+
+def _add(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if kind_of(dtype) in "b?":
+        return None
+    return t.add([(term, 1) for term in operands], shape, dtype)
+
+
+def _sub(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if kind_of(dtype) in "b?":
+        return None
+    return t.add([(operands[0], 1), (operands[1], -1)], shape, dtype)
+
+
+def _neg(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    return None if kind_of(dtype) in "b?" else t.scale(-1, operands[0])
+
+
+def _mul(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    return None if kind_of(dtype) in "b?" else t.multiply(operands, (), shape, dtype)
+
+
+def _div(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if kind_of(dtype) not in "fc":
+        return None
+    return t.multiply(operands[:1], operands[1:], shape, dtype)
+
+
+def _square(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    return None if kind_of(dtype) in "b?" else t.multiply(operands * 2, (), shape, dtype)
+
+
+def _integer_pow(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    y = dict(params)["y"]
+    if kind_of(dtype) not in "fc" or not 1 <= abs(y) <= 8:
+        return None
+    return t.multiply(operands * y, (), shape, dtype) if y > 0 else t.multiply((), operands * -y, shape, dtype)
+
+
+def _convert(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    node = t[operands[0]]
+    if node.dtype == dtype:
+        return operands[0]
+    kinds = kind_of(node.dtype), kind_of(dtype)
+    if node.op == "fill" and node.shape is not None:
+        folded = fold("convert_element_type", params, [t.value(operands[0])], dtype)
+        return None if folded is None else t.fill(folded, node.shape, dtype)
+    plain = (("new_dtype", dtype),)
+    factor, base = t.factor(operands[0])
+    if factor != 1 and kinds == ("f", "f"):
+        return t.scale(factor, t.make("convert_element_type", plain, (base,), node.shape, dtype))
+    return t.make("convert_element_type", plain, operands, node.shape, dtype)
+
+
+def _reshape(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if shape is None:
+        return None
+    term = operands[0]
+    while t[term].op == "reshape":
+        term = t[term].operands[0]
+    node = t[term]
+    if node.shape == shape:
+        return term
+    if node.op == "fill":
+        return t.fill(t.value(term), shape, dtype)
+    factor, base = t.factor(term)
+    if factor != 1 and kind_of(dtype) in "fc":
+        return t.scale(factor, _reshape(t, params, (base,), shape, dtype))  # type: ignore[arg-type]
+    return t.make("reshape", (), (term,), shape, dtype)
+
+
+def _reshape_ordered(
+    t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str
+) -> "Term | None":
+    order = dict(params).get("dimensions")
+    if order is None:
+        return _reshape(t, params, operands, shape, dtype)
+    given = t[operands[0]].shape
+    if given is None:
+        return None
+    sizes = tuple(given[axis] for axis in order)
+    turned = t.apply("transpose", (("permutation", tuple(order)),), operands, sizes, dtype)
+    return _reshape(t, (), (turned,), shape, dtype)
+
+
+def _broadcast(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    node = t[operands[0]]
+    if shape is not None and node.shape is not None and math.prod(node.shape) == math.prod(shape):
+        return _reshape(t, params, operands[:1], shape, dtype)
+    return None
+
+
+def _transpose(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    order = tuple(dict(params)["permutation"])
+    node = t[operands[0]]
+    if order == tuple(range(len(order))):
+        return operands[0]
+    if node.op == "transpose":
+        before = dict(node.params)["permutation"]
+        joined = tuple(before[i] for i in order)
+        return _transpose(t, (("permutation", joined),), node.operands, shape, dtype) or t.apply(
+            "transpose", (("permutation", joined),), node.operands, shape, dtype
+        ) if joined != tuple(range(len(order))) else node.operands[0]
+    return None
+
+
+def _reduce_sum(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    node = t[operands[0]]
+    if node.op == "fill" and node.shape is not None and kind_of(dtype) in "fiuc":
+        count = math.prod(node.shape[axis] for axis in dict(params)["axes"])
+        return t.fill(t.value(operands[0]) * count, shape, dtype)  # type: ignore[operator]
+    if not dict(params)["axes"]:
+        return operands[0]
+    return None
+
+
+def _select(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    which = t.value(operands[0])
+    if which is not None:
+        return operands[1 + int(which)]  # type: ignore[arg-type]
+    if len(set(operands[1:])) == 1:
+        return operands[1]
+    if kind_of(dtype) in "fc":
+        rows = [(1, term) if t.is_zero(term) else t.factor(term) for term in operands[1:]]
+        factors = {factor for (factor, _), term in zip(rows, operands[1:]) if not t.is_zero(term)}
+        if len(factors) == 1 and factors != {1}:
+            made = t.make("select_n", params, (operands[0], *(term for _, term in rows)), shape, dtype)
+            return t.scale(factors.pop(), made)
+    return None
+
+
+def _compare(below: str) -> Normal:
+    def normal(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+        x, y = (operands if below in ("lt", "ge") else operands[::-1]) if len(operands) == 2 else (0, 0)
+        if shape is not None and len(operands) == 2 and t.is_zero(y) and kind_of(t[x].dtype) in "iu" and t.not_negative(x):
+            return t.fill(below in ("ge", "le"), shape, dtype)
+        return None
+
+    return normal
+
+
+def _pad(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if not t.is_zero(operands[1]) or kind_of(dtype) not in "fc":
+        return None
+    if t.is_zero(operands[0]) and shape is not None:
+        return t.fill(0, shape, dtype)
+    factor, base = t.factor(operands[0])
+    return t.scale(factor, t.make("pad", params, (base, operands[1]), shape, dtype)) if factor != 1 else None
+
+
+def _concatenate(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if len(operands) == 1:
+        return operands[0]
+    if shape is not None and len({t.value(term) for term in operands}) == 1 and t.value(operands[0]) is not None:
+        return t.fill(t.value(operands[0]), shape, dtype)
+    return None
+
+
+def _scatter_add(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if not t.is_zero(operands[0]) or kind_of(dtype) not in "fc":
+        return None
+    factor, base = t.factor(operands[2])
+    if factor == 1:
+        return None
+    return t.scale(factor, t.make("scatter_add", params, (*operands[:2], base), shape, dtype))
+
+
+def _inverse(other: str) -> Normal:
+    def normal(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+        node = t[operands[0]]
+        if node.op != other or t[node.operands[0]].dtype != dtype:
+            return None
+        return node.operands[0] if t[node.operands[0]].shape == shape else None
+
+    return normal
+
+
+NORMAL: dict[str, Normal] = {
+    "random_wrap": _inverse("random_unwrap"),
+    "random_unwrap": _inverse("random_wrap"),
+    "add": _add,
+    "sub": _sub,
+    "neg": _neg,
+    "mul": _mul,
+    "div": _div,
+    "square": _square,
+    "integer_pow": _integer_pow,
+    "convert_element_type": _convert,
+    "reshape": _reshape_ordered,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transpose,
+    "reduce_sum": _reduce_sum,
+    "select_n": _select,
+    "lt": _compare("lt"),
+    "ge": _compare("ge"),
+    "gt": _compare("gt"),
+    "le": _compare("le"),
+    "pad": _pad,
+    "concatenate": _concatenate,
+    "scatter_add": _scatter_add,
+}

@@ -1,0 +1,117 @@
+"""Derivation as a witness: a parallel function held against its reference, for all inputs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import arguments, prove
+from .arguments import Packed, Values
+from .budget import Run, fitting
+from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
+from .leaves import is_abstract
+from .placements.derive import Derivation, Ending, derive, describe
+from .proving import Emitted, Question
+from .server import Answer, Problem, summary
+
+
+def witness(
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    room: int,
+    seconds: float,
+    counts: Sequence[int] = (),
+) -> Answer:
+    """What deriving shows of a parallel function; see `derive.describe`.
+
+    Where it is shown equal, ``"run"`` says which run the second witness can afford: ``{"rows", "counts",
+    "why"}``, rows 0 for none.
+
+    Args:
+        question: the reference, its inputs and their roles.
+        parallel: gives the function for a number of devices, while jax shows that many; it is called with
+            values as the reference is.
+        room: bytes that a run may take.
+        seconds: processor time that it may take.
+        counts: the numbers of devices, where the function takes no others.
+    """
+    values = question.data[0]
+    base = arguments.batch_size(values, question.axes)
+    packed = Packed(values, question.statics)
+    answer = _ended(f"a batch of {base} is too small to be divided in two ways")
+    for size in [base] if counts else sizes_for(base):
+        with prove.x64(question.x64):
+            answer = _derived(question, parallel, packed, size, list(counts) or counts_for(size), room, seconds)
+        if answer["batch"]:
+            break
+    return answer
+
+
+def _derived(
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    size: int,
+    chosen: Sequence[int],
+    room: int,
+    seconds: float,
+) -> Answer:
+    """The answer of `witness` for one size of the batch; under ``"batch"`` 0 where it is not traced for that."""
+    leaves = abstract_leaves(packed, question.axes, size)
+    try:
+        reference = Traced(question.traceable, packed, leaves)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        return _ended(f"the original is not traced for a batch of {size}: {summary(error)}")
+    programs = []
+    for count in chosen:
+        with prove.only_devices(count):
+            try:
+                programs.append(Traced(parallel(count), packed, leaves))
+            except (MemoryError, Problem):
+                raise
+            except BaseException as error:
+                return _ended(f"it is not traced on {count} devices: {summary(error)}")
+    why = _other_form(reference, programs)
+    if why:
+        return _ended(why)
+    found = derive(reference.jaxpr, [each.jaxpr for each in programs], leaf_names(packed))
+    base = arguments.batch_size(question.data[0], question.axes)
+    run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen), room, seconds)
+    if is_abstract(question.data[0]):
+        run = Run(0, (), "the inputs are shapes alone")
+    return {
+        **describe(found),
+        "counts": chosen,
+        "batch": size,
+        "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why},
+    }
+
+
+def _ended(why: str) -> Answer:
+    """The answer where nothing could be derived at all."""
+    return {**describe(Derivation(0, (Ending(0, why),))), "counts": [], "batch": 0, "run": None}
+
+
+def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
+    """How the results differ in structure, shapes or dtypes; ``""`` where they do not."""
+    for program in programs:
+        if program.form[0] != reference.form[0]:
+            return "its result has another structure"
+        for got, want in zip(program.jaxpr.out_avals, reference.jaxpr.out_avals):
+            if (got.shape, got.dtype) != (want.shape, want.dtype):
+                return f"a result is {got.str_short()}, and {want.str_short()} in the original"
+        same = all(arguments.same_constant(a, b) for a, b in zip(program.form[1], reference.form[1]))
+        if len(program.form[1]) != len(reference.form[1]) or not same:
+            return "its result has other constants"
+    return ""
+
+
+def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float) -> Answer:
+    """What deriving shows of code that was emitted, called as the user calls it."""
+
+    def parallel(count: int) -> Callable[[Values], Any]:
+        function = emitted.define(count, question.x64)
+        return lambda values: question.invoke(function, values)
+
+    return witness(question, parallel, room, seconds)
+

@@ -1,0 +1,668 @@
+"""Programs that a person would write to fool the derivation by placements, each with the truth about it.
+
+Most are wrong by little: what is derived equal of them would be a bug. Run as a script, it prints one line of
+JSON for each: its name, whether it is equal, whether it was derived, and whether it ran equal; with `--all`
+also of what was not derived.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from derivation_fuzz import close, derive, jax, jnp, np
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+WHOLE = P()
+I = P("i")  # noqa: E741
+#: Inputs: parameters, and examples that are divided over the devices.
+GIVEN = ("w", "x", "y", "k", "m")
+
+
+@dataclass(frozen=True)
+class Trap:
+    """A reference and a parallel program."""
+
+    equal: bool
+    reference: Callable[..., Any]
+    #: What it is on a device; the reference itself where it is left out.
+    parallel: Callable[..., Any] | None = None
+    out: Any = WHOLE
+    ins: tuple[Any, ...] = (WHOLE, I, I, I, I)
+    #: Sizes of the mesh that are traced, and that it is run on.
+    traced: tuple[Any, ...] = (2, 4)
+    run: tuple[Any, ...] = (3,)
+    axes: tuple[str, ...] = ("i",)
+    #: It is mapped by a function of the number of devices, not by `shard_map` of `parallel`.
+    whole: Callable[..., Any] | None = None
+    dtype: str = "float64"
+
+    def mapped(self, sizes: Any) -> Callable[..., Any]:
+        """The parallel program on so many devices."""
+        shape = sizes if isinstance(sizes, tuple) else (sizes,)
+        mesh = Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), self.axes)
+        if self.whole is not None:
+            made: Callable[..., Any] = self.whole(mesh)
+            return made
+        return jax.shard_map(
+            self.parallel or self.reference, mesh=mesh, in_specs=self.ins, out_specs=self.out, check_vma=False
+        )
+
+
+def inputs(dtype: str) -> tuple[Any, ...]:
+    """`w` (6,), `x` (24, 6), `y` (24,), whole numbers `k`, weights `m` that are unlike on each device."""
+    draw = np.random.default_rng(3)
+    x = draw.normal(size=(24, 6)) * np.linspace(0.3, 2.0, 24)[:, None]
+    k = draw.integers(0, 6, 24)
+    m = np.arange(24) % 7 + 0.5 * (np.arange(24) > 9)
+    return tuple(
+        jnp.asarray(a, None if a.dtype == np.int64 else dtype)
+        for a in (draw.normal(size=6), x, x[:, 0] ** 2 + 3, k, m)
+    )
+
+
+def psum(value: Any) -> Any:
+    """Over the one axis."""
+    return lax.psum(value, "i")
+
+
+def pmean(value: Any) -> Any:
+    """Over the one axis."""
+    return lax.pmean(value, "i")
+
+
+def gathered(value: Any) -> Any:
+    """All rows."""
+    return lax.all_gather(value, "i", tiled=True)
+
+
+def hypot(a: Any, b: Any) -> Any:
+    """A reducer that jax has no primitive for."""
+    return jnp.sqrt(a * a + b * b)
+
+
+def masked_groups(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """The mean over two microbatches of the weighted mean in each."""
+    return ((y * m).reshape(2, -1).sum(1) / m.reshape(2, -1).sum(1)).mean()
+
+
+def accumulated(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """Gradients of a plain mean, added up over microbatches."""
+
+    def step(total: Any, rows: Any) -> Any:
+        g = jax.grad(lambda w: jnp.mean((rows[0] @ w - rows[1]) ** 2))(w)
+        return total + g, None
+
+    rows = x.reshape(2, -1, 6), y.reshape(2, -1)
+    return lax.scan(step, jnp.zeros_like(w), rows)[0] / 2
+
+
+def loss(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """A plain mean."""
+    return jnp.mean((x @ w - y) ** 2)
+
+
+def two_pass(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """The variance as it is written in books."""
+    return ((y - y.mean()) ** 2).mean()
+
+
+def summed(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """Of all rows."""
+    return x.sum(0)
+
+
+TRAPS: dict[str, Trap] = {
+    # What is summed how.
+    "psum of rows": Trap(False, lambda w, x, y, k, m: y * 2, lambda w, x, y, k, m: psum(y * 2), I),
+    "psum of a sum": Trap(True, summed, lambda w, x, y, k, m: psum(x.sum(0))),
+    "psum twice": Trap(False, summed, lambda w, x, y, k, m: psum(psum(x.sum(0)))),
+    "pmean of a sum": Trap(False, summed, lambda w, x, y, k, m: pmean(x.sum(0))),
+    "no collective": Trap(False, summed, lambda w, x, y, k, m: x.sum(0)),
+    "pmax of a sum": Trap(False, summed, lambda w, x, y, k, m: lax.pmax(x.sum(0), "i")),
+    "max of partial sums": Trap(
+        False, lambda w, x, y, k, m: x.sum(0).max(), lambda w, x, y, k, m: psum(x.sum(0).max())
+    ),
+    "sum of maxima": Trap(
+        False, lambda w, x, y, k, m: x.max(0).sum(), lambda w, x, y, k, m: lax.pmax(x.max(0).sum(), "i")
+    ),
+    "pmax of a decreasing function": Trap(
+        False, lambda w, x, y, k, m: 1 / (5 + y.max()), lambda w, x, y, k, m: lax.pmax(1 / (5 + y.max()), "i")
+    ),
+    "pmin of a negated maximum": Trap(
+        True, lambda w, x, y, k, m: -y.max(), lambda w, x, y, k, m: lax.pmin(-y.max(), "i")
+    ),
+    "maximum times a negative number": Trap(
+        False, lambda w, x, y, k, m: y.max() * -2.0, lambda w, x, y, k, m: lax.pmax(y.max() * -2.0, "i")
+    ),
+    "maximum as unsigned": Trap(
+        False,
+        lambda w, x, y, k, m: (jnp.arange(k.size) - 10).max().astype(jnp.uint32),
+        lambda w, x, y, k, m: lax.pmax(
+            (jnp.arange(k.size) + lax.axis_index("i") * k.size - 10).max().astype(jnp.uint32), "i"
+        ),
+    ),
+    "mean of maxima": Trap(False, lambda w, x, y, k, m: y.max(), lambda w, x, y, k, m: pmean(y.max())),
+    "ratio of partial sums": Trap(
+        False,
+        lambda w, x, y, k, m: (y * m).sum() / m.sum(),
+        lambda w, x, y, k, m: pmean((y * m).sum() / m.sum()),
+    ),
+    "ratio of whole sums": Trap(
+        True,
+        lambda w, x, y, k, m: (y * m).sum() / m.sum(),
+        lambda w, x, y, k, m: psum((y * m).sum()) / psum(m.sum()),
+    ),
+    "ratio of means": Trap(
+        True,
+        lambda w, x, y, k, m: (y * m).sum() / m.sum(),
+        lambda w, x, y, k, m: pmean((y * m).mean()) / pmean(m.mean()),
+    ),
+    "one part of a ratio whole": Trap(
+        True,
+        lambda w, x, y, k, m: (y * m).sum() / m.sum(),
+        lambda w, x, y, k, m: psum((y * m).sum() / psum(m.sum())),
+    ),
+    "ridge in each part": Trap(
+        False, lambda w, x, y, k, m: x.T @ x + jnp.eye(6), lambda w, x, y, k, m: psum(x.T @ x + jnp.eye(6))
+    ),
+    "ridge divided": Trap(
+        True,
+        lambda w, x, y, k, m: x.T @ x + jnp.eye(6),
+        lambda w, x, y, k, m: psum(x.T @ x + jnp.eye(6) / lax.axis_size("i")),
+    ),
+    "penalty in a summed loss": Trap(
+        False,
+        lambda w, x, y, k, m: jax.grad(lambda w: ((x @ w) ** 2).sum() + (w**2).sum())(w),
+        lambda w, x, y, k, m: psum(jax.grad(lambda w: ((x @ w) ** 2).sum() + (w**2).sum())(w)),
+    ),
+    "penalty in an averaged loss": Trap(
+        True,
+        lambda w, x, y, k, m: jax.grad(lambda w: ((x @ w) ** 2).mean() + (w**2).sum())(w),
+        lambda w, x, y, k, m: pmean(jax.grad(lambda w: ((x @ w) ** 2).mean() + (w**2).sum())(w)),
+    ),
+    "clip before the mean": Trap(
+        False,
+        lambda w, x, y, k, m: (lambda g: g / jnp.linalg.norm(g))(jax.grad(loss)(w, x, y, k, m)),
+        lambda w, x, y, k, m: pmean((lambda g: g / jnp.linalg.norm(g))(jax.grad(loss)(w, x, y, k, m))),
+    ),
+    "collective in the loss": Trap(
+        False,
+        lambda w, x, y, k, m: jax.grad(loss)(w, x, y, k, m),
+        lambda w, x, y, k, m: jax.grad(lambda w: pmean(loss(w, x, y, k, m)))(w),
+    ),
+    "collective in the loss and after it": Trap(
+        True,
+        lambda w, x, y, k, m: jax.grad(loss)(w, x, y, k, m),
+        lambda w, x, y, k, m: pmean(jax.grad(lambda w: pmean(loss(w, x, y, k, m)))(w)),
+    ),
+    "standard deviations averaged": Trap(
+        False, lambda w, x, y, k, m: y.std(), lambda w, x, y, k, m: pmean(y.std())
+    ),
+    "variance of a share": Trap(False, two_pass, lambda w, x, y, k, m: pmean(two_pass(w, x, y, k, m))),
+    "variance in two passes": Trap(
+        True, two_pass, lambda w, x, y, k, m: pmean(((y - pmean(y.mean())) ** 2).mean())
+    ),
+    "variance in one pass": Trap(
+        True, two_pass, lambda w, x, y, k, m: pmean((y**2).mean()) - pmean(y.mean()) ** 2
+    ),
+    "variance in one pass, partly": Trap(
+        False, two_pass, lambda w, x, y, k, m: pmean((y**2).mean() - y.mean() ** 2)
+    ),
+    "stopped gradient": Trap(
+        False,
+        lambda w, x, y, k, m: jax.grad(lambda w: ((x @ w) ** 2).mean() * (w**2).sum())(w),
+        lambda w, x, y, k, m: pmean(
+            jax.grad(lambda w: lax.stop_gradient(((x @ w) ** 2).mean()) * (w**2).sum())(w)
+        ),
+    ),
+    "standardised by the share": Trap(
+        False,
+        lambda w, x, y, k, m: (x - x.mean(0)) / x.std(0),
+        lambda w, x, y, k, m: (x - x.mean(0)) / x.std(0),
+        I,
+    ),
+    "softmax over the batch": Trap(False, lambda w, x, y, k, m: jax.nn.softmax(y), None, I),
+    "softmax over the batch, shifted by another number": Trap(
+        True,
+        lambda w, x, y, k, m: jnp.exp(y - y.max()) / jnp.exp(y - y.max()).sum(),
+        lambda w, x, y, k, m: (lambda top: jnp.exp(y - top) / psum(jnp.exp(y - top).sum()))(
+            lax.pmax(y.max(), "i")
+        ),
+        I,
+    ),
+    "softmax shifted by each one's own maximum": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.exp(y - y.max()) / jnp.exp(y - y.max()).sum(),
+        lambda w, x, y, k, m: jnp.exp(y - y.max()) / psum(jnp.exp(y - y.max()).sum()),
+        I,
+    ),
+    # Microbatches and layouts.
+    "weighted mean in microbatches": Trap(False, masked_groups, lambda *a: pmean(masked_groups(*a))),
+    "accumulated gradients": Trap(True, accumulated, lambda *a: pmean(accumulated(*a))),
+    "accumulated without the mean": Trap(False, accumulated, accumulated),
+    "group maxima": Trap(
+        False,
+        lambda w, x, y, k, m: y.reshape(2, -1).max(1).sum(),
+        lambda w, x, y, k, m: psum(y.reshape(2, -1).max(1).sum()),
+    ),
+    "small groups": Trap(
+        True,
+        lambda w, x, y, k, m: y.reshape(-1, 2).max(1).sum(),
+        lambda w, x, y, k, m: psum(y.reshape(-1, 2).max(1).sum()),
+    ),
+    "time first": Trap(
+        True, lambda w, x, y, k, m: x.T.reshape(-1).sum(), lambda w, x, y, k, m: psum(x.T.reshape(-1).sum())
+    ),
+    "time first, joined": Trap(False, lambda w, x, y, k, m: x.T.reshape(-1), None, I),
+    "time first, there and back": Trap(
+        True, lambda w, x, y, k, m: jnp.tanh(x.T.reshape(-1)).reshape(6, -1).T, None, I
+    ),
+    "time first, times positions": Trap(
+        False,
+        lambda w, x, y, k, m: (x.T.reshape(-1) * jnp.arange(x.size)).sum(),
+        lambda w, x, y, k, m: psum(
+            (x.T.reshape(-1) * (jnp.arange(x.size) + lax.axis_index("i") * x.size)).sum()
+        ),
+    ),
+    "rows first, times positions": Trap(
+        True,
+        lambda w, x, y, k, m: (x.reshape(-1) * jnp.arange(x.size)).sum(),
+        lambda w, x, y, k, m: psum(
+            (x.reshape(-1) * (jnp.arange(x.size) + lax.axis_index("i") * x.size)).sum()
+        ),
+    ),
+    "positions of the share": Trap(False, lambda w, x, y, k, m: y * jnp.arange(y.size), None, I),
+    "reversed": Trap(False, lambda w, x, y, k, m: y[::-1], None, I),
+    "rolled": Trap(False, lambda w, x, y, k, m: jnp.roll(y, 1), None, I),
+    "sorted": Trap(False, lambda w, x, y, k, m: jnp.sort(y), None, I),
+    "cumulative": Trap(False, lambda w, x, y, k, m: jnp.cumsum(y), None, I),
+    "cumulative, the last": Trap(
+        True, lambda w, x, y, k, m: jnp.cumsum(y)[-1], lambda w, x, y, k, m: psum(jnp.cumsum(y)[-1])
+    ),
+    "every other row": Trap(
+        True, lambda w, x, y, k, m: y[::2].sum(), lambda w, x, y, k, m: psum(y[::2].sum())
+    ),
+    "every third row": Trap(
+        False, lambda w, x, y, k, m: y[::5].sum(), lambda w, x, y, k, m: psum(y[::5].sum())
+    ),
+    "the first row": Trap(False, lambda w, x, y, k, m: x[0], lambda w, x, y, k, m: pmean(x[0])),
+    "ties of argmax": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.argmax(k),
+        lambda w, x, y, k, m: lax.pmax(jnp.argmax(k) + lax.axis_index("i") * k.size, "i"),
+    ),
+    "argmax of the share": Trap(
+        False, lambda w, x, y, k, m: jnp.argmax(y), lambda w, x, y, k, m: pmean(jnp.argmax(y))
+    ),
+    # Gathers and scatters.
+    "labels of the row": Trap(
+        True,
+        lambda w, x, y, k, m: x[jnp.arange(y.size), k].mean(),
+        lambda w, x, y, k, m: pmean(x[jnp.arange(y.size), k].mean()),
+    ),
+    "row of the label": Trap(
+        False, lambda w, x, y, k, m: x[k].mean(), lambda w, x, y, k, m: pmean(x[k].mean())
+    ),
+    "negative rows": Trap(False, lambda w, x, y, k, m: y[-1 - k], None, I),
+    "rows out of bounds": Trap(
+        False, lambda w, x, y, k, m: y.at[k + 19].get(mode="fill", fill_value=0), None, I
+    ),
+    "shifted positions": Trap(False, lambda w, x, y, k, m: y[(jnp.arange(y.size) + 1) % y.size], None, I),
+    "embedding": Trap(
+        True,
+        lambda w, x, y, k, m: jax.grad(lambda w: (w[k] * y).mean())(w),
+        lambda w, x, y, k, m: pmean(jax.grad(lambda w: (w[k] * y).mean())(w)),
+    ),
+    "scatter-max of parts": Trap(
+        False,
+        lambda w, x, y, k, m: w.at[k].max(y),
+        lambda w, x, y, k, m: psum(w.at[k].max(y)),
+    ),
+    "scatter-add on weights": Trap(
+        False, lambda w, x, y, k, m: w.at[k].add(y), lambda w, x, y, k, m: psum(w.at[k].add(y))
+    ),
+    "rows added to the first places of a partial sum": Trap(
+        False,
+        lambda w, x, y, k, m: jax.ops.segment_sum(y, k, num_segments=30).at[: y.size].add(y),
+        lambda w, x, y, k, m: psum(jax.ops.segment_sum(y, k, num_segments=30).at[: y.size].add(y)),
+    ),
+    "last write wins": Trap(
+        False, lambda w, x, y, k, m: w.at[k].set(y), lambda w, x, y, k, m: pmean(w.at[k].set(y))
+    ),
+    "fill that is not scaled": Trap(
+        False,
+        lambda w, x, y, k, m: (2 * w).at[jnp.array([1, 9])].get(mode="fill", fill_value=7.0),
+        lambda w, x, y, k, m: 2 * w.at[jnp.array([1, 9])].get(mode="fill", fill_value=7.0),
+    ),
+    "own part, one too far": Trap(
+        False,
+        lambda w, x, y, k, m: x * 2,
+        lambda w, x, y, k, m: (
+            lax.dynamic_slice_in_dim(
+                x,
+                lax.axis_index("i") * (x.shape[0] // lax.axis_size("i")) + 1,
+                x.shape[0] // lax.axis_size("i"),
+            )
+            * 2
+        ),
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    "own part": Trap(
+        True,
+        lambda w, x, y, k, m: x * 2,
+        lambda w, x, y, k, m: (
+            lax.dynamic_slice_in_dim(
+                x, lax.axis_index("i") * (x.shape[0] // lax.axis_size("i")), x.shape[0] // lax.axis_size("i")
+            )
+            * 2
+        ),
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    "own part of half the size": Trap(
+        False,
+        lambda w, x, y, k, m: x[:12] * 2,
+        lambda w, x, y, k, m: (
+            lax.dynamic_slice_in_dim(
+                x, lax.axis_index("i") * (x.shape[0] // lax.axis_size("i")), 12 // lax.axis_size("i")
+            )
+            * 2
+        ),
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    # Gathering.
+    "gathered, mean over devices": Trap(
+        False, lambda w, x, y, k, m: x.mean(0), lambda w, x, y, k, m: lax.all_gather(x, "i").mean(0)[0]
+    ),
+    "gathered, wrong axis": Trap(
+        False, lambda w, x, y, k, m: x.sum(1), lambda w, x, y, k, m: lax.all_gather(x, "i").sum(1).sum(1), I
+    ),
+    "gathered weights": Trap(
+        False, lambda w, x, y, k, m: w * w, lambda w, x, y, k, m: lax.all_gather(w, "i").sum(0) * w
+    ),
+    "contrast": Trap(
+        True, lambda w, x, y, k, m: (x @ x.T).max(1), lambda w, x, y, k, m: (x @ gathered(x).T).max(1), I
+    ),
+    "contrast on a share": Trap(False, lambda w, x, y, k, m: (x @ x.T).max(1), None, I),
+    "axis of a stack": Trap(
+        False,
+        lambda w, x, y, k, m: (x.T @ x).sum(1),
+        lambda w, x, y, k, m: lax.all_gather(psum(x.T @ x) * jnp.arange(6), "i").sum(1).max(0),
+    ),
+    # Control flow.
+    "branch on a local value": Trap(False, lambda w, x, y, k, m: lax.cond(y.sum() > 50, jnp.sin, jnp.cos, w)),
+    "branch on a whole value": Trap(
+        True,
+        lambda w, x, y, k, m: lax.cond(y.sum() > 50, jnp.sin, jnp.cos, w),
+        lambda w, x, y, k, m: lax.cond(psum(y.sum()) > 50, jnp.sin, jnp.cos, w),
+    ),
+    "loop until a local value": Trap(
+        False, lambda w, x, y, k, m: lax.while_loop(lambda v: (v * y.sum()).sum() > 1, lambda v: v / 2, w**2)
+    ),
+    "carry that starts whole": Trap(
+        False,
+        lambda w, x, y, k, m: lax.scan(lambda c, _: (c + x.sum(0), None), w, None, length=3)[0],
+        lambda w, x, y, k, m: psum(lax.scan(lambda c, _: (c + x.sum(0), None), w, None, length=3)[0]),
+    ),
+    "carry that starts at zero": Trap(
+        True,
+        lambda w, x, y, k, m: lax.scan(lambda c, _: (c + x.sum(0), None), jnp.zeros(6), None, length=3)[0],
+        lambda w, x, y, k, m: psum(
+            lax.scan(lambda c, _: (c + x.sum(0), None), jnp.zeros(6), None, length=3)[0]
+        ),
+    ),
+    "another order of a loop": Trap(
+        False,
+        lambda w, x, y, k, m: lax.scan(lambda c, t: (c * 0.5 + t, None), jnp.zeros(y.size), x.T)[0],
+        lambda w, x, y, k, m: lax.scan(
+            lambda c, t: (c * 0.5 + t, None), jnp.zeros(y.size), x.T, reverse=True
+        )[0],
+        I,
+    ),
+    "loop over the rows": Trap(
+        False,
+        lambda w, x, y, k, m: lax.scan(lambda c, r: (c * 0.9 + r, None), w, x)[0],
+        lambda w, x, y, k, m: pmean(lax.scan(lambda c, r: (c * 0.9 + r, None), w, x)[0]),
+    ),
+    "carries exchanged": Trap(
+        False,
+        lambda w, x, y, k, m: lax.scan(lambda c, _: ((c[1], c[0]), None), (w, w * 2), None, length=3)[0][0],
+        lambda w, x, y, k, m: lax.scan(lambda c, _: ((c[0], c[1]), None), (w, w * 2), None, length=3)[0][0],
+    ),
+    "a reducer of one's own": Trap(
+        False,
+        lambda w, x, y, k, m: lax.reduce(x, np.float64(0), hypot, (0,)).sum(),
+        lambda w, x, y, k, m: psum(lax.reduce(x, np.float64(0), hypot, (0,)).sum()),
+    ),
+    "another reducer": Trap(
+        False,
+        lambda w, x, y, k, m: lax.reduce_window(x, np.float64(0), hypot, (1, 2), (1, 2), "VALID"),
+        lambda w, x, y, k, m: lax.reduce_window(
+            x, np.float64(0), lambda a, b: a + b * b, (1, 2), (1, 2), "VALID"
+        ),
+        I,
+    ),
+    "vmapped axis in a collective": Trap(
+        False,
+        summed,
+        lambda w, x, y, k, m: jax.vmap(lambda p: lax.psum(p, ("i", "v")), axis_name="v")(x.sum(0)),
+    ),
+    # Numbers that depend on the share.
+    "one less than the share": Trap(
+        False,
+        lambda w, x, y, k, m: y.sum() / (y.size - 1),
+        lambda w, x, y, k, m: psum(y.sum() / (y.size - 1)) / lax.axis_size("i"),
+    ),
+    "a fifth of the share": Trap(
+        False,
+        lambda w, x, y, k, m: y.sum() * (y.size // 5),
+        lambda w, x, y, k, m: psum(psum(y.sum()) * (y.size // 5)),
+        traced=(2, 3, 4),
+    ),
+    "root of the share": Trap(
+        False,
+        lambda w, x, y, k, m: y.sum() / np.sqrt(y.size),
+        lambda w, x, y, k, m: psum(y.sum() / np.sqrt(y.size)),
+    ),
+    "root of the share, made good": Trap(
+        True,
+        lambda w, x, y, k, m: y.sum() / np.sqrt(y.size),
+        lambda w, x, y, k, m: psum(y.sum() / np.sqrt(y.size)) / np.sqrt(lax.axis_size("i")),
+    ),
+    "half the share as a whole number": Trap(
+        False,
+        lambda w, x, y, k, m: y.sum() * (jnp.float32(y.size) * 0.25).astype(int),
+        lambda w, x, y, k, m: psum(psum(y.sum()) * (jnp.float32(y.size) * 0.25).astype(int)),
+        run=(8,),
+    ),
+    "24 is no size": Trap(
+        False,
+        lambda w, x, y, k, m: y.sum() / y.size,
+        lambda w, x, y, k, m: psum(y.sum()) / (24 * lax.axis_size("i")),
+    ),
+    "24 is the size": Trap(
+        True, lambda w, x, y, k, m: y.sum() / y.size, lambda w, x, y, k, m: psum(y.sum()) / 24
+    ),
+    "as many features as rows": Trap(
+        False,
+        lambda w, x, y, k, m: x.sum() / 6,
+        lambda w, x, y, k, m: psum(x.sum()) / x.shape[0],
+        traced=(2, 4),
+        run=(3,),
+    ),
+    "a branch in python": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.sin(y) * 2,
+        lambda w, x, y, k, m: (lambda a, b: a if y.size > 6 else b)(jnp.sin(y), jnp.cos(y)) * 2,
+        I,
+        run=(4,),
+    ),
+    # Specs.
+    "whole on paper": Trap(False, lambda w, x, y, k, m: y.sum(), lambda w, x, y, k, m: y.sum()),
+    "divided on paper": Trap(
+        False, lambda w, x, y, k, m: jnp.tile(w, 3), lambda w, x, y, k, m: w, I, run=(4,)
+    ),
+    "a part of the weights": Trap(
+        False, lambda w, x, y, k, m: (w**2).sum() * y, None, I, (I, I, I, I, I), traced=(2, 3), run=(3,)
+    ),
+    "weights divided and summed": Trap(
+        True,
+        lambda w, x, y, k, m: (w**2).sum(),
+        lambda w, x, y, k, m: psum((w**2).sum()),
+        ins=(I, I, I, I, I),
+        traced=(2, 3),
+    ),
+    # Several mesh axes.
+    "over the wrong mesh axis": Trap(
+        False,
+        summed,
+        lambda w, x, y, k, m: lax.psum(x.sum(0), "j"),
+        traced=((2, 2), (4, 2), (2, 4)),
+        run=((2, 3),),
+        axes=("i", "j"),
+    ),
+    "over the right mesh axis": Trap(
+        True,
+        summed,
+        lambda w, x, y, k, m: lax.psum(x.sum(0), "i"),
+        traced=((2, 2), (4, 2), (2, 4)),
+        run=((2, 3),),
+        axes=("i", "j"),
+    ),
+    "mesh axes in another order": Trap(
+        False,
+        lambda w, x, y, k, m: x * 2,
+        lambda w, x, y, k, m: x * 2,
+        P(("i", "j")),
+        (P(), P(("j", "i")), P(), P(), P()),
+        traced=((2, 2), (4, 2), (2, 4)),
+        run=((2, 4),),
+        axes=("i", "j"),
+    ),
+    "gathered in another order": Trap(
+        False,
+        lambda w, x, y, k, m: x * 2,
+        lambda w, x, y, k, m: lax.all_gather(x * 2, ("j", "i"), tiled=True),
+        P(),
+        (P(), P(("i", "j")), P(), P(), P()),
+        traced=((2, 2), (4, 2), (2, 4)),
+        run=((2, 4),),
+        axes=("i", "j"),
+    ),
+    # Keys.
+    "one key for all devices": Trap(
+        False, lambda w, x, y, k, m: y + jax.random.normal(jax.random.key(0), y.shape), None, I
+    ),
+    "two keys for one": Trap(
+        False,
+        lambda w, x, y, k, m: (
+            y + jax.random.normal(jax.random.key(0), y.shape) - jax.random.normal(jax.random.key(0), y.shape)
+        ),
+        lambda w, x, y, k, m: (
+            lambda one, two: y + jax.random.normal(one, y.shape) - jax.random.normal(two, y.shape)
+        )(
+            jax.random.fold_in(jax.random.key(0), lax.axis_index("i")),
+            jax.random.fold_in(
+                jax.random.fold_in(jax.random.key(0), lax.axis_index("i")), lax.axis_index("i")
+            ),
+        ),
+        I,
+    ),
+    "noise of each device's own on the weights": Trap(
+        False,
+        lambda w, x, y, k, m: w + jax.random.normal(jax.random.key(0), w.shape),
+        lambda w, x, y, k, m: (
+            w + jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("i")), w.shape)
+        ),
+    ),
+    # dtypes and constants.
+    "summed in half the bits": Trap(
+        False,
+        summed,
+        lambda w, x, y, k, m: psum(x.astype(jnp.bfloat16).sum(0)).astype(x.dtype),
+        dtype="float32",
+    ),
+    "a result in half the bits": Trap(
+        False, summed, lambda w, x, y, k, m: psum(x.sum(0)).astype(jnp.float32)
+    ),
+    "0.9 for 0.95 in bfloat16": Trap(
+        False,
+        lambda w, x, y, k, m: (w * 0.9, w * 0.95),
+        lambda w, x, y, k, m: (w * 0.9, w * 0.9),
+        dtype="bfloat16",
+    ),
+    "whole numbers that wrap": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.where(jnp.int32(200).astype(jnp.int8) > 0, y, -y),
+        lambda w, x, y, k, m: y * 1.0,
+        I,
+    ),
+    "unsigned parts that wrap": Trap(
+        False,
+        lambda w, x, y, k, m: (k.astype(jnp.uint32).sum() - (k * k).astype(jnp.uint32).sum()).astype(float),
+        lambda w, x, y, k, m: psum(
+            (k.astype(jnp.uint32).sum() - (k * k).astype(jnp.uint32).sum()).astype(float)
+        ),
+    ),
+    "ones of another length": Trap(
+        False,
+        lambda w, x, y, k, m: (jnp.ones(3) * w[0]).sum(),
+        lambda w, x, y, k, m: (jnp.ones(5) * w[0]).sum(),
+    ),
+    "zeros and a number": Trap(
+        False, lambda w, x, y, k, m: w[0] * 1.0, lambda w, x, y, k, m: jnp.zeros(5) + w[0]
+    ),
+    "division of whole numbers": Trap(
+        False, lambda w, x, y, k, m: k.sum() // 5, lambda w, x, y, k, m: psum(k.sum() // 5)
+    ),
+    "rounded parts": Trap(
+        False, lambda w, x, y, k, m: jnp.round(y.sum()), lambda w, x, y, k, m: psum(jnp.round(y.sum()))
+    ),
+    "a stack outside, summed along another axis": Trap(
+        False,
+        lambda w, x, y, k, m: (x[:, :, None] * x[:, None] * w).sum(2),
+        whole=lambda mesh: (
+            lambda w, x, y, k, m: jax.shard_map(
+                lambda z: z, mesh=mesh, in_specs=I, out_specs=I, check_vma=False
+            )((x[:, :, None] * x[:, None] * w).reshape(mesh.size, -1, 6, 6).sum(2)).reshape(-1, 6)
+        ),
+    ),
+}
+
+
+def judged(trap: Trap, run: bool) -> tuple[bool, bool | None]:
+    """Whether it is derived, and whether it runs equal; what is not derived is run only if asked."""
+    given = inputs(trap.dtype)
+    parallel = [jax.make_jaxpr(trap.mapped(sizes))(*given) for sizes in trap.traced]
+    found = derive(jax.make_jaxpr(trap.reference)(*given), parallel, GIVEN)
+    if not (run or found.complete):
+        return False, None
+    wanted = jax.tree.leaves(jax.jit(trap.reference)(*given))
+    same = True
+    for sizes in trap.run:
+        got = jax.tree.leaves(jax.jit(trap.mapped(sizes))(*given))
+        for one, other in zip(got, wanted, strict=True):
+            same &= one.shape == other.shape and all(
+                close(shard.data, other[shard.index], "float64") for shard in one.addressable_shards
+            )
+    return found.complete, same
+
+
+def main() -> None:
+    """Print what is found of each."""
+    jax.config.update("jax_enable_x64", True)
+    for name, trap in TRAPS.items():
+        complete, same = judged(trap, "--all" in sys.argv)
+        print(json.dumps({"name": name, "equal": trap.equal, "derived": complete, "same": same}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,529 @@
+"""For each rule of the placements, functions that bind its primitive, and the operands they are given.
+
+An operand is its kind and its shape at whole size: ``"f:12,3"``. Axes of 12 are those that are divided over
+devices. A function that takes `b` is given the number of rows at hand in it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+
+@dataclass(frozen=True)
+class Example:
+    """A function that binds primitives, and the operands it is given."""
+
+    run: Callable[..., Any]
+    operands: tuple[str, ...]
+    #: What the whole-batch program has in its stead: of collectives.
+    whole: Callable[..., Any] | None = None
+    #: Only the placements that matter most, of each operand.
+    few: bool = False
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether it is given the number of rows at hand."""
+        return list(inspect.signature(self.run).parameters)[len(self.operands) :][:1] == ["b"]
+
+
+EXAMPLES: dict[str, list[Example]] = {}
+
+
+def example(names: str, run: Callable[..., Any], *operands: str, whole: Any = None, few: bool = False) -> None:
+    """One more way in which primitives are applied."""
+    for name in names.split():
+        EXAMPLES.setdefault(name, []).append(Example(run, operands, whole, few or len(operands) > 2))
+
+
+# --- element by element -----------------------------------------------------------------------
+
+for name, kind in {
+    "exp": "f", "log": "p", "log1p": "p", "expm1": "f", "tanh": "f", "logistic": "f", "sqrt": "p", "cbrt": "f",
+    "floor": "f", "ceil": "f", "round": "f", "sin": "f", "cos": "f", "tan": "u", "asin": "u", "acos": "u",
+    "atan": "f", "sinh": "f", "cosh": "f", "asinh": "f", "acosh": "g", "atanh": "u", "erf": "f", "erfc": "f",
+    "erf_inv": "u", "lgamma": "p", "digamma": "p", "bessel_i0e": "f", "bessel_i1e": "f", "exp2": "f",
+    "is_finite": "f", "neg": "f", "abs": "f", "sign": "f", "rsqrt": "p", "square": "f", "conj": "c", "real": "c",
+    "imag": "c",
+}.items():  # fmt: skip
+    example(name, getattr(lax, name), f"{kind}:12,4")
+for name in "abs sign neg square".split():
+    example(name, getattr(lax, name), "m:12")
+for name in "clz population_count".split():
+    example(name, getattr(lax, name), "m:12,4")
+example("not", lax.bitwise_not, "b:12,4")
+example("not", lax.bitwise_not, "m:12,4")
+example("neg", lax.neg, "c:12")
+example("integer_pow", lambda x: lax.integer_pow(x, 3), "f:12,4")
+example("integer_pow", lambda x: lax.integer_pow(x, -2), "p:12,4")
+example("integer_pow", lambda x: lax.integer_pow(x, 2), "m:12")
+example("integer_pow", lambda x, b: lax.integer_pow(x, b), "u:4")
+for kind, dtype in [
+    ("f", jnp.float32), ("m", jnp.float64), ("m", jnp.int8), ("m", jnp.uint32), ("f", jnp.int32), ("b", jnp.float64),
+    ("b", jnp.int32), ("f", jnp.bool_), ("m", jnp.bool_), ("w", jnp.uint8), ("w", jnp.int64), ("c", jnp.complex64),
+]:  # fmt: skip
+    example("convert_element_type", lambda x, dtype=dtype: lax.convert_element_type(x, dtype), f"{kind}:12,4")
+example("convert_element_type", lambda x, b: x * lax.convert_element_type(jnp.float64(b), jnp.int32), "i:12")
+example("convert_element_type", lambda x, b: x * lax.convert_element_type(30.0 / b, jnp.int32), "i:12")
+example("reduce_precision", lambda x: lax.reduce_precision(x, 11, 52), "f:12,4")
+for name in "regularized_incomplete_beta".split():
+    example(name, lax.betainc, "p:12", "p:12", "h:12")
+example("igamma", lax.igamma, "p:12", "p:12")
+example("igammac", lax.igammac, "p:12", "p:12")
+example("igamma_grad_a", lax.igamma_grad_a, "p:12", "p:12")
+example("random_gamma_grad", lax.random_gamma_grad, "p:12", "p:12")
+example("zeta", lax.zeta, "g:12", "g:12")
+example("polygamma", lambda x: lax.polygamma(jnp.ones_like(x), x), "p:12")
+example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint64), "f:12,4")
+example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint32), "f:12")
+example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint64), "w:12,2")
+example("bitcast_convert_type", lambda x: lax.bitcast_convert_type(x, jnp.uint64), "w:2,12,2")
+example("copy", jnp.copy, "f:12,4")
+example("stop_gradient", lax.stop_gradient, "f:12,4")
+example("name", lambda x: checkpoint_name(x, "kept"), "f:12,4")
+example("optimization_barrier", lambda x, y: lax.optimization_barrier((x, y)), "f:12,4", "f:3")
+example("device_put", lambda x: jax.device_put(x, jax.devices()[0]), "f:12,4")
+example(
+    "sharding_constraint",
+    lambda x: lax.with_sharding_constraint(x, jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+    "f:12,4",
+)
+for names, run in {
+    "add": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "max": lax.max, "min": lax.min,
+    "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
+}.items():  # fmt: skip
+    example(names, run, "f:12,4", "f:12,4")
+    example(names, run, "f:12,4", "f:")
+    example(names, run, "m:12", "n:12")
+    example(names, lambda x, run=run: run(x, 0.0), "f:12")
+    example(names, lambda x, run=run: run(x, -2.5), "f:12")
+    example(names, lambda x, b, run=run: run(x, 2.0 * b), "f:12")
+    example(names, lambda x, b, run=run: run(x, 1 / b), "f:4")
+    example(names, lambda x, b, run=run: run(x, b), "m:12")
+    example(names, lambda x, b, run=run: run(jnp.zeros(b), x), "f:12")
+    example(names, lambda x, run=run: run(jnp.zeros(4), x), "f:4")
+    if names != "ge":
+        example(names, lambda x, b, run=run: run(jnp.float64(b), jnp.float64(3 * b)) * x, "f:4")
+for name in "add sub mul div eq ne".split():
+    example(name, getattr(lax, name), "c:12", "c:12")
+for name in "eq_to le_to lt_to".split():
+    if hasattr(lax, f"{name}_p"):
+        example(name, lambda x, y, name=name: getattr(lax, f"{name}_p").bind(x, y), "f:12", "f:12")
+example("max min", lambda x, y: (lax.max(x, y), lax.min(x, y)), "b:12", "b:12")
+example("lt", lambda x, b: x * lax.select(lax.lt(jnp.arange(b), 0), jnp.zeros(b), jnp.ones(b)), "f:12")
+example("lt", lambda x, b: x[: b // 2] * (b < 7), "f:4")
+for name in "atan2 nextafter".split():
+    example(name, getattr(lax, name), "f:12,4", "f:12,4")
+example("pow", lax.pow, "p:12,4", "f:12,4")
+example("pow", lax.pow, "p:12,4", "f:")
+example("pow", lambda x, b: lax.pow(x, jnp.float64(b)), "p:4")
+example("rem", lax.rem, "f:12", "p:12")
+example("rem", lax.rem, "m:12", "n:12")
+example("rem", lambda x, b: lax.rem(x, b), "m:4")
+for name in "and or xor".split():
+    for kind in "bm":
+        example(name, getattr(lax, f"bitwise_{name}"), f"{kind}:12,4", f"{kind}:12,4")
+for name in "shift_left shift_right_logical shift_right_arithmetic".split():
+    example(name, getattr(lax, name), "m:12", "n:12")
+if hasattr(lax, "mulhi"):
+    example("mulhi", lax.mulhi, "w:12", "w:12")
+example("complex", lax.complex, "f:12", "f:12")
+example("clamp", lax.clamp, "f:12", "f:12", "f:12")
+example("clamp", lambda x, y: lax.clamp(-0.5, x, y), "f:12", "p:")
+example("select_n", lambda w, x, y: lax.select_n(w, x, y), "b:12,2", "f:12,2", "f:12,2")
+example("select_n", lambda w, x, y: lax.select_n(w, x, y), "b:", "f:12,2", "f:12,2")
+example("select_n", lambda w, x: lax.select_n(w, x, jnp.zeros_like(x)), "b:12,2", "f:12,2")
+example("select_n", lambda w, x: lax.select_n(w, jnp.zeros_like(x), 3.0 * x), "b:", "f:4")
+example("select_n", lambda w, x, y: lax.select_n(w, x, y, x), "x3:12", "i:12", "i:12")
+example("select_n", lambda w, x, b: lax.select_n(w, x, jnp.full(4, 1 / b)), "b:4", "f:4")
+example("select_n", lambda x, b: lax.select_n(jnp.zeros(b, bool), x, jnp.full(b, jnp.nan)), "f:12")
+
+# --- shapes -----------------------------------------------------------------------------------
+
+example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (5, *x.shape), (1, 2)), "f:12,4")
+example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (x.shape[0], 4), (0, 1)), "f:12,1")
+example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (2, x.shape[1]), (0, 1)), "f:1,12")
+example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, *x.shape), (1,)), "f:4")
+example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, *x.shape), (1,)), "f:12")
+example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (4, b), ()), "f:")
+example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, 4), (0, 1)), "f:1,4")
+example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (3, 4), (1,)), "m:4")
+for before, after in [
+    ("12,4", lambda b: (b * 4,)), ("12,4", lambda b: (b, 2, 2)), ("4,12", lambda b: (4 * b,)), ("12", lambda b: (b, 1)),
+    ("4,12", lambda b: (2, 2, b)), ("4,12", lambda b: (2, 2 * b)), ("2,12,3", lambda b: (2, 3 * b)),
+    ("2,12,3", lambda b: (2 * b, 3)), ("2,12,3", lambda b: (2, 3, b)), ("12,4", lambda b: (4, b)),
+    ("4,3", lambda b: (3, 4)), ("12,2", lambda b: (2 * b,)), ("1,12", lambda b: (b, 1)), ("12,1", lambda b: (1, b)),
+    ("12", lambda b: (2, b // 2)), ("12", lambda b: (b // 2, 2)),
+]:  # fmt: skip
+    example("reshape", lambda x, b, after=after: lax.reshape(x, after(b)), f"f:{before}")
+for before, after in [
+    ("12,4", (48,)), ("12,4", (12, 2, 2)), ("4,12", (48,)), ("12", (2, 6)), ("12", (3, 4)), ("12", (12, 1)), ("4", (4, 1)),
+]:  # fmt: skip
+    example("reshape", lambda x, after=after: lax.reshape(x, after), f"f:{before}")
+example("reshape", lambda x, b: lax.reshape(x, (4 * b,), dimensions=(1, 0)), "f:12,4")
+example("reshape", lambda x, b: lax.reshape(x, (4 * b,), dimensions=(1, 0)), "f:4,12")
+example("reshape", lambda x: lax.reshape(x, (12,), dimensions=(1, 0)), "f:4,3")
+example("reshape", lambda x: jnp.ravel(x, order="F"), "f:12,4")
+example("squeeze", lambda x: lax.squeeze(x, (0,)), "f:1,12,4")
+example("squeeze", lambda x: lax.squeeze(x, (1, 2)), "f:12,1,1")
+example("transpose", lambda x: lax.transpose(x, (2, 0, 1)), "f:12,4,2")
+example("transpose", lambda x: lax.transpose(x, (1, 0)), "f:4,12")
+example("iota", lambda x, b: x * lax.broadcasted_iota(float, (b, 4), 1), "f:12,4")
+example("iota", lambda x: x * lax.iota(float, 4), "f:4")
+example("iota", lambda b: lax.iota(int, b))
+example("iota", lambda b: lax.broadcasted_iota(int, (4, b), 1))
+example("iota", lambda x, b: x[: b // 2] + lax.iota(float, b // 2), "f:12")
+for axes in [(0,), (1,), (0, 1)]:
+    example("rev", lambda x, axes=axes: lax.rev(x, axes), "f:12,4")
+example("slice", lambda x: lax.slice(x, (0, 1), (x.shape[0], 3)), "f:12,4")
+example("slice", lambda x: lax.slice(x, (0, 0), (2, 4)), "f:12,4")
+example("slice", lambda x, b: lax.slice(x, (1, 0), (b, 4)), "f:12,4")
+example("slice", lambda x, b: lax.slice(x, (0, 0), (b, 4), (2, 1)), "f:12,4")
+example("slice", lambda x, b: lax.slice(x, (0, 0), (b, 4), (1, 2)), "f:12,4")
+example("slice", lambda x, b: lax.slice(x, (0,), (b // 3,)), "f:12")
+example("slice", lambda x: lax.slice(x, (1,), (3,)), "f:4")
+example("slice", lambda x: lax.slice(x, (0, 0), (1, 4)), "f:4,4")
+example("concatenate", lambda x, y: lax.concatenate([x, y], 1), "f:12,4", "f:12,2")
+example("concatenate", lambda x, y: lax.concatenate([x, y], 0), "f:12,4", "f:12,4")
+example("concatenate", lambda x, y: lax.concatenate([x, y], 0), "f:4", "f:4")
+example("concatenate", lambda x: lax.concatenate([x, jnp.zeros(3)], 0), "f:4")
+example("concatenate", lambda x: lax.concatenate([x, jnp.zeros((x.shape[0], 1))], 1), "f:12,4")
+example("concatenate", lambda x, b: lax.concatenate([x, jnp.zeros(b)], 0), "f:12")
+if hasattr(lax, "split"):
+    example("split", lambda x: lax.split(x, (1, 3), axis=1), "f:12,4")
+    example("split", lambda x, b: lax.split(x, (b // 2, b - b // 2), axis=0), "f:12,4")
+    example("split", lambda x: lax.split(x, (6, 6), axis=0), "f:12,4")
+for config in [((0, 0, 0), (1, 2, 0)), ((1, 0, 0), (0, 0, 0)), ((0, 0, 1), (0, 0, 0)), ((0, -1, 0), (0, 0, 0))]:
+    example("pad", lambda x, config=config: lax.pad(x, 0.0, config), "f:12,4")
+    example("pad", lambda x, v, config=config: lax.pad(x, v, config), "f:12,4", "f:")
+if hasattr(lax, "stack_p"):
+    for axis in (0, 1):
+        example("stack", lambda x, y, axis=axis: lax.stack_p.bind(x, y, axis=axis), "f:12,4", "f:12,4")
+        example("unstack", lambda x, axis=axis: lax.unstack_p.bind(x, axis=axis), "f:12,4")
+    example("unstack", lambda x: lax.unstack_p.bind(x, axis=1), "f:4,2,12")
+    example("tile", lambda x: lax.tile_p.bind(x, reps=(1, 3)), "f:12,4")
+    example("tile", lambda x: lax.tile_p.bind(x, reps=(2, 1)), "f:12,4")
+    example("tile", lambda x, b: lax.tile_p.bind(x, reps=(b,)), "f:4")
+
+# --- reductions -------------------------------------------------------------------------------
+
+for axes in [(0,), (1,), (0, 1), (0, 2)]:
+    for name, function, kind in [
+        ("reduce_sum", lax.reduce_sum, "f"), ("reduce_max", lax.reduce_max, "f"), ("reduce_min", lax.reduce_min, "f"),
+        ("reduce_prod", lax.reduce_prod, "f"), ("reduce_or", lax.reduce_or, "b"), ("reduce_and", lax.reduce_and, "b"),
+        ("reduce_or", lax.reduce_or, "m"), ("reduce_and", lax.reduce_and, "m"), ("reduce_xor", lax.reduce_xor, "m"),
+        ("reduce_xor", lax.reduce_xor, "b"), ("reduce_sum", lax.reduce_sum, "m"), ("reduce_sum", lax.reduce_sum, "c"),
+    ]:  # fmt: skip
+        example(name, lambda x, f=function, axes=axes: f(x, axes), f"{kind}:12,4,2")
+for axis in (0, 1):
+    for kind in "fm":
+        example("argmax", lambda x, axis=axis: lax.argmax(x, axis, int), f"{kind}:12,4")
+        example("argmin", lambda x, axis=axis: lax.argmin(x, axis, int), f"{kind}:12,4")
+    for name in "cumsum cumprod cummax cummin cumlogsumexp".split():
+        example(name, lambda x, axis=axis, name=name: getattr(lax, name)(x, axis=axis), "f:12,4")
+    example("sort", lambda x, axis=axis: lax.sort(x, dimension=axis), "f:12,4")
+    example("sort", lambda x, y, axis=axis: lax.sort((x, y), dimension=axis, num_keys=1), "f:12,4", "i:12,4")
+    example("reduce", lambda x, axis=axis: lax.reduce(x, 0.5, lambda p, q: p * q + p + q, (axis,)), "f:12,4")
+    example("approx_top_k", lambda x, axis=axis: lax.approx_max_k(x, 2, axis), "f:12,4")
+example("reduce", lambda x, y: lax.reduce(x, y, lambda p, q: p * q + p + q, (1,)), "f:12,4", "f:")
+example("top_k", lambda x: lax.top_k(x, 2), "f:12,4")
+example("top_k", lambda x: lax.top_k(x, 2), "f:4,12")
+
+# --- contractions and windows -----------------------------------------------------------------
+
+for numbers, left, right in [
+    ((((1,), (0,)), ((), ())), "12,4", "4,3"), ((((0,), (0,)), ((), ())), "12,4", "12,3"),
+    ((((1,), (1,)), ((), ())), "12,4", "12,4"), ((((2,), (1,)), ((0,), (0,))), "12,2,4", "12,4,3"),
+    ((((1, 2), (0, 1)), ((), ())), "3,12,4", "12,4"), ((((2,), (2,)), ((0, 1), (1, 0))), "2,12,4", "12,2,4"),
+    ((((0,), (1,)), ((1,), (0,))), "12,2", "2,12"),
+]:  # fmt: skip
+    example("dot_general", lambda x, y, n=numbers: lax.dot_general(x, y, n), f"f:{left}", f"f:{right}")
+
+
+def convolution(*numbers: str, **given: Any) -> Callable[..., Any]:
+    """A convolution in one spatial dimension."""
+    return lambda x, y: lax.conv_general_dilated(x, y, (1,), "SAME", dimension_numbers=numbers, **given)
+
+
+example("conv_general_dilated", convolution("NWC", "WIO", "NWC"), "f:12,5,3", "f:3,3,2")
+example("conv_general_dilated", convolution("NWC", "WIO", "NWC", feature_group_count=2), "f:12,5,4", "f:3,2,2")
+example("conv_general_dilated", convolution("NCW", "OIW", "NCW"), "f:2,12,5", "f:3,12,3")
+example("conv_general_dilated", convolution("CWN", "IWO", "WNC"), "f:12,5,3", "f:12,3,2")
+example("conv_general_dilated", convolution("NWC", "WIO", "NWC"), "f:2,5,3", "f:3,3,12")
+example("conv_general_dilated", convolution("NWC", "WIO", "NWC"), "f:2,12,3", "f:3,3,2")
+example("conv_general_dilated", convolution("NWC", "WIO", "NWC", feature_group_count=4), "f:2,5,12", "f:3,3,12")
+example("conv_general_dilated", convolution("NWC", "WIO", "NWC", batch_group_count=4), "f:12,5,3", "f:3,3,12")
+example("conv_general_dilated", convolution("NWC", "WIO", "NWC", batch_group_count=2), "f:2,5,12", "f:3,12,2")
+example(
+    "conv_general_dilated",
+    lambda x, y: jax.grad(lambda y: jnp.sum(convolution("NWC", "WIO", "NWC", feature_group_count=2)(x, y) ** 2))(y),
+    "f:12,5,4",
+    "f:3,2,2",
+)
+for window in [(1, 2), (2, 1)]:
+    strided = {"window_dimensions": window, "window_strides": window, "padding": "VALID"}
+    for add, start in [(lax.add, 0.0), (lax.max, -np.inf), (lax.min, np.inf), (lax.mul, 1.0)]:
+        name = {lax.add: "_sum", lax.max: "_max", lax.min: "_min"}.get(add, "")
+        example(
+            f"reduce_window{name}",
+            lambda x, start=start, add=add, given=strided: lax.reduce_window(x, start, add, **given),
+            "f:12,4",
+        )
+    pooled = (lambda given: lambda x: lax.reduce_window(x, -np.inf, lax.max, **given))(strided)
+    example("select_and_scatter_add", lambda x, y, f=pooled: jax.vjp(f, x)[1](y)[0], "f:12,4", f"f:12,{4 // window[1]}")
+    example("select_and_scatter_add", lambda x, f=pooled: jax.grad(lambda x: jnp.sum(f(x) ** 2))(x), "f:12,4")
+    example("select_and_gather_add", lambda x, y, f=pooled: jax.jvp(f, (x,), (y,))[1], "f:12,4", "f:12,4")
+example("reduce_window_sum", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 1), (1, 1), [(1, 1), (0, 0)]), "f:12,4")
+example("reduce_window_sum", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 1), "SAME"), "m:12,4")
+example("reduce_window_max", lambda x: lax.reduce_window(x, np.int64(-(2**63)), lax.max, (1, 2), (1, 1), "SAME"), "m:12,4")
+if hasattr(jax._src.lax.windowed_reductions, "_select_and_scatter"):
+    example(
+        "select_and_scatter",
+        lambda x, y: jax._src.lax.windowed_reductions._select_and_scatter(
+            x, lax.ge, (1, 2), (1, 2), [(0, 0), (0, 0)], y, np.float64(0), lax.add
+        ),
+        "f:12,4",
+        "f:12,2",
+    )
+
+# --- places held by operands ------------------------------------------------------------------
+
+GATHERS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
+    (lambda x, i: x[i], ("f:5,4", "x5:12")),
+    (lambda x, i: x[i], ("f:12,4", "x4:12")),
+    (lambda x, i: x[i], ("f:5,12", "x5:3")),
+    (lambda x, i: x[:, i], ("f:12,4", "x4:3")),
+    (lambda x, i: x[:, i], ("f:12,4", "x4:")),
+    (lambda x, i: jnp.take(x, i, axis=0), ("f:5,4", "i:12")),
+    (lambda x, i: jnp.take(x, i, axis=0), ("m:5,4", "i:12")),
+    (lambda x, i: jnp.take(x, i, axis=0, fill_value=1.5), ("f:5,4", "i:12")),
+    (lambda x, i: jnp.take(x, i, axis=0, mode="clip"), ("f:5,4", "i:12,2")),
+    (lambda x, i: jnp.take(x, i, axis=1), ("f:12,4", "i:2,3")),
+    (lambda x, i: jnp.take_along_axis(x, i, 1), ("f:12,4", "x4:12,2")),
+    (lambda x, i: jnp.take_along_axis(x, i, 0), ("f:12,4", "x4:2,4")),
+    (lambda x, i: jnp.take_along_axis(x, i, 0), ("f:12,4", "x4:12,4")),
+    (lambda x, i, b: x[jnp.arange(b), i], ("f:12,4", "x4:12")),
+    (lambda x, i, b: x[i, jnp.arange(b)], ("f:4,12", "x4:12")),
+    (lambda x, i, b: x[jnp.arange(b)[:, None], i], ("f:12,4", "x4:12,2")),
+    (lambda x, i, b: x[i, jnp.arange(b)], ("f:4,24", "x4:12")),
+    (lambda x, b: x[jnp.arange(b)], ("f:12,4",)),
+    (lambda x, b: x[jnp.arange(b)], ("f:24,4",)),
+    (lambda x, b: x[jnp.arange(b), jnp.arange(b)], ("f:12,12",)),
+    (lambda x, i, b: x[jnp.arange(b), :, i], ("f:12,3,4", "x4:12")),
+    (lambda x, i: jax.vmap(lambda x, i: lax.dynamic_slice(x, (i,), (2,)))(x, i), ("f:12,4", "x4:12")),
+    (lambda x, i: jax.vmap(lambda i: lax.dynamic_slice(x, (i,), (2,)))(i), ("f:4", "x4:12")),
+    (
+        lambda x, i, b: lax.gather(
+            x,
+            jnp.stack([jnp.arange(b), i], 1),
+            lax.GatherDimensionNumbers((1,), (1,), (0, 1)),
+            (2, 1),
+            mode="clip",
+        ),
+        ("f:12,4", "x4:12"),
+    ),
+    (
+        lambda x, i, b: lax.gather(
+            x, i[:, None], lax.GatherDimensionNumbers((1, 2), (), (0,)), (b, 2), mode="fill"
+        ),
+        ("f:12,4", "x2:3"),
+    ),
+]
+for run, operands in GATHERS:
+    example("gather", run, *operands)
+
+
+def written(name: str) -> Callable[..., Any]:
+    """``x.at[i].set(u)`` or the like."""
+    method = {"scatter": "set", "scatter_mul": "multiply", "scatter_sub": "subtract"}.get(name, name[8:])
+    return lambda x, i, u: getattr(x.at[i], method)(u)
+
+
+for name in ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"]:
+    if name == "scatter_sub" and not hasattr(lax, "scatter_sub"):
+        continue
+    at = written(name)
+    example(name, at, "f:5,2", "x5:12", "f:12,2")
+    example(name, lambda i, u, at=at: at(jnp.zeros((5, 2)), i, u), "x5:12", "f:12,2")
+    example(name, at, "f:5,12", "x5:3", "f:3,12")
+    example(name, at, "f:12,2", "x5:3", "f:3,2")
+    example(name, lambda x, i, u, at=at, b=0: at(x, (jnp.arange(x.shape[0]), i), u), "f:12,4", "x4:12", "f:12")
+    example(name, lambda x, i, u, at=at: at(x, (i, jnp.arange(u.shape[0])), u), "f:4,24", "x4:12", "f:12")
+    example(name, lambda i, u, b, at=at: at(jnp.zeros((b, 4)), (jnp.arange(b), i), u), "x4:12", "f:12")
+    example(name, lambda x, u, at=at: at(x, 2, u), "f:4,12", "f:12", few=True)
+    example(name, lambda x, u, at=at: at(x, 2, u), "f:4,3", "f:3")
+    example(name, lambda x, u, at=at: at(x, (slice(None), 2), u), "f:12,3", "f:12")
+    example(name, jax.vmap(at), "f:12,4", "x4:12,2", "f:12,2")
+    example(name, at, "m:5", "x5:12", "m:12")
+example("scatter", lambda x, i: x.at[i].apply(jnp.exp), "f:5", "x5:3")
+example("scatter", lambda x, i: x.at[:, i].apply(jnp.exp), "f:12,4", "x4:3")
+example("scatter_add", lambda e, i: jax.grad(lambda e: jnp.sum(e[i] ** 2))(e), "f:5,2", "x5:12")
+example("scatter_add", lambda e, i: jax.grad(lambda e: jnp.sum(e[i] ** 2))(e), "f:5,2", "x5:3")
+example("scatter_add", lambda x, i, b: jax.grad(lambda x: jnp.sum(x[jnp.arange(b), i] ** 2))(x), "f:12,4", "x4:12")
+example("scatter_add", lambda x, i: jax.grad(lambda x: jnp.sum(jnp.take_along_axis(x, i, 1) ** 2))(x), "f:12,4", "x4:12,2")
+example("scatter_add", lambda v, i: jax.ops.segment_sum(v, i, 5), "f:12,2", "x5:12")
+example("scatter_max", lambda v, i: jax.ops.segment_max(v, i, 5), "f:12,2", "x5:12")
+
+OWN = "i"
+for names, run, operands, whole in [
+    ("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i,), (2,)), ("f:4", "x4:"), None),
+    ("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, 0), (2, 3)), ("f:12,3", "x4:"), None),
+    ("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, 0), (2, x.shape[1])), ("f:3,12", "x3:"), None),
+    ("dynamic_slice", lambda x, i, b: lax.dynamic_slice(x, (i,), (b,)), ("f:12", "x4:"), None),
+    ("dynamic_slice", lambda x: lax.dynamic_slice(x, (1, 0), (1, 4)), ("f:4,4",), None),
+    ("dynamic_update_slice", lambda x, u, i: lax.dynamic_update_slice(x, u, (i,)), ("f:4", "f:2", "x4:"), None),
+    ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (1, 0)), ("f:3,12", "f:1,12"), None),
+    ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (0, 1)), ("f:12,3", "f:12,1"), None),
+    ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (1, 0)), ("f:12,3", "f:2,3"), None),
+    ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(jnp.zeros((4,)), x + u, (1,)), ("f:2", "f:2"), None),
+    (
+        "dynamic_slice axis_index",
+        lambda x, b: lax.dynamic_slice_in_dim(x, lax.axis_index(OWN) * b, b),
+        ("f:12,4",),
+        lambda x, b: x,
+    ),
+    (
+        "dynamic_slice axis_index",
+        lambda x, b: lax.dynamic_slice(x, (0, b * lax.axis_index(OWN)), (4, b)),
+        ("f:4,12",),
+        lambda x, b: x,
+    ),
+    (
+        "dynamic_slice axis_index",
+        lambda x, b: lax.dynamic_slice_in_dim(x, lax.axis_index(OWN) * b, b),
+        ("f:24",),
+        lambda x, b: x,
+    ),
+    (
+        "dynamic_slice axis_index",
+        lambda x, b: lax.dynamic_slice_in_dim(x, lax.axis_index(OWN) * 4, 4),
+        ("f:12",),
+        lambda x, b: x,
+    ),
+    (
+        "dynamic_slice axis_index",
+        lambda x, b: lax.dynamic_slice_in_dim(x, lax.axis_index(OWN), 1),
+        ("f:4,3",),
+        lambda x, b: x,
+    ),
+    (
+        "axis_index iota",
+        lambda b: lax.axis_index(OWN) * b + jnp.arange(b),
+        (),
+        lambda b: jnp.arange(b),
+    ),
+    ("axis_index", lambda b: lax.axis_index(OWN) * b, (), lambda b: jnp.zeros((), int)),
+    ("axis_index", lambda: lax.axis_index(OWN), (), lambda: jnp.zeros((), int)),
+    ("axis_index", lambda x: x * lax.axis_index(OWN), ("f:4",), lambda x: x),
+    ("axis_index", lambda x: jnp.where(lax.axis_index(OWN) == 0, x, 0), ("f:4",), lambda x: x),
+]:
+    example(names, run, *operands, whole=whole)
+
+# --- systems of equations, transforms ---------------------------------------------------------
+
+LINALG = lax.linalg
+for shape in ("12,3,3", "3,3", "2,12,3,3", "12,12"):
+    example("cholesky", lambda x: LINALG.cholesky(x, symmetrize_input=False), f"s:{shape}")
+    example("lu lu_pivots_to_permutation", lambda x: LINALG.lu(x), f"s:{shape}")
+    example("qr householder_product geqrf", lambda x: LINALG.qr(x), f"s:{shape}")
+    example("householder_product geqrf", lambda x: LINALG.householder_product(*LINALG.geqrf(x)), f"s:{shape}")
+    example("eigh", lambda x: LINALG.eigh(x, symmetrize_input=False), f"s:{shape}")
+    example("svd", lambda x: LINALG.svd(x, full_matrices=False), f"s:{shape}")
+    example("tridiagonal", lambda x: LINALG.tridiagonal(x), f"s:{shape}")
+    example("hessenberg", lambda x: LINALG.hessenberg(x), f"s:{shape}")
+    example("schur", lambda x: LINALG.schur(x), f"s:{shape}")
+    example("eig", lambda x: LINALG.eig(x, compute_left_eigenvectors=False), f"s:{shape}")
+for lower, left in [("3,3", "3,12"), ("12,3,3", "12,3,2"), ("3,3", "3,2"), ("12,12", "12,3")]:
+    example(
+        "triangular_solve", lambda a, x: LINALG.triangular_solve(a, x, left_side=True, lower=True), f"t:{lower}", f"f:{left}"
+    )
+example("triangular_solve", lambda a, x: LINALG.triangular_solve(a, x, lower=True), "t:3,3", "f:12,3")
+example("triangular_solve", lambda a, x: LINALG.triangular_solve(a, x, lower=True, unit_diagonal=True), "t:3,3", "f:12,3")
+example("custom_linear_solve triangular_solve lu", lambda a, x: jnp.linalg.solve(a, x), "s:12,3,3", "f:12,3,1")
+example("tridiagonal_solve", LINALG.tridiagonal_solve, "h:12,4", "g:12,4", "h:12,4", "f:12,4,2")
+if hasattr(LINALG, "symmetric_product"):
+    example("symmetric_product", lambda x, y: LINALG.symmetric_product(x, y), "f:12,3,2", "s:12,3,3")
+for shape in ("12,4", "4,12"):
+    example("fft", jnp.fft.fft, f"c:{shape}")
+    example("fft", jnp.fft.rfft, f"f:{shape}")
+    example("fft", lambda x: jnp.fft.irfft(x, 6), f"c:{shape}")
+    example("fft", jnp.fft.fft2, f"c:2,{shape}")
+
+# --- collectives ------------------------------------------------------------------------------
+
+
+def unchanged(x: Any) -> Any:
+    """What a collective leaves of the whole-batch program."""
+    return x
+
+
+for name in "psum pmax pmin".split():
+    example(name, lambda x, f=getattr(lax, name): f(x, OWN), "f:12,4", whole=unchanged)
+    example(name, lambda x, f=getattr(lax, name): f(x, OWN), "m:4", whole=unchanged)
+example("psum", lambda x: lax.pmean(x, OWN), "f:12,4", whole=unchanged)
+example("psum", lambda x: lax.psum((x, 2 * x), OWN), "f:4", whole=lambda x: (x, 2 * x))
+for axis, tiled in [(0, True), (1, True), (0, False), (1, False)]:
+    given = {"axis": axis, "tiled": tiled}
+    example("all_gather", lambda x, given=given: lax.all_gather(x, OWN, **given), "f:12,4", whole=unchanged)
+for axis in (0, 1):
+    example(
+        "reduce_scatter",
+        lambda x, axis=axis: lax.psum_scatter(x, OWN, scatter_dimension=axis, tiled=True),
+        "f:12,12",
+        whole=unchanged,
+    )
+    example("all_to_all", lambda x, axis=axis: lax.all_to_all(x, OWN, axis, 1 - axis, tiled=True), "f:12,12", whole=unchanged)
+example("reduce_scatter", lambda x: lax.psum_scatter(x, OWN, tiled=False), "f:3,4", whole=unchanged)
+example("all_to_all", lambda x: lax.all_to_all(x, OWN, 0, 1, tiled=False), "f:3,12", whole=unchanged)
+example("ppermute", lambda x: lax.ppermute(x, OWN, [(0, 1), (1, 0)]), "f:12,4", whole=unchanged)
+if hasattr(lax, "pvary"):
+    example("pvary", lambda x: lax.pvary(x, OWN), "f:12,4", whole=unchanged)
+
+# --- random numbers ---------------------------------------------------------------------------
+# What is drawn with a device's own key is equal in distribution only: `test_keys` holds those.
+
+example("random_seed random_bits", lambda x, b: jax.random.bits(jax.random.key(0), (b,)) + x, "w:12")
+example("random_seed random_bits", lambda x: jax.random.bits(jax.random.key(0), (4,)) + x, "w:4")
+example("random_seed random_bits", lambda s: jax.vmap(lambda s: jax.random.bits(jax.random.key(s), (2,)))(s), "n:12")
+example("random_wrap random_unwrap", lambda s: jax.random.key_data(jax.random.wrap_key_data(s)), "w:12,2")
+example("random_wrap random_split", lambda s: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(s), 3)), "w:2")
+example(
+    "random_wrap random_split",
+    lambda s: jax.random.key_data(jax.vmap(lambda k: jax.random.split(k, 3))(jax.random.wrap_key_data(s))),
+    "w:12,2",
+)
+example(
+    "random_wrap random_split",
+    lambda s, b: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(s), b)),
+    "w:2",
+)
+example(
+    "random_fold_in",
+    lambda s, d: jax.random.key_data(jax.vmap(lambda s, d: jax.random.fold_in(jax.random.wrap_key_data(s), d))(s, d)),
+    "w:12,2",
+    "n:12",
+)
+example(
+    "random_fold_in",
+    lambda s, d: jax.random.key_data(jax.vmap(lambda d: jax.random.fold_in(jax.random.wrap_key_data(s), d))(d)),
+    "w:2",
+    "n:12",
+)
+example("random_fold_in", lambda s, d: jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(s), d)), "w:2", "n:")
+example("random_clone", lambda s: jax.random.key_data(jax.random.clone(jax.random.wrap_key_data(s))), "w:12,2")
+example("random_gamma", lambda s, a: jax.random.gamma(jax.random.wrap_key_data(s), a), "w:2", "p:12")
+example("random_gamma", lambda s, a: jax.random.gamma(jax.random.wrap_key_data(s), a), "w:2", "p:4")
+example("random_gamma", lambda s, a: jax.vmap(lambda s, a: jax.random.gamma(jax.random.wrap_key_data(s), a))(s, a), "w:12,2", "p:12")
+example("threefry2x32", lambda k, c: jax.extend.random.threefry_2x32((k[0], k[1]), c), "w:2", "w:12")
+example("threefry2x32", lambda k, c: jax.extend.random.threefry_2x32((k[0], k[1]), c), "w:2", "w:3")
+example("rng_bit_generator", lambda k: lax.rng_bit_generator(k, (4,)), "w:4")
+example("rng_bit_generator", lambda k, b: lax.rng_bit_generator(k, (b,)), "w:4")
+example("rng_uniform", lambda x: lax.rng_uniform(0.0, 1.0, (4,)) * x, "f:4")
