@@ -5,7 +5,7 @@
     python benchmarks/run.py --only proof
 
 Every time is that of a whole process. The two sides of a ratio take turns, so that a busy moment of the
-machine hits both; the first row counts CPU time as well, which such a moment changes less.
+machine hits both; CPU time is counted as well, which such a moment changes less.
 """
 
 import argparse
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import checks
 import growth
 import sources
-from timing import ratio_of_medians, timed
+from timing import ratio_of_medians
 
 PYTHON = sys.executable
 GENERATE = (PYTHON, "-m", "jax_pmap", "gen")

@@ -64,15 +64,6 @@ jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 """
 
 
-def hundred_lines():
-    """A file of 100 lines around the training step."""
-    lines = TRAIN_STEP.splitlines()
-    while len(lines) <= 96:
-        lines += ["", "", f"def helper_{len(lines)}(x):", "    return jnp.tanh(x) + 1"]
-    lines += ["# The end."] * (100 - len(lines))
-    return "\n".join(lines) + "\n"
-
-
 def many_statements(count):
     """A function of `count` assignments, one of them in ten a sum over the batch."""
     lines = ["import jax.numpy as jnp", "", "", "def f(x):", "    total = 0.0"]

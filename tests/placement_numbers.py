@@ -37,7 +37,7 @@ def bits(x: Array) -> Array:
 def shifted(x: Array, y: Array, *, left: bool = False, signed: bool = False) -> Array:
     """Bits moved, by fewer than there are."""
     x = np.asarray(x)
-    return np.left_shift(x, y) if left else np.right_shift(x if signed else bits(x), y).astype(x.dtype)
+    return np.left_shift(x, y) if left else np.right_shift(x if signed else bits(x), y.astype((x if signed else bits(x)).dtype))
 
 
 ELEMENTS: dict[str, Callable[..., Any]] = {
@@ -240,6 +240,12 @@ def starts(x: Array, at: Sequence[Array], sizes: Sequence[int]) -> tuple[slice, 
     return tuple(slice(s, s + size) for s, size in zip(first, sizes, strict=True))
 
 
+def gamma(keys: Array, alpha: Array, **_: Any) -> Array:
+    """A number for each key, or each position and the one key, and element; which one does not matter."""
+    seeds = np.asarray(jax.random.key_data(keys)).sum(-1) % 97
+    return (1 + seeds + np.arange(alpha.size).reshape(alpha.shape) * (keys.ndim == 0)) * alpha
+
+
 def updated(x: Array, update: Array, *at: Array, **_: Any) -> Array:
     """A part of an array written over."""
     made = np.array(x)
@@ -284,6 +290,7 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "sort": placed_sorted,
     "top_k": top_k,
     "dot_general": dot_general,
+    "random_gamma": gamma,
     "gather": gather,
     "scatter": scatter(None),
     "scatter_add": scatter(np.add),

@@ -97,7 +97,8 @@ def option(*names: str, section: str, **kwargs: Any) -> Decorator:
 def _no_proof_is_gone(context: click.Context, parameter: click.Parameter, given: bool) -> None:
     if given:
         raise click.UsageError(
-            "`--no-proof` is gone: all code is shown equal. `gen --no-run` derives that and does not run the code.",
+            "`--no-proof` is gone: all code is shown equal. "
+            "`gen --no-run` derives that and does not run the code.",
             context,
         )
 
@@ -158,7 +159,12 @@ _COMMON: tuple[Decorator, ...] = (
         help="What to do with a batch that does not divide.  [default: error]",
     ),
     option(
-        "--no-proof", section="Running", is_flag=True, hidden=True, expose_value=False, callback=_no_proof_is_gone
+        "--no-proof",
+        section="Running",
+        is_flag=True,
+        hidden=True,
+        expose_value=False,
+        callback=_no_proof_is_gone,
     ),
     option(
         "--python",

@@ -320,10 +320,11 @@ def _proved(
 
 
 def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:
-    """`evidence` with that of the devices the plan chooses; without a run where the rest was not run either."""
+    """`evidence` with that of the devices the plan chooses; no run where the rest was not run either."""
     if not evidence.checks:
         return dataclasses.replace(
-            evidence, notes=(*evidence.notes, "the choice of devices was not run: it is taken as it is written")
+            evidence,
+            notes=(*evidence.notes, "the choice of devices was not run: it is taken as it is written"),
         )
     return dataclasses.replace(evidence, checks=(*evidence.checks, *run(plan).checks))
 

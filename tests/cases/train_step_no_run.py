@@ -40,7 +40,7 @@ from train_step_no_run import LEARNING_RATE, loss_fn
 AXIS = "batch"
 
 
-@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=(None, None))
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=None)
 def p_train_step(params, batch):
     """`train_step` on one device's share; `batch` leaves are (devices, per_device, ...)."""
     loss, grads = jax.value_and_grad(loss_fn)(params, batch)

@@ -8,8 +8,8 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "The command in a generated file's header, or above a function that was changed in place, is "
-        "refused today: the source is gone, or does something now that cannot be shown equal. Or the file was "
-        "made with `--no-proof`, which is gone, and was never shown equal."
+        "refused today: the source is gone, or does something now that cannot be shown equal. Or the file "
+        "was made with `--no-proof`, which is gone, and was never shown equal."
     ),
     why=("What is on disk was proved against another source. Whether it still fits is unknown."),
     cure=(

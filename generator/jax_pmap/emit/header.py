@@ -71,6 +71,7 @@ class Header:
         counts = ", ".join(str(count) for count in sorted({c.devices for c in checks}))
         steps = max(c.steps for c in checks)
         return (
-            f"Proved: {derived}{'run on ' if derived else ''}{counts} devices, {steps} chained step{'s' if steps > 1 else ''}, {worst.precision} "
-            f"error {worst.error:.1e} (bound {worst.tolerance:.1e}), jax {self.evidence.jax_version}{noise}"
+            f"Proved: {derived}{'run on ' if derived else ''}{counts} devices, "
+            f"{steps} chained step{'s' if steps > 1 else ''}, {worst.precision} error {worst.error:.1e} "
+            f"(bound {worst.tolerance:.1e}), jax {self.evidence.jax_version}{noise}"
         )

@@ -66,7 +66,9 @@ def load(
         session.restart()
         imported = import_target(session, target, request, edited)
         described, assumed = _inputs(session, target, request, say, imported.given, abstract=True)
-        notes += (f"the arrays of `{request.inputs}` do not fit the memory limit: their shapes alone are used",)
+        notes += (
+            f"the arrays of `{request.inputs}` do not fit the memory limit: their shapes alone are used",
+        )
     return Loaded(tuple(described), tuple(assumed), imported.carried, notes)
 
 

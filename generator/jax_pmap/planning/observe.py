@@ -39,7 +39,7 @@ from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Opening
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.watching import Watch
-from jax_pmap.problems import Answer
+from jax_pmap.problems import Answer, WorkerProblem
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
 
@@ -260,11 +260,22 @@ class Observer(Bodies):
 
         `overrides` are values (Python source) for static arguments, `count` the shards to use.
         """
-        outcome = self._observe(roles, overrides, count, start)
-        if isinstance(outcome, Refusal) and not self.numeric and os.environ.get(NUMERIC) != "0":
-            # Relations hold that no rule knows of yet.
-            self.numeric = True
+        outcome: Observation | Refusal | None = None
+        try:
             outcome = self._observe(roles, overrides, count, start)
+            if isinstance(outcome, Refusal) and not self.numeric and os.environ.get(NUMERIC) != "0":
+                # Relations hold that no rule knows of yet.
+                self.numeric = True
+                outcome = self._observe(roles, overrides, count, start)
+        except WorkerProblem as problem:
+            if problem.kind != "abstract":
+                raise
+            return outcome or Refusal(
+                "JP061",
+                f"what `{self.facts.name}` needs cannot be told from shapes alone: {problem.message}",
+                "Give arrays in place of shapes: --inputs FILE::callable, of a smaller model if need be",
+                self.facts.span,
+            )
         return outcome
 
     def _observe(

@@ -136,6 +136,8 @@ class Opening:
         Those that disagreed on whether there is another one would wait at its collectives for ever.
         """
         state.deciding.add(scope)
+        if not self.observer.numeric:
+            return  # Nothing runs, so nothing waits: what differs is made whole where it is made.
         by_point = self.observer.by_point
         for statement in self.observer.statements.values():
             if statement.scope == scope and statement.kind == "return" and statement.value in by_point:

@@ -21,9 +21,9 @@ def why_not_run(answer: Answer) -> str:
 
 
 def in_source(derivation: Derivation, emitted: str, code: str, target: Target) -> Derivation:
-    """`derivation`, with the place where it ended in the target's file instead of in the `emitted` one.
+    """`derivation`, with the place where it ended in the target's file and not in the `emitted` one.
 
-    An expression that stands in `code` as it does in the target is the user's; of any other there is no place.
+    An expression that stands in `code` as it does in the target is the user's; any other has no place.
     """
     span = derivation.span
     if span is None or Path(span.file).name != emitted:
@@ -48,7 +48,7 @@ def _expression(code: str, span: Span) -> str:
         return ""
 
 
-def neither(derivation: Derivation, why: str, target: Target, global_view: bool) -> Refusal:
+def neither(derivation: Derivation, why: str, target: Target) -> Refusal:
     """What to say where the derivation ended early and, for the reason `why`, nothing is run."""
     at = f" at `{derivation.primitive}`" if derivation.primitive else ""
     terms = ""
@@ -59,8 +59,9 @@ def neither(derivation: Derivation, why: str, target: Target, global_view: bool)
         hint = "Leave out --no-run, so that it is tried on inputs"
     return Refusal(
         "JP061",
-        f"`{target.facts.name}` was not derived equal for all inputs and not run ({why}), so nothing is shown: "
-        f"after {derivation.operations:,} operations the derivation ended{at}: {derivation.reason}{terms}",
-        hint if global_view else f"{hint}; or --backend jit",
+        f"`{target.facts.name}` was not derived equal for all inputs and not run ({why}), so nothing is "
+        f"shown: after {derivation.operations:,} operations the derivation ended{at}: "
+        f"{derivation.reason}{terms}",
+        hint,
         derivation.span or target.facts.span,
     )

@@ -115,7 +115,7 @@ def prove(
             derivation = found if derivation is None or derivation.complete else derivation
             why = why_not_run(told) if run_code else NO_RUN
             if why and not complete:
-                raise RefusalError(neither(found, why, target, global_view))
+                raise RefusalError(neither(found, why, target))
         used, rows = counts, None
         if complete:
             used, rows = (told["run"]["counts"], told["run"]["rows"]) if run_code else ([], 0)
@@ -158,9 +158,9 @@ def prove(
     if remainder != "error" and not checks:
         raise refused(
             "JP061",
-            f"what --remainder {remainder} makes of uneven batches of `{target.facts.name}` is shown by running "
-            "them, and they were not run: that takes more memory or time than there is",
-            "Leave --remainder out, or give smaller example inputs",
+            f"what --remainder {remainder} makes of uneven batches of `{target.facts.name}` is shown by "
+            "running them, which takes more memory or time than there is, or arrays in place of shapes",
+            "Leave --remainder out, or give smaller example inputs, as arrays",
             target.facts.span,
         )
     if remainder != "error" and not ran_uneven:
@@ -207,8 +207,8 @@ def disagreeing(refusal: Refusal) -> Refusal:
     """What to say where the code is derived equal, and a run gives something else."""
     return dataclasses.replace(
         refusal,
-        reason=f"{refusal.reason}. It was derived equal for all inputs, so one of the two witnesses is wrong: "
-        "rounding, overflow and NaN are not derived, and anything else is a bug of jax-pmap",
+        reason=f"{refusal.reason}. It was derived equal for all inputs, so one of the two witnesses is "
+        "wrong: rounding, overflow and NaN are not derived, and anything else is a bug of jax-pmap",
         hint="Look whether the numbers leave their range; if they do not, please report it with the function",
     )
 

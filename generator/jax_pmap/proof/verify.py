@@ -299,7 +299,10 @@ class _Verification:
         if self.layout is not None:
             return None
         ended = [
-            each["ends"] for run in self.runs for each in run.tried[:1] if set(each["layout"].values()) == {"whole"}
+            each["ends"]
+            for run in self.runs
+            for each in run.tried[:1]
+            if set(each["layout"].values()) == {"whole"}
         ]
         tried = [run for run in self.runs if run.tried]
         differs = len(ended) == len(tried) > 0 and "raises" not in ended and {"value", "form"} & set(ended)
@@ -554,13 +557,14 @@ class _Verification:
             reason += f". It is equal on {' and '.join(equal)} devices"
         called = layout_words(layout)
         equal_as = next(
-            (each["layout"] for each in run.tried if each["ends"] == "equal" and each["layout"] != layout), None
+            (each["layout"] for each in run.tried if each["ends"] == "equal" and each["layout"] != layout),
+            None,
         )
         hint = f"`{self.name}` was called {called}; another way of calling it: --layout drop-in|stacked|batch"
         if equal_as is not None:
             hint = (
-                f"`{self.name}` was called {called}; called {layout_words(equal_as)} it gives the reference's "
-                "results. If that is how your program calls it, say so with --layout"
+                f"`{self.name}` was called {called}; called {layout_words(equal_as)} it gives the "
+                "reference's results. If that is how your program calls it, say so with --layout"
             )
         return Refusal(
             "JP045",

@@ -10,17 +10,19 @@ from jax_pmap.reading.facts import Collective, GradientCall
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import Resolver
 
-#: Gradient functions, and whether they return the value beside the gradient.
-GRADIENTS = {
-    "jax.grad": False,
-    "jax.value_and_grad": True,
-    "equinox.filter_grad": False,
-    "equinox.filter_value_and_grad": True,
-    "flax.nnx.grad": False,
-    "flax.nnx.value_and_grad": True,
-    "haiku.grad": False,
-    "haiku.value_and_grad": True,
-}
+#: Gradient functions.
+GRADIENTS = frozenset(
+    {
+        "jax.grad",
+        "jax.value_and_grad",
+        "equinox.filter_grad",
+        "equinox.filter_value_and_grad",
+        "flax.nnx.grad",
+        "flax.nnx.value_and_grad",
+        "haiku.grad",
+        "haiku.value_and_grad",
+    }
+)
 
 #: Collectives of `jax.lax`, with the position of their axis name.
 COLLECTIVES = {
@@ -41,11 +43,9 @@ COLLECTIVES = {
 
 @dataclass(frozen=True, slots=True)
 class GradientOf:
-    """A gradient function made from a loss: ``jax.value_and_grad(loss, has_aux=True)``."""
+    """A gradient function made from a loss: ``jax.value_and_grad(loss)``."""
 
     function: ast.expr | ast.FunctionDef | ast.AsyncFunctionDef
-    with_value: bool
-    has_aux: bool
     #: Positions the gradient is taken of, or None when computed.
     argnums: tuple[int, ...] | None
 
@@ -59,7 +59,7 @@ def gradient_of(resolver: Resolver, expression: ast.expr) -> GradientOf | None:
     # A second call with arguments is the call *of* the gradient function.
     if name not in GRADIENTS or len(given) != 1 or given[0] is not expression:
         return None
-    return _gradient(resolver, name, calls, given[0].args[0])
+    return _gradient(resolver, calls, given[0].args[0])
 
 
 def _takes(resolver: Resolver, call: ast.Call) -> bool:
@@ -74,13 +74,12 @@ def decorated_gradient(
     for expression in definition.decorator_list:
         name, calls = resolver.transformed(expression)
         if name in GRADIENTS:
-            return _gradient(resolver, name, calls, definition)
+            return _gradient(resolver, calls, definition)
     return None
 
 
 def _gradient(
     resolver: Resolver,
-    name: str,
     calls: tuple[ast.Call, ...],
     function: ast.expr | ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> GradientOf:
@@ -92,12 +91,7 @@ def _gradient(
         argnums = resolver.literal(calls[-1].args[1])
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     positions = tuple(number for number in numbers if isinstance(number, int))
-    return GradientOf(
-        function,
-        GRADIENTS[name],
-        bool(resolver.literal(options["has_aux"])) if "has_aux" in options else False,
-        positions if len(positions) == len(numbers) else None,
-    )
+    return GradientOf(function, positions if len(positions) == len(numbers) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +135,7 @@ def gradient_facts(parsed: ParsedSource, bound: BoundGradient) -> GradientCall:
     if any(isinstance(argument, ast.Starred) for argument in arguments):
         positions = ()
     of = tuple(parsed.segment(arguments[number]) for number in positions if 0 <= number < len(arguments))
-    return GradientCall(parsed.span(bound.call), name, of, bound.gradient.with_value, bound.gradient.has_aux)
+    return GradientCall(parsed.span(bound.call), name, of)
 
 
 def collectives(parsed: ParsedSource, resolver: Resolver) -> tuple[Collective, ...]:

@@ -42,9 +42,6 @@ class GradientCall:
     function: str
     #: Source of the arguments the gradient is taken of, e.g. ``("params",)``; empty when it is computed.
     of: tuple[str, ...]
-    #: Whether the call also returns the function's value (``value_and_grad``) and extra outputs.
-    with_value: bool = False
-    has_aux: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class ParsedSource:
-    """One parse of the target's file, shared by reading and static planning."""
+    """One parse of the target's file."""
 
     source: Source
     tree: ast.Module

@@ -84,7 +84,9 @@ def ended(derivation: Derivation) -> str:
     """Where a derivation ended, and what that leaves."""
     at = f" at `{derivation.primitive}`" if derivation.primitive else ""
     where = f" ({place(derivation.span)})" if derivation.span else ""
-    parts = f": `{derivation.terms[0]}`, where the original has `{derivation.terms[1]}`" if any(derivation.terms) else ""
+    parts = ""
+    if any(derivation.terms):
+        parts = f": `{derivation.terms[0]}`, where the original has `{derivation.terms[1]}`"
     return (
         f"not derived for all inputs, but tried on some: after {derivation.operations:,} operations the "
         f"derivation ended{at}{where}: {clean(derivation.reason)}{clean(parts)}"

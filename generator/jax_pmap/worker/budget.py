@@ -52,13 +52,15 @@ def fitting(
         seconds: processor time that there is.
     """
     split = [axis is not None for axis in packed.axes(axes)]
-    state = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split) if not cut)
-    given = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split) if cut)
+    state = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split, strict=True) if not cut)
+    given = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split, strict=True) if cut)
     inside = max(peak(jaxpr) - state, given)
     operations, numbers = size(jaxpr), work(jaxpr)
     given_counts = tuple(counts_for(rows)) if max(PAIRS[0]) > rows else PAIRS[0]
     whole = (*derived, "") if derived[0] <= rows else (None, given_counts, "")
-    smaller = [(math.lcm(*pair), pair, "to fit memory and time, ") for pair in PAIRS if math.lcm(*pair) < rows]
+    smaller = [
+        (math.lcm(*pair), pair, "to fit memory and time, ") for pair in PAIRS if math.lcm(*pair) < rows
+    ]
     taken = spent = 0.0
     for some, counts, why in (whole, *smaller):
         share = (some or rows) / max(rows, 1)
@@ -97,7 +99,7 @@ def size(jaxpr: Any) -> int:
 
 
 def peak(jaxpr: Any) -> int:
-    """Bytes that are needed at once when a program runs operation by operation, each value as long as it is used."""
+    """Bytes needed at once when a program runs operation by operation and drops what it needs no more."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     last: dict[Any, int] = {}
     for index, equation in enumerate(jaxpr.eqns):

@@ -18,8 +18,8 @@ import numpy as np
 from jax.interpreters import ad, batching
 
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
-from .jaxpr.versions import inner_jaxpr, scan_sizes
 from .functions import guarded, in_place_of, named
+from .jaxpr.versions import inner_jaxpr, scan_sizes
 from .leaves import is_key, skeleton
 
 #: Equations that draw from the key in their first operand.

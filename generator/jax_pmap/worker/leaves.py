@@ -9,7 +9,9 @@ import numpy as np
 
 def is_key(leaf: Any) -> bool:
     """Whether `leaf` is a typed PRNG key array, or the shape of one."""
-    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)) and jax.dtypes.issubdtype(
+        leaf.dtype, jax.dtypes.prng_key
+    )
 
 
 def category(leaf: Any) -> str:

@@ -30,17 +30,17 @@ from . import (
 from .arguments import LeafAxes, Packed, Values
 from .around import Around, furnish
 from .call import Call, unbound
-from .jaxpr.trace import abstract_leaves, counts_for
-from .placements.interpreter import Apart
 from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .generator import Shares, rekeyed, repeat_draws
-from .leaves import to_float64
+from .jaxpr.trace import abstract_leaves, counts_for
+from .leaves import is_abstract, to_float64
 from .one_device import OneDevice
 from .perturb import ahead, jitter, perturb, shrink, vary_numbers
+from .placements.interpreter import Apart
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
-from .tracing import find_layers, find_reductions, precision, trace
+from .tracing import find_layers, find_reductions, precision, trace, widen
 from .work import work
 
 T = TypeVar("T")
@@ -79,6 +79,7 @@ def load_target(request: Answer) -> Answer:
     TARGET.module = module
     # What was found out of another target in this worker holds no more.
     TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
+    TARGET.widened, TARGET.placed = False, {}
     TARGET.jitted, TARGET.found = {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
     TARGET.collectives, TARGET.one_device = request["collectives"], OneDevice()
@@ -176,6 +177,8 @@ def reference_of(request: Answer) -> Callable[[Values], Any]:
 def repeats(request: Answer) -> Answer:
     """Whether the reference, traced twice, returns the same both times."""
     values, statics = TARGET.values({}), request["statics"]
+    if is_abstract(values):
+        return {"same": True}
     with prove.x64(TARGET.x64):
         one, other = (jax.tree.leaves(TARGET.compiled(statics)(values)) for _ in range(2))
     pairs = [(prove.host(a), prove.host(b)) for a, b in zip(one, other, strict=True)]
@@ -193,6 +196,7 @@ def found_inputs(request: Answer) -> strengthen.Found:
     """Inputs on which decisions of the reference go ways that they do not on the others."""
     statics, overrides = request["statics"], request.get("overrides", {})
     key = repr((request.get("axes"), statics, overrides))
+    widen(statics)
     if key not in TARGET.found:
         wide = "float64" in TARGET.eps
         with prove.x64(wide or TARGET.x64):
@@ -252,6 +256,8 @@ def observe_code(request: Answer) -> Answer:
             return derive_events(request)
         except (placed.Unsure, Apart) as why:
             doubt = str(why)
+    if is_abstract(TARGET.data[0]):
+        raise Problem("abstract", doubt)
     return {**observe_numbers(request), "numeric": True, "doubt": doubt}
 
 
@@ -283,7 +289,9 @@ def derive_events(request: Answer) -> Answer:
         if key not in TARGET.placed:
             leaves = abstract_leaves(packed, axes, size)
             try:
-                program = placed.Program(tapped(*original), recorder, packed, leaves, wrap=TARGET.one_device.run)
+                program = placed.Program(
+                    tapped(*original), recorder, packed, leaves, wrap=TARGET.one_device.run
+                )
                 TARGET.placed = {key: placed.Whole(program, packed)}
             except (MemoryError, Problem):
                 raise
@@ -303,7 +311,7 @@ def derive_events(request: Answer) -> Answer:
             raise
         except BaseException as error:
             points = [event["point"] for event in recorder.events]
-            seen = whole.program.events, [], []
+            seen: observe.Recorded = whole.program.events, [], []
             return {
                 "raised": describe_exception(error, hide="_jax_pmap"),
                 "last": points[-1] if points else None,
@@ -322,6 +330,7 @@ def derive_events(request: Answer) -> Answer:
 def observe_numbers(request: Answer) -> Answer:
     """The answer of `observe_code` by running both."""
     axes, statics, count = leaf_axes(request), request["statics"], request["count"]
+    widen(statics)
     wide = "float64" in TARGET.eps
     data = observing_data(request, axes)
     recorder = observe.Recorder(request["results"], TARGET.mutated, blocks=TARGET.draws)
@@ -461,6 +470,8 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
     key = repr([*(request.get(name) for name in names), sorted(left_out)])
     if key in TARGET.trials:
         return TARGET.trials[key]
+    if not request.get("derived"):
+        widen(request["statics"])
     donated = request.get("donated", ())
 
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
@@ -471,7 +482,9 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
         traceable=TARGET.reference,
         invoke=invoke,
         data=tuple(
-            values if request.get("rows") is None else arguments.cut(values, leaf_axes(request), request["rows"])
+            values
+            if request.get("rows") is None
+            else arguments.cut(values, leaf_axes(request), request["rows"])
             for values in (TARGET.values(request.get("overrides", {}), i) for i in range(len(TARGET.data)))
         ),
         axes=leaf_axes(request),

@@ -66,7 +66,8 @@ class Recorder:
         except Exception:  # A container jax cannot flatten says nothing of its leaves.
             paths = []
         for path, leaf in paths:
-            kind = category(leaf)
+            # The shape of an array is none; only inputs may be known by theirs.
+            kind = "opaque" if isinstance(leaf, jax.ShapeDtypeStruct) else category(leaf)
             entry: dict[str, Any] = {"path": jax.tree_util.keystr(path), "category": kind}
             if kind in ("array", "key"):
                 entry["shape"], entry["dtype"] = list(leaf.shape), str(leaf.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import kinds
 from .arguments import LeafAxes, Packed, Values
-from .jaxpr.trace import abstract_leaves, leaf_names
+from .jaxpr.trace import leaf_names
 from .placements.derive import input_terms, places_of
 from .placements.equation import Value
 from .placements.interpreter import Interpreter
@@ -93,7 +93,7 @@ def placed_events(
     walk = Interpreter(whole.terms, {axis_name: tuple(counts)}, len(counts), strict=True)
     given = [
         Value(term, (Replicated() if axis is None else Sharded(axis),))
-        for term, axis in zip(whole.inputs, packed.axes(axes))
+        for term, axis in zip(whole.inputs, packed.axes(axes), strict=True)
     ]
     found = walk.run([each.jaxpr for each in shares], given)
     if walk.ruleless:
@@ -118,7 +118,9 @@ def placed_events(
             again = [each.events[index] for each in shares]
             answer["leaves"] = [
                 leaf_kind(left, rows, whole.values, found, counts)
-                for left, *rows in zip(others[occurrence]["leaves"], *(each["leaves"] for each in again))
+                for left, *rows in zip(
+                    others[occurrence]["leaves"], *(each["leaves"] for each in again), strict=True
+                )
             ]
             if point in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
@@ -159,7 +161,9 @@ def kind_of(value: Value, wanted: Value, left: Event, right: Event, count: int) 
     (place,) = value.places
     if isinstance(place, Unknown):
         split = split_axis(left["shape"], right["shape"], count)
-        places = [[p.file, p.line, p.column, p.end_line, p.end_column] for p in places_of(place.equations)[:6]]
+        places = [
+            [p.file, p.line, p.column, p.end_line, p.end_column] for p in places_of(place.equations)[:6]
+        ]
         return {"kind": kinds.VARYING, "split": split, "why": place.reason, "places": places}
     if value.term != wanted.term:
         raise Unsure("a value is not recognised as that of the whole batch")
@@ -169,12 +173,18 @@ def kind_of(value: Value, wanted: Value, left: Event, right: Event, count: int) 
     elif isinstance(place, Extreme):
         kind = f"p{place.op}"
     elif isinstance(place, Replicated):
-        kind = {0: kinds.REPLICATED, 1: "psum"}.get(int(place.power) if place.power in (0, 1) else -9, kinds.VARYING)
+        kind = {0: kinds.REPLICATED, 1: "psum"}.get(
+            int(place.power) if place.power in (0, 1) else -9, kinds.VARYING
+        )
     elif isinstance(place, Partial):
         kind = {0: "psum", -1: "pmean"}.get(int(place.power) if place.power in (0, -1) else -9, kinds.VARYING)
     elif isinstance(place, Sharded) and not place.power and place.outer == 1:
         kind = f"sharded {place.axis}"
-    return {"kind": kind, "split": split_axis(left["shape"], right["shape"], count)} if kind == kinds.VARYING else {"kind": kind}
+    return (
+        {"kind": kind, "split": split_axis(left["shape"], right["shape"], count)}
+        if kind == kinds.VARYING
+        else {"kind": kind}
+    )
 
 
 def number_kind(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> str:
@@ -183,7 +193,9 @@ def number_kind(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> str:
         return kinds.REPLICATED
     if isinstance(whole, bool):
         return kinds.VARYING
-    if all(np.isclose(part * count, whole, rtol=1e-12, atol=0) for part, count in zip(parts, counts)):
+    if all(
+        np.isclose(part * count, whole, rtol=1e-12, atol=0) for part, count in zip(parts, counts, strict=True)
+    ):
         return "psum"
     return kinds.VARYING
 
@@ -192,5 +204,5 @@ def split_axis(whole: Sequence[int], part: Sequence[int], count: int) -> "int | 
     """The axis along which `part` has the shape of one of `count` shares of `whole`, or None."""
     if len(whole) != len(part):
         return None
-    axes = [axis for axis, (a, b) in enumerate(zip(whole, part)) if a != b]
+    axes = [axis for axis, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
     return axes[0] if len(axes) == 1 and part[axes[0]] * count == whole[axes[0]] else None

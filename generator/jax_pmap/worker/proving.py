@@ -476,7 +476,12 @@ def prove_emitted(
                     checks.append({"devices": count, **found})
             if emitted.donated and count == max(sizes) and "failure" not in checks[-1]:
                 checks += check_donation(trials, function, emitted, count, size)
-            if count == max(sizes) and "failure" not in checks[-1] and not question.derived and minds_size(question):
+            if (
+                count == max(sizes)
+                and "failure" not in checks[-1]
+                and not question.derived
+                and minds_size(question)
+            ):
                 large = run_large(
                     trials,
                     lambda _, function=function: lambda values: question.invoke(function, values),  # type: ignore[misc]

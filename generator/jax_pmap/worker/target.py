@@ -37,6 +37,8 @@ class Target:
         #: The tapped original with the meanings of its values, of the last question.
         self.placed: dict[str, placed.Whole] = {}
         self.eps: dict[str, float] = {}
+        #: Whether it is known if the function runs in float64.
+        self.widened = False
         #: The same by output.
         self.rounding: dict[str, prove.Rounding] = {}
         #: Whether the function draws random numbers.

@@ -161,35 +161,51 @@ def eps_of_input(leaf: Any) -> float:
 
 
 def precision(request: Answer) -> Answer:
-    """Whether the function runs with float64 throughout; the coarsest rounding in it either way."""
-    statics = request["statics"]
-    values = TARGET.values({})
-    for name, enabled, cast in (("float64", True, True), ("given", TARGET.x64, False)):
-        packed = Packed(to_float64(values) if cast else values, statics)
-        with prove.x64(enabled):
-            try:
-                jaxpr = jax.make_jaxpr(
-                    lambda leaves, p=packed: arguments.held_apart(TARGET.reference(p.unpack(leaves)))[0]
-                )(packed.leaves)
-            except MemoryError:
-                raise
-            except BaseException as error:
-                if name == "given":
-                    raise Problem(
-                        "reference", summary(error), error=describe_exception(error, "<jax-pmap")
-                    ) from error
-                continue
-        eps = prove.coarsest_eps(jaxpr.jaxpr)
-        TARGET.draws = prove.draws_numbers(jaxpr.jaxpr)
-        if name == "given":
-            kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
-            floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
-            eps = max([eps, *floats])
-        TARGET.eps[name] = eps
-        floats = [0.0 if enabled and cast else eps_of_input(leaf) for leaf in packed.leaves]
-        if len(floats) == len(jaxpr.jaxpr.invars):
-            leaves = prove.output_eps(jaxpr.jaxpr, floats)
-            TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves))
-        else:
-            TARGET.rounding[name] = prove.Rounding(eps)
+    """The coarsest rounding in the function, in the user's own dtypes."""
+    measure("given", request["statics"])
     return {"eps": TARGET.eps}
+
+
+def widen(statics: Sequence[str]) -> None:
+    """Find out whether the function runs with float64 throughout, as runs do; once for each target."""
+    if TARGET.widened:
+        return
+    TARGET.widened = True
+    try:
+        measure("float64", statics)
+    except Problem as problem:
+        if problem.kind != "reference":
+            raise
+
+
+def measure(name: str, statics: Sequence[str]) -> None:
+    """Measure the rounding in the function in one precision, ``"given"`` or ``"float64"``.
+
+    Raises:
+        Problem: ``"reference"``, it is not traced so.
+    """
+    wide = name == "float64"
+    values = TARGET.values({})
+    packed = Packed(to_float64(values) if wide else values, statics)
+    with prove.x64(wide or TARGET.x64):
+        try:
+            jaxpr = jax.make_jaxpr(
+                lambda leaves: arguments.held_apart(TARGET.reference(packed.unpack(leaves)))[0]
+            )(packed.leaves)
+        except MemoryError:
+            raise
+        except BaseException as error:
+            raise Problem(
+                "reference", summary(error), error=describe_exception(error, "<jax-pmap")
+            ) from error
+    eps = prove.coarsest_eps(jaxpr.jaxpr)
+    TARGET.draws = prove.draws_numbers(jaxpr.jaxpr)
+    if not wide:
+        kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
+        floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
+        eps = max([eps, *floats])
+    TARGET.eps[name] = eps
+    floats = [0.0 if wide else eps_of_input(leaf) for leaf in packed.leaves]
+    known = len(floats) == len(jaxpr.jaxpr.invars)
+    leaves = prove.output_eps(jaxpr.jaxpr, floats) if known else ()
+    TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves))

@@ -5,7 +5,7 @@ from typing import Any
 
 from . import arguments, prove
 from .arguments import Packed, Values
-from .budget import Run, fitting
+from .budget import fitting
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
 from .placements.derive import Derivation, Ending, derive, describe
@@ -37,11 +37,16 @@ def witness(
     base = arguments.batch_size(values, question.axes)
     packed = Packed(values, question.statics)
     answer = _ended(f"a batch of {base} is too small to be divided in two ways")
+    alone = is_abstract(question.data[0])
     for size in [base] if counts else sizes_for(base):
         with prove.x64(question.x64):
-            answer = _derived(question, parallel, packed, size, list(counts) or counts_for(size), room, seconds)
+            answer = _derived(
+                question, parallel, packed, size, list(counts) or counts_for(size), room, seconds
+            )
         if answer["batch"]:
             break
+    if alone:
+        answer["run"] = {"rows": 0, "counts": [], "why": "the inputs are shapes alone"}
     return answer
 
 
@@ -54,7 +59,7 @@ def _derived(
     room: int,
     seconds: float,
 ) -> Answer:
-    """The answer of `witness` for one size of the batch; under ``"batch"`` 0 where it is not traced for that."""
+    """The answer of `witness` for one size of the batch; its ``"batch"`` is 0 where that is not traced."""
     leaves = abstract_leaves(packed, question.axes, size)
     try:
         reference = Traced(question.traceable, packed, leaves)
@@ -77,8 +82,6 @@ def _derived(
     found = derive(reference.jaxpr, [each.jaxpr for each in programs], leaf_names(packed))
     base = arguments.batch_size(question.data[0], question.axes)
     run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen), room, seconds)
-    if is_abstract(question.data[0]):
-        run = Run(0, (), "the inputs are shapes alone")
     return {
         **describe(found),
         "counts": chosen,
@@ -97,10 +100,12 @@ def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
     for program in programs:
         if program.form[0] != reference.form[0]:
             return "its result has another structure"
-        for got, want in zip(program.jaxpr.out_avals, reference.jaxpr.out_avals):
+        for got, want in zip(program.jaxpr.out_avals, reference.jaxpr.out_avals, strict=True):
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 return f"a result is {got.str_short()}, and {want.str_short()} in the original"
-        same = all(arguments.same_constant(a, b) for a, b in zip(program.form[1], reference.form[1]))
+        same = all(
+            arguments.same_constant(a, b) for a, b in zip(program.form[1], reference.form[1], strict=True)
+        )
         if len(program.form[1]) != len(reference.form[1]) or not same:
             return "its result has other constants"
     return ""
@@ -114,4 +119,3 @@ def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float) 
         return lambda values: question.invoke(function, values)
 
     return witness(question, parallel, room, seconds)
-

@@ -54,7 +54,7 @@ def abstract_leaves(packed: Packed, axes: LeafAxes, size: "int | None" = None) -
     leaves = [abstract(leaf) for leaf in packed.leaves]
     if size is None:
         return leaves
-    return [resized(leaf, axis, size) for leaf, axis in zip(leaves, packed.axes(axes))]
+    return [resized(leaf, axis, size) for leaf, axis in zip(leaves, packed.axes(axes), strict=True)]
 
 
 class Traced:
@@ -77,7 +77,11 @@ class Traced:
         def run(given: Sequence[Any]) -> list[Any]:
             flat, tree = jax.tree.flatten(function(packed.unpack(given)))
             rests.append((tree, [leaf for leaf in flat if category(leaf) == "opaque"]))
-            return [jax.numpy.asarray(leaf) if category(leaf) in NUMBERS else leaf for leaf in flat if category(leaf) != "opaque"]
+            return [
+                jax.numpy.asarray(leaf) if category(leaf) in NUMBERS else leaf
+                for leaf in flat
+                if category(leaf) != "opaque"
+            ]
 
         environment = list((axes or {}).items()) or None
         self.jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
@@ -86,15 +90,20 @@ class Traced:
     @property
     def paths(self) -> list[str]:
         """Paths of the arrays of the result."""
-        tree, rest = self.form
-        flat, _ = jax.tree_util.tree_flatten_with_path(tree.unflatten([None] * tree.num_leaves), is_leaf=lambda x: x is None)
+        tree, _rest = self.form
+        flat, _ = jax.tree_util.tree_flatten_with_path(
+            tree.unflatten([None] * tree.num_leaves), is_leaf=lambda x: x is None
+        )
         return [jax.tree_util.keystr(path) for path, _ in flat]
 
 
 def leaf_names(packed: Packed) -> list[str]:
     """What the traced leaves are called: ``"batch['x']"``."""
     paths = {
-        name: [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]]
+        name: [
+            jax.tree_util.keystr(path)
+            for path, _ in jax.tree_util.tree_flatten_with_path(tree.unflatten(range(tree.num_leaves)))[0]
+        ]
         for name, tree in packed.trees.items()
     }
     return [name + paths[name][index] for name, index in packed.owners]

@@ -29,6 +29,15 @@ SAME = {
     "unreduced_psum": "psum",
     "pbroadcast": "pvary",
     "pcast": "pvary",
+    "preduced": "pvary",
+    "reduced_vary_cast": "pvary",
+    "reduced_vary_cast_p": "pvary",
+    "vary_unreduced_cast": "pvary",
+    "vary_unreduced_cast_p": "pvary",
+    "layout_constraint": "sharding_constraint",
+    "mesh_cast": "sharding_constraint",
+    "reshard": "sharding_constraint",
+    "with_memory_space_constraint": "sharding_constraint",
     "psum_scatter": "reduce_scatter",
     "unreduced_psum_scatter": "reduce_scatter",
     "add_any": "add",
@@ -110,7 +119,9 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
 def named_axes(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The mesh axes that a collective goes over; axes of arrays, as under vmap, are left out."""
     given = params.get("axes", params.get("axis_name", ()))
-    return tuple(name for name in (given if isinstance(given, tuple) else (given,)) if not isinstance(name, int))
+    return tuple(
+        name for name in (given if isinstance(given, tuple) else (given,)) if not isinstance(name, int)
+    )
 
 
 def sharded_dims(spec: Any) -> dict[str, int]:

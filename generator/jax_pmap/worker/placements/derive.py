@@ -88,7 +88,7 @@ def input_terms(terms: Terms, jaxpr: Any, names: Sequence[str]) -> list[Term]:
     """A term for each input of a program, by its name."""
     return [
         terms.make("input", name, (), tuple(v.aval.shape), str(v.aval.dtype))
-        for name, v in zip(names, opened(jaxpr)[0].invars)
+        for name, v in zip(names, opened(jaxpr)[0].invars, strict=True)
     ]
 
 
@@ -130,7 +130,7 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
         return Derivation(walk.operations, (Ending(0, "it has another number of results"),))
     endings = [
         ending
-        for index, (one, other) in enumerate(zip(found, wanted))
+        for index, (one, other) in enumerate(zip(found, wanted, strict=True))
         if (ending := compared(terms, index, one, other.term)) is not None
     ]
     return Derivation(
@@ -157,7 +157,9 @@ def compared(terms: Terms, index: int, value: Value, wanted: Term) -> "Ending | 
     name = primitive_name(made[0]) if made else ""
     places = places_of(made)
     texts = terms.text(one), terms.text(other)
-    return Ending(index, "it computes something else, or the same in a way that is not recognised", name, places, texts)
+    return Ending(
+        index, "it computes something else, or the same in a way that is not recognised", name, places, texts
+    )
 
 
 def ending_of(index: int, lost: Unknown) -> Ending:
@@ -173,7 +175,7 @@ def places_of(equations: "Sequence[Any] | None") -> tuple[Place, ...]:
 
 
 def describe(found: Derivation) -> Mapping[str, Any]:
-    """A derivation as JSON: ``{"complete", "operations", "endings": [...], "draws", "rules", "ruleless"}``."""
+    """A derivation as JSON, with ``"complete"`` and one of ``"endings"`` for each result not shown equal."""
     return {
         "complete": found.complete,
         "operations": found.operations,
@@ -191,4 +193,3 @@ def describe(found: Derivation) -> Mapping[str, Any]:
             for each in found.endings
         ],
     }
-

@@ -87,7 +87,9 @@ class Equation:
         axes = self.varying(result)
         if not axes:
             return None
-        sizes = {shapes[result][axes[0]] * count for shapes, count in zip(self.outputs, self.counts)}
+        sizes = {
+            shapes[result][axes[0]] * count for shapes, count in zip(self.outputs, self.counts, strict=True)
+        }
         if len(axes) > 1 or len(sizes) > 1:
             raise Stuck("the sizes of its result depend on the number of devices")
         return axes[0]
@@ -105,13 +107,17 @@ class Equation:
         from .lattice import Replicated, Sharded
 
         value = self.operands[operand]
-        return self.terms.is_zero(value.term) and all(isinstance(p, (Replicated, Sharded)) for p in value.places)
+        return self.terms.is_zero(value.term) and all(
+            isinstance(p, (Replicated, Sharded)) for p in value.places
+        )
 
 
 def axes_apart(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """Axes along which shapes of one rank differ."""
     first = shapes[0]
-    return tuple(axis for axis in range(len(first)) if any(shape[axis] != first[axis] for shape in shapes[1:]))
+    return tuple(
+        axis for axis in range(len(first)) if any(shape[axis] != first[axis] for shape in shapes[1:])
+    )
 
 
 Result: TypeAlias = "Placement | Same | tuple[Placement | Same, ...]"

@@ -31,6 +31,7 @@ from .lattice import (
     Partial,
     Placement,
     Positions,
+    Power,
     Replicated,
     Sharded,
     Unknown,
@@ -38,12 +39,23 @@ from .lattice import (
 from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of
 
 #: Powers of the device count that numbers in a trace may have.
-POWERS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
+POWERS: "tuple[Power, ...]" = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 #: Times that the placements of a loop's carry may change before no relation is claimed of them.
 MOST_ROUNDS = 8
+NOTHING: Mapping[int, Value] = {}
 #: Primitives of which rules are asked also where every operand is whole.
 ASKED_ALWAYS = frozenset(
-    {"axis_index", "psum", "all_gather", "reduce_scatter", "ppermute", "all_to_all", "pgather", "iota", "rng_uniform"}
+    {
+        "axis_index",
+        "psum",
+        "all_gather",
+        "reduce_scatter",
+        "ppermute",
+        "all_to_all",
+        "pgather",
+        "iota",
+        "rng_uniform",
+    }
 )
 #: Parameters that are sizes: those of a share become those of the whole.
 SIZES = frozenset({"shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"})
@@ -197,7 +209,12 @@ class Interpreter:
             return None
         for powers in itertools.product(POWERS, repeat=len(self.axes)):
             whole = [
-                value * float(np.prod([float(n[i]) ** float(p) for n, p in zip(self.axes.values(), powers)]))
+                value
+                * float(
+                    np.prod(
+                        [float(n[i]) ** float(p) for n, p in zip(self.axes.values(), powers, strict=True)]
+                    )
+                )
                 for i, value in enumerate(given)
             ]
             if all(abs(each - whole[0]) <= unit * abs(whole[0]) for each in whole):
@@ -213,7 +230,7 @@ class Interpreter:
         found: set[Shape] = set()
         for index, shape in enumerate(shapes):
             sizes = list(shape)
-            for place, counts in zip(places, self.axes.values()):
+            for place, counts in zip(places, self.axes.values(), strict=True):
                 if isinstance(place, (Sharded, Positions)):
                     if place.axis >= len(sizes):
                         return None
@@ -231,12 +248,12 @@ class Interpreter:
         """The values that a program makes of others; `jaxprs` is its trace for each device count."""
         pairs = [opened(jaxpr) for jaxpr in jaxprs]
         bodies = [body for body, _ in pairs]
-        constants = [self.known(row) for row in zip(*(consts for _, consts in pairs))]
+        constants = [self.known(row) for row in zip(*(consts for _, consts in pairs), strict=True)]
         environment: dict[Any, Value] = {}
         first = bodies[0]
-        for variable, value in zip(first.constvars, constants):
+        for variable, value in zip(first.constvars, constants, strict=True):
             environment[variable] = value
-        for variable, value in zip(first.invars, inputs):
+        for variable, value in zip(first.invars, inputs, strict=True):
             environment[variable] = value
         if len({len(body.eqns) for body in bodies}) > 1 or len({len(b.outvars) for b in bodies}) > 1:
             raise Apart("it is traced to other operations on other numbers of devices")
@@ -251,29 +268,30 @@ class Interpreter:
 
         #: Variables of the other traces, each with that of the first which it is.
         twins: list[dict[Any, Any]] = [
-            dict(zip((*body.constvars, *body.invars), (*first.constvars, *first.invars))) for body in bodies[1:]
+            dict(zip((*body.constvars, *body.invars), (*first.constvars, *first.invars), strict=True))
+            for body in bodies[1:]
         ]
 
         def same(variables: Sequence[Any]) -> bool:
             return all(
                 isinstance(one, Literal) or twin.get(one) is variables[0]
-                for one, twin in zip(variables[1:], twins)
+                for one, twin in zip(variables[1:], twins, strict=True)
             )
 
-        for equations in zip(*(body.eqns for body in bodies)):
+        for equations in zip(*(body.eqns for body in bodies), strict=True):
             if len({len(e.invars) for e in equations}) > 1 or len({len(e.outvars) for e in equations}) > 1:
                 raise Apart("it is traced to other operations on other numbers of devices")
-            if not all(same(row) for row in zip(*(e.invars for e in equations))):
+            if not all(same(row) for row in zip(*(e.invars for e in equations), strict=True)):
                 raise Apart("it is traced to operations on other values on other numbers of devices")
-            for other, twin in zip(equations[1:], twins):
-                twin.update(zip(other.outvars, equations[0].outvars))
-            operands = [read(row) for row in zip(*(e.invars for e in equations))]
+            for other, twin in zip(equations[1:], twins, strict=True):
+                twin.update(zip(other.outvars, equations[0].outvars, strict=True))
+            operands = [read(row) for row in zip(*(e.invars for e in equations), strict=True)]
             results = self.equation(equations, operands)
-            for variable, value in zip(equations[0].outvars, results):
+            for variable, value in zip(equations[0].outvars, results, strict=True):
                 environment[variable] = value
-        if not all(same(row) for row in zip(*(body.outvars for body in bodies))):
+        if not all(same(row) for row in zip(*(body.outvars for body in bodies), strict=True)):
             raise Apart("it is traced to operations on other values on other numbers of devices")
-        return [read(row) for row in zip(*(body.outvars for body in bodies))]
+        return [read(row) for row in zip(*(body.outvars for body in bodies), strict=True)]
 
     def equation(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """The results of one equation."""
@@ -305,11 +323,17 @@ class Interpreter:
         """A collective over mesh axes of one device: it hands on what it is given; None where it does not."""
         if name == "axis_index":
             return [self.replicated(self.terms.fill(0, (), str(equation.outvars[0].aval.dtype)))]
-        shapes = [(v.aval.shape, w.aval.shape) for v, w in zip(equation.invars, equation.outvars)]
+        shapes = [
+            (v.aval.shape, w.aval.shape) for v, w in zip(equation.invars, equation.outvars, strict=True)
+        ]
         return list(operands) if all(one == other for one, other in shapes) else None
 
     def apply(
-        self, name: str, params: Sequence[Mapping[str, Any]], equations: Sequence[Any], operands: Sequence[Value]
+        self,
+        name: str,
+        params: Sequence[Mapping[str, Any]],
+        equations: Sequence[Any],
+        operands: Sequence[Value],
     ) -> list[Value]:
         """The results of a primitive, by its rule along each mesh axis and by its meaning."""
         count = len(equations[0].outvars)
@@ -417,9 +441,13 @@ class Interpreter:
             before = len(self.terms.nodes)
             term = self.terms.apply(name, key, [operand.term for operand in operands], size, dtype)
             if name in DRAWS and self.axes:
-                own = any(isinstance(operand.places[at], OwnKey) for operand in operands for at in range(len(places)))
+                own = any(
+                    isinstance(operand.places[at], OwnKey)
+                    for operand in operands
+                    for at in range(len(places))
+                )
                 if self._drawn.setdefault(term, own) is not own:
-                    why = "numbers are drawn once with a key for all devices, and once with one of this device's own"
+                    why = "numbers are drawn with a key for all devices, and with one of this device's own"
                     made.append(self.unknown(why, equation))
                     continue
             if term >= before:
@@ -455,12 +483,15 @@ class Interpreter:
         if all(isinstance(value, tuple) and len(value) == len(values[0]) for value in values):
             return tuple(
                 row[0] if all(each == row[0] for each in row) else self._whole_parameter(name, row)
-                for row in zip(*values)
+                for row in zip(*values, strict=True)
             )
         if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
             for used in itertools.product((0, 1), repeat=len(self.axes)):
                 sizes = {
-                    value * int(np.prod([n[i] for n, u in zip(self.axes.values(), used) if u], initial=1))
+                    value
+                    * int(
+                        np.prod([n[i] for n, u in zip(self.axes.values(), used, strict=True) if u], initial=1)
+                    )
                     for i, value in enumerate(values)
                 }
                 if len(sizes) == 1:
@@ -469,7 +500,9 @@ class Interpreter:
 
     # --- control flow ---------------------------------------------------------------------
 
-    def _parameter(self, kind: str, index: int, like: Any, places: Sequence[Placement], shapes: Sequence[Shape]) -> Value:
+    def _parameter(
+        self, kind: str, index: int, like: Any, places: Sequence[Placement], shapes: Sequence[Shape]
+    ) -> Value:
         """A value that a loop's body is given anew in each round."""
         shape = self.whole_shape(shapes, places)
         dtype = str(getattr(like, "dtype", "?"))
@@ -491,17 +524,30 @@ class Interpreter:
             for index, operand in enumerate(operands[constants + carried :], constants + carried):
                 places = tuple(self._item(place) for place in operand.places)
                 like = bodies[0].invars[index].aval
-                rows.append(self._parameter("item", index - constants - carried, like, places, [s[index] for s in shapes]))
+                rows.append(
+                    self._parameter(
+                        "item", index - constants - carried, like, places, [s[index] for s in shapes]
+                    )
+                )
 
-            def body(places: Sequence[Sequence[Placement]]) -> list[Value]:
+            def body(
+                places: Sequence[Sequence[Placement]], zeros: Mapping[int, Value] = NOTHING
+            ) -> list[Value]:
                 carry = [
-                    self._parameter("carry", i, bodies[0].invars[constants + i].aval, row, [s[constants + i] for s in shapes])
+                    zeros.get(i)
+                    or self._parameter(
+                        "carry",
+                        i,
+                        bodies[0].invars[constants + i].aval,
+                        row,
+                        [s[constants + i] for s in shapes],
+                    )
                     for i, row in enumerate(places)
                 ]
                 return self.run(jaxprs, [*operands[:constants], *carry, *rows])
 
             start = operands[constants : constants + carried]
-            places, out = self._settled(body, start, equations[0])
+            settled, out = self._settled(body, start, equations[0])
         finally:
             self._depth -= 1
         # The terms of a round hold those of the constants already; how many are carried tells the rest apart.
@@ -510,7 +556,7 @@ class Interpreter:
         free = tuple(operand.term for operand in (*start, *operands[constants + carried :]))
         made = []
         for index, variable in enumerate(equations[0].outvars):
-            at = places[index] if index < carried else [self._rows(place) for place in out[index].places]
+            at = settled[index] if index < carried else [self._rows(place) for place in out[index].places]
             made.append(self._looped(equations, index, variable, key, inner, free, at))
         return made
 
@@ -544,29 +590,37 @@ class Interpreter:
         after a round only if it is zero.
         """
         places = [list(value.places) for value in start]
-        for _ in range(MOST_ROUNDS):
-            out = body(places)
-            changed = False
-            for index, (value, given) in enumerate(zip(out, start)):
+        zeros = {
+            index: value for index, value in enumerate(start) if self.axes and self.terms.is_zero(value.term)
+        }
+        for round_ in range(MOST_ROUNDS):
+            # What zeros become in the first round, they are from then on.
+            out = body(places, zeros) if zeros and not round_ else body(places)
+            changed = bool(zeros and not round_)
+            for index, (value, given) in enumerate(zip(out, start, strict=True)):
                 for at, place in enumerate(value.places):
                     now = places[index][at]
                     if place == now or isinstance(now, Unknown):
                         continue
                     changed = True
-                    zero = self.terms.is_zero(given.term) and isinstance(given.places[at], (Replicated, Sharded))
+                    zero = self.terms.is_zero(given.term) and isinstance(
+                        given.places[at], (Replicated, Sharded)
+                    )
                     fits = isinstance(place, (Replicated, Partial)) and isinstance(now, Replicated)
                     if isinstance(place, Sharded) and isinstance(now, Sharded):
                         fits = (place.axis, place.outer) == (now.axis, now.outer)
-                    if zero and fits and now == given.places[at]:
-                        places[index][at] = place
-                    elif isinstance(place, Unknown):
+                    if (zero and fits and now == given.places[at]) or isinstance(place, Unknown):
                         places[index][at] = place
                     else:
-                        places[index][at] = Unknown("a value that a loop carries is another kind of value after a round", self.path(equation))
+                        places[index][at] = Unknown(
+                            "a value that a loop carries is another kind of value after a round",
+                            self.path(equation),
+                        )
             if not changed:
                 return places, out
         return [
-            [Unknown("the values that a loop carries do not settle", self.path(equation)) for _ in row] for row in places
+            [Unknown("the values that a loop carries do not settle", self.path(equation)) for _ in row]
+            for row in places
         ], out
 
     @staticmethod
@@ -608,21 +662,38 @@ class Interpreter:
         self._depth += 1
         try:
 
-            def carry(places: Sequence[Sequence[Placement]]) -> list[Value]:
+            def carry(
+                places: Sequence[Sequence[Placement]], zeros: Mapping[int, Value] = NOTHING
+            ) -> list[Value]:
                 return [
-                    self._parameter("carry", i, opened(bodies[0])[0].invars[inside + i].aval, row, [s[inside + i] for s in shapes])
+                    zeros.get(i)
+                    or self._parameter(
+                        "carry",
+                        i,
+                        opened(bodies[0])[0].invars[inside + i].aval,
+                        row,
+                        [s[inside + i] for s in shapes],
+                    )
                     for i, row in enumerate(places)
                 ]
 
             places, out = self._settled(
-                lambda now: self.run(bodies, [*operands[ahead : ahead + inside], *carry(now)]), start, equations[0]
+                lambda now, zeros=NOTHING: self.run(
+                    bodies, [*operands[ahead : ahead + inside], *carry(now, zeros)]
+                ),
+                start,
+                equations[0],
             )
             test = self.run(tests, [*operands[:ahead], *carry(places)])[0]
         finally:
             self._depth -= 1
         apart = next((place for place in test.places if place != WHOLE), None)
         if apart is not None:
-            why = apart.reason if isinstance(apart, Unknown) else "devices decide on another round of a loop by values that differ between them"
+            why = (
+                apart.reason
+                if isinstance(apart, Unknown)
+                else "devices decide on another round of a loop by values that differ between them"
+            )
             return self._lost(equations[0], why)
         inner = (*(value.term for value in out), test.term)
         free = tuple(value.term for value in start)
@@ -636,7 +707,11 @@ class Interpreter:
         which, given = operands[0], operands[1:]
         apart = next((place for place in which.places if place != WHOLE), None)
         if apart is not None:
-            why = apart.reason if isinstance(apart, Unknown) else "devices take a branch by values that differ between them"
+            why = (
+                apart.reason
+                if isinstance(apart, Unknown)
+                else "devices take a branch by values that differ between them"
+            )
             return self._lost(equations[0], why)
         branches = [
             self.run([e.params["branches"][i] for e in equations], given)
@@ -665,12 +740,16 @@ class Interpreter:
         partial = [p for p in places if isinstance(p, Partial)]
         powers = {
             place.power if isinstance(place, Partial) else place.power - 1
-            for place, value in zip(places, values)
-            if isinstance(place, (Partial, Replicated)) and not (self.terms.is_zero(value.term) and isinstance(place, Replicated))
+            for place, value in zip(places, values, strict=True)
+            if isinstance(place, (Partial, Replicated))
+            and not (self.terms.is_zero(value.term) and isinstance(place, Replicated))
         }
         if partial and len(powers) == 1 and all(isinstance(p, (Partial, Replicated)) for p in places):
             return Partial(powers.pop())
-        return Unknown("the branches give values that are divided over the devices in different ways", self.path(equation))
+        return Unknown(
+            "the branches give values that are divided over the devices in different ways",
+            self.path(equation),
+        )
 
     def _lost(self, equation: Any, why: str) -> list[Value]:
         return [self.unknown(why, equation) for _ in equation.outvars]
@@ -686,14 +765,16 @@ class Interpreter:
         if any(self._bound[name] > 1 and name not in self.axes for name in manual):
             self._bound = before
             return self._lost(equations[0], "it is mapped over devices itself")
-        inside = [self._enter(value, spec, equations[0]) for value, spec in zip(operands, inward)]
+        inside = [
+            self._enter(value, spec, equations[0]) for value, spec in zip(operands, inward, strict=True)
+        ]
         out = self.run([inner_jaxpr(e.params) for e in equations], inside)
         shapes = [[tuple(v.aval.shape) for v in opened(inner_jaxpr(e.params))[0].outvars] for e in equations]
         self._bound = before
         mapped = manual & set(self.axes)
         return [
             self._leave(value, spec, mapped, [s[i] for s in shapes], equations[0])
-            for i, (value, spec) in enumerate(zip(out, outward))
+            for i, (value, spec) in enumerate(zip(out, outward, strict=True))
         ]
 
     def _enter(self, value: Value, spec: Mapping[str, int], equation: Any) -> Value:
@@ -705,7 +786,9 @@ class Interpreter:
             place = places[at]
             if name not in spec:
                 if isinstance(place, (Blocks, Copies, OwnKeys)):
-                    places[at] = Unknown("what is stacked for the devices is given whole to each", self.path(equation))
+                    places[at] = Unknown(
+                        "what is stacked for the devices is given whole to each", self.path(equation)
+                    )
                 continue
             axis = spec[name]
             if isinstance(place, Replicated):
@@ -728,7 +811,9 @@ class Interpreter:
     def _in_order(self, spec: Mapping[str, int]) -> bool:
         """Whether mesh axes that divide one axis of an array do so in the order of the mesh."""
         rows = [(axis, list(self.axes).index(name)) for name, axis in spec.items() if name in self.axes]
-        return all(one < other for i, (dim, one) in enumerate(rows) for axis, other in rows[i + 1 :] if axis == dim)
+        return all(
+            one < other for i, (dim, one) in enumerate(rows) for axis, other in rows[i + 1 :] if axis == dim
+        )
 
     def _leave(
         self, value: Value, spec: Mapping[str, int], mapped: set[str], shapes: Sequence[Shape], equation: Any
@@ -744,7 +829,8 @@ class Interpreter:
             if name not in spec:
                 if not isinstance(place, Replicated):
                     places[at] = Unknown(
-                        "a result is taken from one device that is not the same, or not whole, on each", self.path(equation)
+                        "a result is taken from one device that is not the same, or not whole, on each",
+                        self.path(equation),
                     )
                 continue
             axis = spec[name]
@@ -760,11 +846,16 @@ class Interpreter:
                 elif isinstance(place, Replicated):
                     places[at] = Copies(axis, place.power)
                 else:
-                    places[at] = Unknown("results are stacked along an axis that is not that of the examples", self.path(equation))
+                    places[at] = Unknown(
+                        "results are stacked along an axis that is not that of the examples",
+                        self.path(equation),
+                    )
                 size = (*shape[:axis], *shape[axis + 1 :])
                 term = self.terms.apply("reshape", (), (term,), size, self.terms[term].dtype)
             else:
-                places[at] = Unknown("results of the devices are joined that are no shares of one", self.path(equation))
+                places[at] = Unknown(
+                    "results of the devices are joined that are no shares of one", self.path(equation)
+                )
         return Value(term, tuple(places))
 
     def _xla_pmap(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
@@ -776,12 +867,14 @@ class Interpreter:
         before = dict(self._bound)
         self._bound[name] = params["axis_size"]
         inside = [
-            self._unstacked(value, axis, name, equations[0]) for value, axis in zip(operands, params["in_axes"])
+            self._unstacked(value, axis, name, equations[0])
+            for value, axis in zip(operands, params["in_axes"], strict=True)
         ]
         out = self.run([inner_jaxpr(e.params) for e in equations], inside)
         self._bound = before
         return [
-            self._stacked(value, axis, name, equations[0]) for value, axis in zip(out, params["out_axes"])
+            self._stacked(value, axis, name, equations[0])
+            for value, axis in zip(out, params["out_axes"], strict=True)
         ]
 
     def _unstacked(self, value: Value, axis: "int | None", name: str, equation: Any) -> Value:
@@ -792,7 +885,9 @@ class Interpreter:
                 continue
             if axis is None:
                 if not isinstance(place, Replicated):
-                    places[at] = Unknown("what is stacked for the devices is given whole to each", self.path(equation))
+                    places[at] = Unknown(
+                        "what is stacked for the devices is given whole to each", self.path(equation)
+                    )
             elif isinstance(place, Blocks) and place.axis == axis:
                 places[at] = Sharded(axis, place.power)
             elif isinstance(place, Copies) and place.axis == axis:
@@ -800,7 +895,9 @@ class Interpreter:
             elif isinstance(place, OwnKeys) and place.axis == axis:
                 places[at] = OwnKey()
             else:
-                places[at] = Unknown("a mapped function divides what is not stacked for the devices", self.path(equation))
+                places[at] = Unknown(
+                    "a mapped function divides what is not stacked for the devices", self.path(equation)
+                )
         return Value(value.term, tuple(places))
 
     def _stacked(self, value: Value, axis: "int | None", name: str, equation: Any) -> Value:
@@ -815,7 +912,8 @@ class Interpreter:
                 places[at] = Blocks(axis, place.power)
             else:
                 places[at] = Unknown(
-                    "a result is taken from one device that is not the same, or not whole, on each", self.path(equation)
+                    "a result is taken from one device that is not the same, or not whole, on each",
+                    self.path(equation),
                 )
         return Value(value.term, tuple(places))
 

@@ -47,8 +47,9 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The device's index times `step`: 1 as ``axis_index`` gives it; else ``step`` is the size of a share,
-    and `length` what all shares have together.
+    """The device's index, as ``axis_index`` gives it, or times the size of a share.
+
+    With `length`, it is where the device's share of so many rows begins.
     """
 
     length: int = 0
@@ -108,7 +109,8 @@ class Unknown:
 
 
 Placement: TypeAlias = (
-    "Replicated | Sharded | Partial | Extreme | Index | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
+    "Replicated | Sharded | Partial | Extreme | Index | Positions | OwnKey | Blocks | Copies | OwnKeys"
+    " | Unknown"
 )
 WHOLE = Replicated()
 P = TypeVar("P", Replicated, Sharded, Partial, Blocks, Copies)

@@ -33,9 +33,9 @@ IDENTITIES = frozenset(
         "optimization_barrier",
         "device_put",
         "sharding_constraint",
+        "reshard",
         "pvary",
         "name",
-        "reduced_vary_cast",
         "random_clone",
         "jax_pmap_mark",
     }
@@ -65,13 +65,45 @@ LINEAR = frozenset(
 BILINEAR = frozenset({"dot_general", "conv_general_dilated"})
 #: Operations element by element that take a scalar for an array.
 SPREADING = frozenset(
-    "add sub mul div max min and or xor eq ne lt le gt ge pow rem atan2 nextafter select_n clamp".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "and",
+        "or",
+        "xor",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "pow",
+        "rem",
+        "atan2",
+        "nextafter",
+        "select_n",
+        "clamp",
+    ]
 )
 #: Those of them that are linear over the real numbers only.
 REAL = frozenset({"real", "imag", "conj", "fft"})
 #: Operations that only move elements.
 MOVES = frozenset(
-    {"broadcast_in_dim", "reshape", "transpose", "slice", "rev", "dynamic_slice", "split", "reduce_max", "reduce_min"}
+    {
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "slice",
+        "rev",
+        "dynamic_slice",
+        "split",
+        "reduce_max",
+        "reduce_min",
+    }
 )
 
 
@@ -144,9 +176,11 @@ class Kept:
     object: Any
 
     def __hash__(self) -> int:
+        """By identity."""
         return id(self.object)
 
     def __eq__(self, other: object) -> bool:
+        """By identity."""
         return isinstance(other, Kept) and other.object is self.object
 
 
@@ -167,9 +201,7 @@ class Terms:
         """The node of a term."""
         return self.nodes[term]
 
-    def make(
-        self, op: str, params: Any, operands: Sequence[Term], shape: "Shape | None", dtype: str
-    ) -> Term:
+    def make(self, op: str, params: Any, operands: Sequence[Term], shape: "Shape | None", dtype: str) -> Term:
         """The term as it is written."""
         node = Node(op, params, tuple(operands), shape, dtype)
         found = self._numbers.get(node)
@@ -184,7 +216,9 @@ class Terms:
         """`value` as a number that is the same for all that are a few roundings in `dtype` from it."""
         kind = kind_of(dtype)
         if kind == "c":
-            return complex(self.number(complex(value).real, "float32"), self.number(complex(value).imag, "float32"))  # type: ignore[arg-type]
+            return complex(
+                self.number(complex(value).real, "float32"), self.number(complex(value).imag, "float32")
+            )
         if kind != "f":
             return bool(value) if kind == "b" else wrapped(int(value), dtype)
         given = float(value)
@@ -222,7 +256,12 @@ class Terms:
             return known[1]
         data = np.asarray(array)
         flat = data.reshape(-1)
-        if data.size and data.dtype.kind in "biufcV" and flat[0] == flat[-1] and bool(np.all(flat == flat[0])):
+        if (
+            data.size
+            and data.dtype.kind in "biufcV"
+            and flat[0] == flat[-1]
+            and bool(np.all(flat == flat[0]))
+        ):
             return self.fill(flat[0], data.shape, dtype)
         made = self.make("const", hashlib.sha256(data.tobytes()).hexdigest(), (), data.shape, dtype)
         self._constants[id(array)] = array, made
@@ -348,7 +387,7 @@ class Terms:
         factor, base = self.factor(term)
         inner = self.nodes[base]
         if inner.op == "sum" and len(inner.operands) <= MOST_MEMBERS:
-            return [(t, factor * c) for t, c in zip(inner.operands, inner.params)]
+            return [(t, factor * c) for t, c in zip(inner.operands, inner.params, strict=True)]
         return [(base, factor)]
 
     def add(self, terms: "Sequence[tuple[Term, Number]]", shape: "Shape | None", dtype: str) -> Term:
@@ -372,7 +411,7 @@ class Terms:
         factor, base = self.factor(term)
         node = self.nodes[base]
         if node.op == "fill" and node.shape is not None:
-            return factor * self.value(base), (), ()  # type: ignore[operator,return-value]
+            return factor * self.value(base), (), ()  # type: ignore[operator]
         if node.op == "prod" and len(node.operands) <= MOST_MEMBERS:
             return factor, node.operands[: node.params], node.operands[node.params :]
         return factor, (base,), ()
@@ -408,7 +447,7 @@ class Terms:
             a, b = self.nodes[one], self.nodes[other]
             if a.op != b.op or a.params != b.params or len(a.operands) != len(b.operands):
                 return one, other
-            apart = [(x, y) for x, y in zip(a.operands, b.operands) if x != y]
+            apart = [(x, y) for x, y in zip(a.operands, b.operands, strict=True) if x != y]
             if len(apart) != 1 and a.op in ("sum", "prod"):
                 left, right = set(a.operands) - set(b.operands), set(b.operands) - set(a.operands)
                 apart = [(left.pop(), right.pop())] if len(left) == len(right) == 1 else []
@@ -420,7 +459,11 @@ class Terms:
         """A term for people, to some depth."""
         node = self.nodes[term]
         if node.op == "fill":
-            return f"{self.value(term):.6g}" if not isinstance(self.value(term), (bool, complex)) else str(self.value(term))
+            return (
+                f"{self.value(term):.6g}"
+                if not isinstance(self.value(term), (bool, complex))
+                else str(self.value(term))
+            )
         if node.op == "input":
             return str(node.params)
         if node.op == "const":
@@ -432,7 +475,14 @@ class Terms:
         if node.op == "scale":
             return f"{node.params:.6g} * {inner[0]}"
         if node.op == "sum":
-            return "(" + " + ".join(i if c == 1 else f"{c:.6g} * {i}" for i, c in zip(inner, node.params)) + more + ")"
+            return (
+                "("
+                + " + ".join(
+                    i if c == 1 else f"{c:.6g} * {i}" for i, c in zip(inner, node.params, strict=True)
+                )
+                + more
+                + ")"
+            )
         if node.op == "prod":
             up, down = inner[: node.params], inner[node.params :]
             return " * ".join(up or ["1"]) + "".join(f" / {each}" for each in down) + more
@@ -462,7 +512,7 @@ def wrapped(value: int, dtype: str) -> int:
     info = jax.numpy.iinfo(dtype)
     if info.min <= value <= info.max:
         return value
-    return (value - int(info.min)) % (1 << info.bits) + int(info.min)
+    return (value - int(info.min)) % (1 << int(info.bits)) + int(info.min)
 
 
 def kind_of(dtype: str) -> str:
@@ -477,7 +527,12 @@ def kind_of(dtype: str) -> str:
             known = next(
                 (
                     letter
-                    for letter, parent in (("f", np.floating), ("c", np.complexfloating), ("u", np.unsignedinteger), ("i", np.integer))
+                    for letter, parent in (
+                        ("f", np.floating),
+                        ("c", np.complexfloating),
+                        ("u", np.unsignedinteger),
+                        ("i", np.integer),
+                    )
                     if jax.dtypes.issubdtype(kind, parent)
                 ),
                 "b" if kind == np.bool_ else "?",
@@ -527,7 +582,9 @@ def fold(op: str, params: Any, values: Sequence[Any], dtype: str) -> Any:
         return None
     if op in ("lt", "le", "gt", "ge", "eq", "ne") and any(isinstance(v, float) for v in values):
         # Numbers that were written as two may have been taken for one.
-        if values[0] == values[1] != 0 or values[0] * values[1] > 0 and abs(values[0] - values[1]) < 1e-3 * abs(values[0]):
+        if values[0] == values[1] != 0 or (
+            values[0] * values[1] > 0 and abs(values[0] - values[1]) < 1e-3 * abs(values[0])
+        ):
             return None
     if op == "integer_pow":
         values = [*values, dict(params)["y"]]
@@ -581,7 +638,9 @@ def _integer_pow(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, 
     y = dict(params)["y"]
     if kind_of(dtype) not in "fc" or not 1 <= abs(y) <= 8:
         return None
-    return t.multiply(operands * y, (), shape, dtype) if y > 0 else t.multiply((), operands * -y, shape, dtype)
+    return (
+        t.multiply(operands * y, (), shape, dtype) if y > 0 else t.multiply((), operands * -y, shape, dtype)
+    )
 
 
 def _convert(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
@@ -645,9 +704,12 @@ def _transpose(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dt
     if node.op == "transpose":
         before = dict(node.params)["permutation"]
         joined = tuple(before[i] for i in order)
-        return _transpose(t, (("permutation", joined),), node.operands, shape, dtype) or t.apply(
-            "transpose", (("permutation", joined),), node.operands, shape, dtype
-        ) if joined != tuple(range(len(order))) else node.operands[0]
+        return (
+            _transpose(t, (("permutation", joined),), node.operands, shape, dtype)
+            or t.apply("transpose", (("permutation", joined),), node.operands, shape, dtype)
+            if joined != tuple(range(len(order)))
+            else node.operands[0]
+        )
     return None
 
 
@@ -655,7 +717,7 @@ def _reduce_sum(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, d
     node = t[operands[0]]
     if node.op == "fill" and node.shape is not None and kind_of(dtype) in "fiuc":
         count = math.prod(node.shape[axis] for axis in dict(params)["axes"])
-        return t.fill(t.value(operands[0]) * count, shape, dtype)  # type: ignore[operator]
+        return t.fill(t.value(operands[0]) * count, shape, dtype)
     if not dict(params)["axes"]:
         return operands[0]
     return None
@@ -669,7 +731,9 @@ def _select(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype
         return operands[1]
     if kind_of(dtype) in "fc":
         rows = [(1, term) if t.is_zero(term) else t.factor(term) for term in operands[1:]]
-        factors = {factor for (factor, _), term in zip(rows, operands[1:]) if not t.is_zero(term)}
+        factors = {
+            factor for (factor, _), term in zip(rows, operands[1:], strict=True) if not t.is_zero(term)
+        }
         if len(factors) == 1 and factors != {1}:
             made = t.make("select_n", params, (operands[0], *(term for _, term in rows)), shape, dtype)
             return t.scale(factors.pop(), made)
@@ -679,7 +743,13 @@ def _select(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype
 def _compare(below: str) -> Normal:
     def normal(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
         x, y = (operands if below in ("lt", "ge") else operands[::-1]) if len(operands) == 2 else (0, 0)
-        if shape is not None and len(operands) == 2 and t.is_zero(y) and kind_of(t[x].dtype) in "iu" and t.not_negative(x):
+        if (
+            shape is not None
+            and len(operands) == 2
+            and t.is_zero(y)
+            and kind_of(t[x].dtype) in "iu"
+            and t.not_negative(x)
+        ):
             return t.fill(below in ("ge", "le"), shape, dtype)
         return None
 
@@ -698,7 +768,11 @@ def _pad(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: s
 def _concatenate(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
     if len(operands) == 1:
         return operands[0]
-    if shape is not None and len({t.value(term) for term in operands}) == 1 and t.value(operands[0]) is not None:
+    if (
+        shape is not None
+        and len({t.value(term) for term in operands}) == 1
+        and t.value(operands[0]) is not None
+    ):
         return t.fill(t.value(operands[0]), shape, dtype)
     return None
 

@@ -33,7 +33,9 @@ def elsewhere(eq: Equation) -> bool:
         # Parts of parts lie in the order of the mesh's axes.
         places = [eq.mesh.index(name) for name in names if name in eq.mesh]
         if places != sorted(places) or not eq.params.get("tiled"):
-            raise Stuck("a collective over several mesh axes in another order than that of the mesh has no rule")
+            raise Stuck(
+                "a collective over several mesh axes in another order than that of the mesh has no rule"
+            )
     return eq.axis not in names
 
 
@@ -53,7 +55,9 @@ def alone(eq: Equation, x: Placement, axis: int) -> None:
 def psum(eq: Equation, *places: Placement, **_: Any) -> Result:
     """A partial sum becomes whole; what is whole becomes N times too large."""
     if elsewhere(eq):
-        return tuple(same(linear(eq, place)) if not isinstance(place, Extreme) else stuck(place) for place in places)
+        return tuple(
+            same(linear(eq, place)) if not isinstance(place, Extreme) else stuck(place) for place in places
+        )
     found: list[Placement | Same] = []
     for i, place in enumerate(places):
         if isinstance(place, Partial):
@@ -103,9 +107,11 @@ def all_gather(eq: Equation, x: Placement, *, all_gather_dimension: int, tiled: 
     alone(eq, x, all_gather_dimension)
     if elsewhere(eq):
         # Where both axes divide one axis of the array, the order in which they do so would count.
-        if isinstance(x, (Replicated, Partial)) or (isinstance(x, Sharded) and x.axis != all_gather_dimension):
-            if tiled:
-                return Same(x)
+        if (
+            isinstance(x, (Replicated, Partial))
+            or (isinstance(x, Sharded) and x.axis != all_gather_dimension)
+        ) and tiled:
+            return Same(x)
         raise Stuck("gathering over one mesh axis what is divided over another has no rule")
     if isinstance(x, Sharded) and x.outer == 1:
         if tiled and x.axis == all_gather_dimension:
@@ -133,7 +139,9 @@ def reduce_scatter(eq: Equation, x: Placement, *, scatter_dimension: int, tiled:
 
 
 @rule("all_to_all")
-def all_to_all(eq: Equation, x: Placement, *, split_axis: int, concat_axis: int, tiled: bool, **_: Any) -> Result:
+def all_to_all(
+    eq: Equation, x: Placement, *, split_axis: int, concat_axis: int, tiled: bool, **_: Any
+) -> Result:
     """What is sharded along one axis becomes sharded along another."""
     alone(eq, x, split_axis)
     if not elsewhere(eq) and tiled and isinstance(x, Sharded) and x.outer == 1:

@@ -43,7 +43,7 @@ def dot_general(eq: Equation, x: Placement, y: Placement, *, dimension_numbers: 
     if left is None or right is None or left.outer != right.outer:
         raise Stuck("examples are summed over with values that are whole on every device")
     for kind in (contract, batch):
-        pairs = list(zip(*kind))
+        pairs = list(zip(*kind, strict=True))
         if (left.axis, right.axis) in pairs:
             if kind is contract:
                 return Partial(power)
@@ -68,6 +68,9 @@ def convolution(
     """
     power = power_of(x) + power_of(y)
     spec = dimension_numbers
+    for place in (x, y):
+        if not isinstance(place, (Replicated, Sharded, Partial)):
+            raise Stuck(describe(place))
     partial = [place for place in (x, y) if isinstance(place, Partial)]
     if partial:
         if len(partial) == 2 or any(isinstance(place, Sharded) for place in (x, y)):

@@ -54,9 +54,9 @@ class Addressing:
         sliced = [axis for axis in range(rank) if axis not in dropped and axis not in batched]
         others = [axis for axis in range(slices) if axis not in window_axes]
         return Addressing(
-            dict(zip(window_axes, sliced)),
-            dict(zip(range(indices - 1), others)),
-            dict(zip(batched_indices, batched)),
+            dict(zip(window_axes, sliced, strict=True)),
+            dict(zip(range(indices - 1), others, strict=True)),
+            dict(zip(batched_indices, batched, strict=True)),
             tuple(columns),
         )
 
@@ -98,7 +98,9 @@ def filled(eq: Equation, x: Placement, mode: Any, fill_value: Any) -> None:
         # NaN for floats, the largest or the least of whole numbers.
         fits = eq.dtypes[0][:5] in ("float", "bfloa", "compl")
     if not fits:
-        raise Stuck("what is read outside of an array does not depend on the size of the share, but the array does")
+        raise Stuck(
+            "what is read outside of an array does not depend on the size of the share, but the array does"
+        )
 
 
 @rule("gather")
@@ -149,12 +151,20 @@ def gather(
 
 def covers(eq: Equation, axis: int, sizes: str) -> bool:
     """Whether slices of the first operand have all of an axis, on any number of devices."""
-    return all(params[sizes][axis] == shapes[0][axis] for params, shapes in zip(eq.every, eq.inputs))
+    return all(
+        params[sizes][axis] == shapes[0][axis] for params, shapes in zip(eq.every, eq.inputs, strict=True)
+    )
 
 
 @rule("scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_min", "scatter_max")
 def scatter(
-    eq: Equation, x: Placement, indices: Placement, updates: Placement, *, dimension_numbers: Any, **params: Any
+    eq: Equation,
+    x: Placement,
+    indices: Placement,
+    updates: Placement,
+    *,
+    dimension_numbers: Any,
+    **params: Any,
 ) -> Result:
     """Writes of examples into their own rows; sums of all examples' updates are partial."""
     spec = dimension_numbers
@@ -216,7 +226,8 @@ def joint_power(eq: Equation, x: Placement, updates: Placement) -> Power:
     powers = {
         power
         for i, place in ((0, x), (2, updates))
-        if (power := power_of(place) if isinstance(place, Sharded) else partial_power(eq, i, place)) is not None
+        if (power := power_of(place) if isinstance(place, Sharded) else partial_power(eq, i, place))
+        is not None
         and not eq.is_zero(i)
     }
     if len(powers) > 1:
@@ -245,14 +256,18 @@ def everywhere(eq: Equation, at: Addressing, x: Placement, updates: Placement) -
 
 
 @rule("dynamic_slice")
-def dynamic_slice(eq: Equation, x: Placement, *starts: Placement, slice_sizes: Sequence[int], **_: Any) -> Result:
+def dynamic_slice(
+    eq: Equation, x: Placement, *starts: Placement, slice_sizes: Sequence[int], **_: Any
+) -> Result:
     """The device's own part of what is whole, or the same part on all devices."""
     own = [axis for axis, start in enumerate(starts) if isinstance(start, Index)]
     if own:
         return own_part(eq, x, starts, own)
     for axis, start in enumerate(starts):
         if not whole_indices(eq, axis + 1, start):
-            raise Stuck(describe(start) if not isinstance(start, Replicated) else "a place depends on the share")
+            raise Stuck(
+                describe(start) if not isinstance(start, Replicated) else "a place depends on the share"
+            )
     if isinstance(x, (Replicated, Partial, Extreme, OwnKey)) and not eq.varying():
         return x
     if isinstance(x, Sharded):
@@ -281,7 +296,7 @@ def own_part(eq: Equation, x: Placement, starts: Sequence[Placement], own: Seque
         and all(whole_indices(eq, i + 1, starts[i]) and covers(eq, i, "slice_sizes") for i in whole)
         and all(
             shapes[0][axis] == start.length == out[0][axis] * count
-            for shapes, out, count in zip(eq.inputs, eq.outputs, eq.counts)
+            for shapes, out, count in zip(eq.inputs, eq.outputs, eq.counts, strict=True)
         )
     )
     if ok and isinstance(x, Replicated) and axis is not None:
@@ -293,11 +308,15 @@ def own_part(eq: Equation, x: Placement, starts: Sequence[Placement], own: Seque
 
 
 @rule("dynamic_update_slice")
-def dynamic_update_slice(eq: Equation, x: Placement, update: Placement, *starts: Placement, **_: Any) -> Result:
+def dynamic_update_slice(
+    eq: Equation, x: Placement, update: Placement, *starts: Placement, **_: Any
+) -> Result:
     """The same part on all devices, of whole axes."""
     for axis, start in enumerate(starts):
         if not whole_indices(eq, axis + 2, start):
-            raise Stuck(describe(start) if not isinstance(start, Replicated) else "a place depends on the share")
+            raise Stuck(
+                describe(start) if not isinstance(start, Replicated) else "a place depends on the share"
+            )
     if isinstance(x, Partial) or isinstance(update, Partial):
         powers = {p for i, place in ((0, x), (1, update)) if (p := partial_power(eq, i, place)) is not None}
         if len(powers) > 1:

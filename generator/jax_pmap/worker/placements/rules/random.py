@@ -8,7 +8,7 @@ from typing import Any
 
 from ..equation import Equation, Result, Same, Stuck, rule
 from ..lattice import Index, OwnKey, OwnKeys, Placement, Replicated, Sharded
-from .elementwise import describe
+from .elementwise import describe, power_of
 
 
 @rule("rng_uniform")
@@ -34,18 +34,19 @@ def fold_in(eq: Equation, key: Placement, data: Placement, **_: Any) -> Result:
     "random_gamma",
     "threefry2x32",
     "rng_bit_generator",
-    "philox",
 )
 def keyed(eq: Equation, *places: Placement, **_: Any) -> Result:
     """Numbers drawn for examples need a key of the device's own, and numbers for everybody one for all."""
     for place in places:
-        if not isinstance(place, (Replicated, OwnKey, Sharded)) or getattr(place, "power", 0):
+        if not isinstance(place, (Replicated, OwnKey, Sharded)) or power_of(place):
             raise Stuck(describe(place))
     if eq.name == "random_gamma" and isinstance(places[0], OwnKey):
         places = tuple(place for place in places if not isinstance(place, Sharded))
     elif eq.name == "random_gamma" and any(isinstance(place, Sharded) for place in places):
         if not isinstance(places[0], Sharded):
-            raise Stuck("random numbers for examples are drawn with one key on all devices: every device draws the same")
+            raise Stuck(
+                "random numbers for examples are drawn with one key on all devices, which draw the same"
+            )
     sharded = {place for place in places if isinstance(place, Sharded)}
     results = range(len(eq.outputs[0]))
     if sharded:
@@ -59,7 +60,9 @@ def keyed(eq: Equation, *places: Placement, **_: Any) -> Result:
         if isinstance(axis, OwnKeys):
             found.append(Same(axis))
         elif axis is not None and not own:
-            raise Stuck("random numbers for examples are drawn with one key on all devices: every device draws the same")
+            raise Stuck(
+                "random numbers for examples are drawn with one key on all devices, which draw the same"
+            )
         elif axis is None and own and eq.name in ("random_bits", "random_gamma"):
             raise Stuck("random numbers for all devices are drawn with a key of this device's own")
         else:
@@ -71,6 +74,6 @@ def split_or_keys(eq: Equation, result: int) -> Any:
     """The sharded axis of a result; of a key that is split into as many as there are devices, `OwnKeys`."""
     axes = eq.varying(result)
     if eq.name == "random_split" and len(axes) == 1:
-        if all(shapes[result][axes[0]] == count for shapes, count in zip(eq.outputs, eq.counts)):
+        if all(shapes[result][axes[0]] == count for shapes, count in zip(eq.outputs, eq.counts, strict=True)):
             return OwnKeys(axes[0])
     return eq.split(result)

@@ -50,8 +50,9 @@ def blocks_reduced(eq: Equation, x: Blocks, axes: Sequence[int]) -> Placement:
 def reduce_extreme(eq: Equation, x: Placement, *, axes: Sequence[int], **_: Any) -> Result:
     """The extreme over the sharded axis is that of this device alone."""
     op = {"reduce_max": "max", "reduce_or": "max", "reduce_min": "min", "reduce_and": "min"}.get(eq.name)
-    if eq.name in ("reduce_or", "reduce_and") and eq.dtypes[0] != "bool":
+    if eq.name in ("reduce_or", "reduce_and", "reduce_xor") and eq.dtypes[0] != "bool":
         op = None
+        no_powers(eq, (x,))  # Bit by bit.
     if isinstance(x, Extreme) and x.op == op:
         return x
     if isinstance(x, Replicated):

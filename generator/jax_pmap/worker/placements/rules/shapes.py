@@ -44,16 +44,18 @@ def broadcast_in_dim(
     if isinstance(x, Blocks):
         raise Stuck(describe(x))
     if varying and isinstance(x, Replicated):
-        if all(shapes[0][varying[0]] == count for shapes, count in zip(eq.outputs, eq.counts)) and len(varying) == 1:
-            if varying[0] not in broadcast_dimensions:
-                return copies(eq, x, varying[0], broadcast_dimensions)
-        axis = eq.split()
-        if axis is not None and axis in broadcast_dimensions:
-            operand_axis = list(broadcast_dimensions).index(axis)
+        if (
+            all(shapes[0][varying[0]] == count for shapes, count in zip(eq.outputs, eq.counts, strict=True))
+            and len(varying) == 1
+        ) and varying[0] not in broadcast_dimensions:
+            return copies(eq, x, varying[0], broadcast_dimensions)
+        own = eq.split()
+        if own is not None and own in broadcast_dimensions:
+            operand_axis = list(broadcast_dimensions).index(own)
             if eq.shape(0)[operand_axis] != 1:
                 raise Stuck("the sizes of its result depend on the number of devices")
-        assert axis is not None
-        return Sharded(axis, x.power)
+        assert own is not None
+        return Sharded(own, x.power)
     if varying:
         raise Stuck(describe(x))
     return x
@@ -121,7 +123,7 @@ def into_blocks(eq: Equation, x: Replicated) -> Result:
             and shapes[0][axis] == count
             and shapes[0][:axis] == given[0][:axis]
             and shapes[0][axis + 2 :] == given[0][axis + 1 :]
-            for shapes, given, count in zip(eq.outputs, eq.inputs, eq.counts)
+            for shapes, given, count in zip(eq.outputs, eq.inputs, eq.counts, strict=True)
         )
         if ok:
             return Same(Blocks(axis, x.power))
@@ -132,8 +134,9 @@ def out_of_blocks(eq: Equation, x: Any) -> Result:
     """Blocks joined again."""
     if isinstance(x, Blocks) and not eq.varying():
         ok = all(
-            shapes[0] == (*given[0][: x.axis], given[0][x.axis] * given[0][x.axis + 1], *given[0][x.axis + 2 :])
-            for shapes, given in zip(eq.outputs, eq.inputs)
+            shapes[0]
+            == (*given[0][: x.axis], given[0][x.axis] * given[0][x.axis + 1], *given[0][x.axis + 2 :])
+            for shapes, given in zip(eq.outputs, eq.inputs, strict=True)
         )
         if ok:
             return Same(Replicated(x.power))
@@ -149,17 +152,6 @@ def squeeze(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) 
         if x.axis in dimensions:
             raise Stuck("the axis of the examples is dropped")
         return replace(x, axis=x.axis - sum(d < x.axis for d in dimensions))
-    raise Stuck(describe(x))
-
-
-@rule("expand_dims")
-def expand_dims(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) -> Result:
-    """Axes of size 1 are put in."""
-    if isinstance(x, SHAPED_ALIKE):
-        return x
-    if isinstance(x, Sharded):
-        kept = [axis for axis in range(len(eq.out())) if axis not in dimensions]
-        return replace(x, axis=kept[x.axis])
     raise Stuck(describe(x))
 
 

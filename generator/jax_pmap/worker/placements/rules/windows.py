@@ -83,7 +83,9 @@ def select_and_scatter(eq: Equation, source: Placement, x: Placement, **_: Any) 
 
 
 @rule("select_and_scatter")
-def select_and_scatter_function(eq: Equation, x: Placement, source: Placement, start: Placement, **_: Any) -> Result:
+def select_and_scatter_function(
+    eq: Equation, x: Placement, source: Placement, start: Placement, **_: Any
+) -> Result:
     """As `select_and_scatter`, with functions of the caller's own."""
     no_powers(eq, (x, source, start))
     common_power(eq, (x, source))
