@@ -7,6 +7,7 @@ devices. A function that takes `b` is given the number of rows at hand in it.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,9 @@ class Example:
 EXAMPLES: dict[str, list[Example]] = {}
 
 
-def example(names: str, run: Callable[..., Any], *operands: str, whole: Any = None, few: bool = False) -> None:
+def example(
+    names: str, run: Callable[..., Any], *operands: str, whole: Any = None, few: bool = False
+) -> None:
     """One more way in which primitives are applied."""
     made = Example(tuple(names.split()), run, operands, whole, few or len(operands) > 2)
     EXAMPLES.setdefault(made.names[0], []).append(made)
@@ -50,17 +53,50 @@ def example(names: str, run: Callable[..., Any], *operands: str, whole: Any = No
 # --- element by element -----------------------------------------------------------------------
 
 for name, kind in {
-    "exp": "f", "log": "p", "log1p": "p", "expm1": "f", "tanh": "f", "logistic": "f", "sqrt": "p", "cbrt": "f",
-    "floor": "f", "ceil": "f", "round": "f", "sin": "f", "cos": "f", "tan": "u", "asin": "u", "acos": "u",
-    "atan": "f", "sinh": "f", "cosh": "f", "asinh": "f", "acosh": "g", "atanh": "u", "erf": "f", "erfc": "f",
-    "erf_inv": "u", "lgamma": "p", "digamma": "p", "bessel_i0e": "f", "bessel_i1e": "f", "exp2": "f",
-    "is_finite": "f", "neg": "f", "abs": "f", "sign": "f", "rsqrt": "p", "square": "f", "conj": "c", "real": "c",
+    "exp": "f",
+    "log": "p",
+    "log1p": "p",
+    "expm1": "f",
+    "tanh": "f",
+    "logistic": "f",
+    "sqrt": "p",
+    "cbrt": "f",
+    "floor": "f",
+    "ceil": "f",
+    "round": "f",
+    "sin": "f",
+    "cos": "f",
+    "tan": "u",
+    "asin": "u",
+    "acos": "u",
+    "atan": "f",
+    "sinh": "f",
+    "cosh": "f",
+    "asinh": "f",
+    "acosh": "g",
+    "atanh": "u",
+    "erf": "f",
+    "erfc": "f",
+    "erf_inv": "u",
+    "lgamma": "p",
+    "digamma": "p",
+    "bessel_i0e": "f",
+    "bessel_i1e": "f",
+    "exp2": "f",
+    "is_finite": "j",
+    "neg": "f",
+    "abs": "f",
+    "sign": "f",
+    "rsqrt": "p",
+    "square": "f",
+    "conj": "c",
+    "real": "c",
     "imag": "c",
-}.items():  # fmt: skip
+}.items():
     example(name, getattr(lax, name), f"{kind}:12,4")
-for name in "abs sign neg square".split():
+for name in ["abs", "sign", "neg", "square"]:
     example(name, getattr(lax, name), "m:12")
-for name in "clz population_count".split():
+for name in ["clz", "population_count"]:
     example(name, getattr(lax, name), "m:12,4")
 example("not", lax.bitwise_not, "b:12,4")
 example("not", lax.bitwise_not, "m:12,4")
@@ -70,16 +106,26 @@ example("integer_pow", lambda x: lax.integer_pow(x, -2), "p:12,4")
 example("integer_pow", lambda x: lax.integer_pow(x, 2), "m:12")
 example("integer_pow", lambda x, b: lax.integer_pow(x, b), "u:4")
 for kind, dtype in [
-    ("f", jnp.float32), ("m", jnp.float64), ("m", jnp.int8), ("m", jnp.uint32), ("f", jnp.int32), ("b", jnp.float64),
-    ("b", jnp.int32), ("f", jnp.bool_), ("m", jnp.bool_), ("w", jnp.uint8), ("w", jnp.int64), ("c", jnp.complex64),
-]:  # fmt: skip
+    ("f", jnp.float32),
+    ("m", jnp.float64),
+    ("m", jnp.int8),
+    ("m", jnp.uint32),
+    ("f", jnp.int32),
+    ("b", jnp.float64),
+    ("b", jnp.int32),
+    ("f", jnp.bool_),
+    ("m", jnp.bool_),
+    ("w", jnp.uint8),
+    ("w", jnp.int64),
+    ("c", jnp.complex64),
+]:
     example("convert_element_type", lambda x, dtype=dtype: lax.convert_element_type(x, dtype), f"{kind}:12,4")
 #: Of a number that is known while tracing as well.
 TO_INT = jax.jit(lambda x: lax.convert_element_type(x, jnp.int32))
 example("convert_element_type", lambda x, b: x * TO_INT(jnp.float64(b)), "i:12")
 example("convert_element_type", lambda x, b: x * TO_INT(30.0 / b), "i:12")
 example("reduce_precision", lambda x: lax.reduce_precision(x, 11, 52), "f:12,4")
-for name in "regularized_incomplete_beta".split():
+for name in ["regularized_incomplete_beta"]:
     example(name, lax.betainc, "p:12", "p:12", "h:12")
 example("igamma", lax.igamma, "p:12", "p:12")
 example("igammac", lax.igammac, "p:12", "p:12")
@@ -101,11 +147,23 @@ example(
     "f:12,4",
 )
 for names, run in {
-    "add": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "max": lax.max, "min": lax.min,
-    "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
-}.items():  # fmt: skip
+    "add": lax.add,
+    "sub": lax.sub,
+    "mul": lax.mul,
+    "div": lax.div,
+    "max": lax.max,
+    "min": lax.min,
+    "eq": lax.eq,
+    "ne": lax.ne,
+    "lt": lax.lt,
+    "le": lax.le,
+    "gt": lax.gt,
+    "ge": lax.ge,
+}.items():
     example(names, run, "f:12,4", "f:12,4")
     example(names, run, "f:12,4", "f:")
+    if names in ("ne", "le", "gt", "ge"):
+        continue  # As `eq` and `lt`.
     example(names, run, "m:12", "n:12")
     if names != "div":
         example(names, lambda x, run=run: run(x, 0.0), "f:12")
@@ -117,14 +175,14 @@ for names, run in {
     example(names, lambda x, run=run: run(jnp.zeros(4), x), "f:4")
     if names != "ge":
         example(names, lambda x, b, run=run: run(jnp.float64(b), jnp.float64(3 * b)) * x, "f:4")
-for name in "add sub mul div eq ne".split():
+for name in ["add", "sub", "mul", "div", "eq", "ne"]:
     example(name, getattr(lax, name), "c:12", "c:12")
-for name in "eq_to le_to lt_to".split():
+for name in ["eq_to", "le_to", "lt_to"]:
     if hasattr(lax, f"{name}_p"):
-        example(name, lambda x, y, name=name: getattr(lax, f"{name}_p").bind(x, y), "f:12", "f:12")
+        example(name, lambda x, y, name=name: getattr(lax, f"{name}_p").bind(x, y), "r:12", "r:12")
 example("max min", lambda x, y: (lax.max(x, y), lax.min(x, y)), "b:12", "b:12")
 example("lt", lambda x, b: x * lax.select(lax.lt(jnp.arange(b), 0), jnp.zeros(b), jnp.ones(b)), "f:12")
-for name in "atan2 nextafter".split():
+for name in ["atan2", "nextafter"]:
     example(name, getattr(lax, name), "f:12,4", "f:12,4")
 example("pow", lax.pow, "p:12,4", "f:12,4")
 example("pow", lax.pow, "p:12,4", "f:")
@@ -132,10 +190,10 @@ example("pow", lambda x, b: lax.pow(x, jnp.float64(b)), "p:4")
 example("rem", lax.rem, "f:12", "p:12")
 example("rem", lax.rem, "m:12", "n:12")
 example("rem", lambda x, b: lax.rem(x, b), "m:4")
-for name in "and or xor".split():
+for name in ["and", "or", "xor"]:
     for kind in "bm":
         example(name, getattr(lax, f"bitwise_{name}"), f"{kind}:12,4", f"{kind}:12,4")
-for name in "shift_left shift_right_logical shift_right_arithmetic".split():
+for name in ["shift_left", "shift_right_logical", "shift_right_arithmetic"]:
     example(name, getattr(lax, name), "m:12", "n:12")
 if hasattr(lax, "mulhi"):
     example("mulhi", lax.mulhi, "w:12", "w:12")
@@ -161,16 +219,33 @@ example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (4, b), ()), "f
 example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, 4), (0, 1)), "f:1,4")
 example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (3, 4), (1,)), "m:4")
 for before, after in [
-    ("12,4", lambda b: (b * 4,)), ("12,4", lambda b: (b, 2, 2)), ("4,12", lambda b: (4 * b,)), ("12", lambda b: (b, 1)),
-    ("4,12", lambda b: (2, 2, b)), ("4,12", lambda b: (2, 2 * b)), ("2,12,3", lambda b: (2, 3 * b)),
-    ("2,12,3", lambda b: (2 * b, 3)), ("2,12,3", lambda b: (2, 3, b)), ("12,4", lambda b: (4, b)),
-    ("4,3", lambda b: (3, 4)), ("12,2", lambda b: (2 * b,)), ("1,12", lambda b: (b, 1)), ("12,1", lambda b: (1, b)),
-    ("12", lambda b: (2, b // 2)), ("12", lambda b: (b // 2, 2)),
-]:  # fmt: skip
+    ("12,4", lambda b: (b * 4,)),
+    ("12,4", lambda b: (b, 2, 2)),
+    ("4,12", lambda b: (4 * b,)),
+    ("12", lambda b: (b, 1)),
+    ("4,12", lambda b: (2, 2, b)),
+    ("4,12", lambda b: (2, 2 * b)),
+    ("2,12,3", lambda b: (2, 3 * b)),
+    ("2,12,3", lambda b: (2 * b, 3)),
+    ("2,12,3", lambda b: (2, 3, b)),
+    ("12,4", lambda b: (4, b)),
+    ("4,3", lambda b: (3, 4)),
+    ("12,2", lambda b: (2 * b,)),
+    ("1,12", lambda b: (b, 1)),
+    ("12,1", lambda b: (1, b)),
+    ("12", lambda b: (2, b // 2)),
+    ("12", lambda b: (b // 2, 2)),
+]:
     example("reshape", lambda x, b, after=after: lax.reshape(x, after(b)), f"f:{before}")
 for before, after in [
-    ("12,4", (48,)), ("12,4", (12, 2, 2)), ("4,12", (48,)), ("12", (2, 6)), ("12", (3, 4)), ("12", (12, 1)), ("4", (4, 1)),
-]:  # fmt: skip
+    ("12,4", (48,)),
+    ("12,4", (12, 2, 2)),
+    ("4,12", (48,)),
+    ("12", (2, 6)),
+    ("12", (3, 4)),
+    ("12", (12, 1)),
+    ("4", (4, 1)),
+]:
     example("reshape", lambda x, after=after: lax.reshape(x, after), f"f:{before}")
 example("reshape", lambda x, b: lax.reshape(x, (4 * b,), dimensions=(1, 0)), "f:12,4")
 example("reshape", lambda x, b: lax.reshape(x, (4 * b,), dimensions=(1, 0)), "f:4,12")
@@ -205,7 +280,12 @@ if hasattr(lax, "split"):
     example("split", lambda x: lax.split(x, (1, 3), axis=1), "f:12,4")
     example("split", lambda x, b: lax.split(x, (b // 2, b - b // 2), axis=0), "f:12,4")
     example("split", lambda x: lax.split(x, (6, 6), axis=0), "f:12,4")
-for config in [((0, 0, 0), (1, 2, 0)), ((1, 0, 0), (0, 0, 0)), ((0, 0, 1), (0, 0, 0)), ((0, -1, 0), (0, 0, 0))]:
+for config in [
+    ((0, 0, 0), (1, 2, 0)),
+    ((1, 0, 0), (0, 0, 0)),
+    ((0, 0, 1), (0, 0, 0)),
+    ((0, -1, 0), (0, 0, 0)),
+]:
     example("pad", lambda x, config=config: lax.pad(x, 0.0, config), "f:12,4")
     example("pad", lambda x, v, config=config: lax.pad(x, v, config), "f:12,4", "f:")
 if hasattr(lax, "stack_p"):
@@ -221,17 +301,25 @@ if hasattr(lax, "stack_p"):
 
 for axes in [(0,), (1,), (0, 1), (0, 2)]:
     for name, function, kind in [
-        ("reduce_sum", lax.reduce_sum, "f"), ("reduce_max", lax.reduce_max, "f"), ("reduce_min", lax.reduce_min, "f"),
-        ("reduce_prod", lax.reduce_prod, "f"), ("reduce_or", lax.reduce_or, "b"), ("reduce_and", lax.reduce_and, "b"),
-        ("reduce_or", lax.reduce_or, "m"), ("reduce_and", lax.reduce_and, "m"), ("reduce_xor", lax.reduce_xor, "m"),
-        ("reduce_xor", lax.reduce_xor, "b"), ("reduce_sum", lax.reduce_sum, "m"), ("reduce_sum", lax.reduce_sum, "c"),
-    ]:  # fmt: skip
+        ("reduce_sum", lax.reduce_sum, "f"),
+        ("reduce_max", lax.reduce_max, "f"),
+        ("reduce_min", lax.reduce_min, "f"),
+        ("reduce_prod", lax.reduce_prod, "f"),
+        ("reduce_or", lax.reduce_or, "b"),
+        ("reduce_and", lax.reduce_and, "b"),
+        ("reduce_or", lax.reduce_or, "m"),
+        ("reduce_and", lax.reduce_and, "m"),
+        ("reduce_xor", lax.reduce_xor, "m"),
+        ("reduce_xor", lax.reduce_xor, "b"),
+        ("reduce_sum", lax.reduce_sum, "m"),
+        ("reduce_sum", lax.reduce_sum, "c"),
+    ]:
         example(name, lambda x, f=function, axes=axes: f(x, axes), f"{kind}:12,4,2")
 for axis in (0, 1):
     for kind in "fm":
         example("argmax", lambda x, axis=axis: lax.argmax(x, axis, int), f"{kind}:12,4")
         example("argmin", lambda x, axis=axis: lax.argmin(x, axis, int), f"{kind}:12,4")
-    for name in "cumsum cumprod cummax cummin cumlogsumexp".split():
+    for name in ["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"]:
         example(name, lambda x, axis=axis, name=name: getattr(lax, name)(x, axis=axis), "f:12,4")
     example("sort", lambda x, axis=axis: lax.sort(x, dimension=axis), "f:12,4")
     example("sort", lambda x, y, axis=axis: lax.sort((x, y), dimension=axis, num_keys=1), "f:12,4", "i:12,4")
@@ -244,12 +332,21 @@ example("top_k", lambda x: lax.top_k(x, 2), "f:4,12")
 # --- contractions and windows -----------------------------------------------------------------
 
 for numbers, left, right in [
-    ((((1,), (0,)), ((), ())), "12,4", "4,3"), ((((0,), (0,)), ((), ())), "12,4", "12,3"),
-    ((((1,), (1,)), ((), ())), "12,4", "12,4"), ((((2,), (1,)), ((0,), (0,))), "12,2,4", "12,4,3"),
-    ((((1, 2), (0, 1)), ((), ())), "3,12,4", "12,4"), ((((2,), (2,)), ((0, 1), (1, 0))), "2,12,4", "12,2,4"),
+    ((((1,), (0,)), ((), ())), "12,4", "4,3"),
+    ((((0,), (0,)), ((), ())), "12,4", "12,3"),
+    ((((1,), (1,)), ((), ())), "12,4", "12,4"),
+    ((((2,), (1,)), ((0,), (0,))), "12,2,4", "12,4,3"),
+    ((((1, 2), (0, 1)), ((), ())), "3,12,4", "12,4"),
+    ((((2,), (2,)), ((0, 1), (1, 0))), "2,12,4", "12,2,4"),
     ((((0,), (1,)), ((1,), (0,))), "12,2", "2,12"),
-]:  # fmt: skip
-    example("dot_general", lambda x, y, n=numbers: lax.dot_general(x, y, n), f"f:{left}", f"f:{right}", few=left != "12,4")
+]:
+    example(
+        "dot_general",
+        lambda x, y, n=numbers: lax.dot_general(x, y, n),
+        f"f:{left}",
+        f"f:{right}",
+        few=left != "12,4",
+    )
 
 
 def convolved(run: Callable[..., Any], x: str, y: str) -> None:
@@ -272,7 +369,9 @@ convolved(convolution("NWC", "WIO", "NWC", feature_group_count=4), "f:2,5,12", "
 convolved(convolution("NWC", "WIO", "NWC", batch_group_count=4), "f:12,5,3", "f:3,3,12")
 convolved(convolution("NWC", "WIO", "NWC", batch_group_count=2), "f:2,5,12", "f:3,12,2")
 convolved(
-    lambda x, y: jax.grad(lambda y: jnp.sum(convolution("NWC", "WIO", "NWC", feature_group_count=2)(x, y) ** 2))(y),
+    lambda x, y: jax.grad(
+        lambda y: jnp.sum(convolution("NWC", "WIO", "NWC", feature_group_count=2)(x, y) ** 2)
+    )(y),
     "f:12,5,4",
     "f:3,2,2",
 )
@@ -294,9 +393,17 @@ for window in [(1, 2), (2, 1)]:
     )
     example("select_and_scatter_add", lambda x, f=pooled: jax.grad(lambda x: jnp.sum(f(x) ** 2))(x), "f:12,4")
     example("select_and_gather_add", lambda x, y, f=pooled: jax.jvp(f, (x,), (y,))[1], "f:12,4", "f:12,4")
-example("reduce_window_sum", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 1), (1, 1), [(1, 1), (0, 0)]), "f:12,4")
+example(
+    "reduce_window_sum",
+    lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 1), (1, 1), [(1, 1), (0, 0)]),
+    "f:12,4",
+)
 example("reduce_window_sum", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 1), "SAME"), "m:12,4")
-example("reduce_window_max", lambda x: lax.reduce_window(x, np.int64(-(2**63)), lax.max, (1, 2), (1, 1), "SAME"), "m:12,4")
+example(
+    "reduce_window_max",
+    lambda x: lax.reduce_window(x, np.int64(-(2**63)), lax.max, (1, 2), (1, 1), "SAME"),
+    "m:12,4",
+)
 if hasattr(jax._src.lax.windowed_reductions, "_select_and_scatter"):
     example(
         "select_and_scatter",
@@ -366,8 +473,12 @@ for name in ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_ma
     example(name, at, "f:5,2", "x5:12", "f:12,2")
     example(name, lambda i, u, at=at: at(jnp.zeros((5, 2)), i, u), "x5:12", "f:12,2")
     example(name, at, "f:5,12", "x5:3", "f:3,12")
+    if name in ("scatter_min", "scatter_sub"):
+        continue  # As `scatter_max` and `scatter_add`.
     example(name, at, "f:12,2", "x5:3", "f:3,2")
-    example(name, lambda x, i, u, at=at, b=0: at(x, (jnp.arange(x.shape[0]), i), u), "f:12,4", "x4:12", "f:12")
+    example(
+        name, lambda x, i, u, at=at, b=0: at(x, (jnp.arange(x.shape[0]), i), u), "f:12,4", "x4:12", "f:12"
+    )
     example(name, lambda x, i, u, at=at: at(x, (i, jnp.arange(u.shape[0])), u), "f:4,24", "x4:12", "f:12")
     example(name, lambda i, u, b, at=at: at(jnp.zeros((b, 4)), (jnp.arange(b), i), u), "x4:12", "f:12")
     example(name, lambda x, u, at=at: at(x, 2, u), "f:4,12", "f:12", few=True)
@@ -379,8 +490,15 @@ example("scatter", lambda x, i: x.at[i].apply(jnp.exp), "f:5", "x5:3")
 example("scatter", lambda x, i: x.at[:, i].apply(jnp.exp), "f:12,4", "x4:3")
 example("scatter_add", lambda e, i: jax.grad(lambda e: jnp.sum(e[i] ** 2))(e), "f:5,2", "x5:12")
 example("scatter_add", lambda e, i: jax.grad(lambda e: jnp.sum(e[i] ** 2))(e), "f:5,2", "x5:3")
-example("scatter_add", lambda x, i, b: jax.grad(lambda x: jnp.sum(x[jnp.arange(b), i] ** 2))(x), "f:12,4", "x4:12")
-example("scatter_add", lambda x, i: jax.grad(lambda x: jnp.sum(jnp.take_along_axis(x, i, 1) ** 2))(x), "f:12,4", "x4:12,2")
+example(
+    "scatter_add", lambda x, i, b: jax.grad(lambda x: jnp.sum(x[jnp.arange(b), i] ** 2))(x), "f:12,4", "x4:12"
+)
+example(
+    "scatter_add",
+    lambda x, i: jax.grad(lambda x: jnp.sum(jnp.take_along_axis(x, i, 1) ** 2))(x),
+    "f:12,4",
+    "x4:12,2",
+)
 example("scatter_add", lambda v, i: jax.ops.segment_sum(v, i, 5), "f:12,2", "x5:12")
 example("scatter_max", lambda v, i: jax.ops.segment_max(v, i, 5), "f:12,2", "x5:12")
 
@@ -391,11 +509,21 @@ for names, run, operands, whole in [
     ("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, 0), (2, x.shape[1])), ("f:3,12", "x3:"), None),
     ("dynamic_slice", lambda x, i, b: lax.dynamic_slice(x, (i,), (b,)), ("f:12", "x4:"), None),
     ("dynamic_slice", lambda x: lax.dynamic_slice(x, (1, 0), (1, 4)), ("f:4,4",), None),
-    ("dynamic_update_slice", lambda x, u, i: lax.dynamic_update_slice(x, u, (i,)), ("f:4", "f:2", "x4:"), None),
+    (
+        "dynamic_update_slice",
+        lambda x, u, i: lax.dynamic_update_slice(x, u, (i,)),
+        ("f:4", "f:2", "x4:"),
+        None,
+    ),
     ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (1, 0)), ("f:3,12", "f:1,12"), None),
     ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (0, 1)), ("f:12,3", "f:12,1"), None),
     ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(x, u, (1, 0)), ("f:12,3", "f:2,3"), None),
-    ("dynamic_update_slice", lambda x, u: lax.dynamic_update_slice(jnp.zeros((4,)), x + u, (1,)), ("f:2", "f:2"), None),
+    (
+        "dynamic_update_slice",
+        lambda x, u: lax.dynamic_update_slice(jnp.zeros((4,)), x + u, (1,)),
+        ("f:2", "f:2"),
+        None,
+    ),
     (
         "dynamic_slice axis_index",
         lambda x, b: lax.dynamic_slice_in_dim(x, lax.axis_index(OWN) * b, b),
@@ -446,7 +574,6 @@ INTERNAL = jax._src.lax.linalg
 for run, names in [
     (lambda x: LINALG.cholesky(x, symmetrize_input=False), "cholesky"),
     (lambda x: LINALG.lu(x), "lu"),
-    (lambda x: LINALG.lu_pivots_to_permutation(LINALG.lu(x)[1], 4), "lu_pivots_to_permutation"),
     (lambda x: LINALG.qr(x), "qr"),
     (lambda x: LINALG.householder_product(*INTERNAL.geqrf(x)), "householder_product geqrf"),
     (lambda x: LINALG.eigh(x, symmetrize_input=False), "eigh"),
@@ -462,16 +589,39 @@ for run, names in [
         if all(hasattr(INTERNAL, f"{name}_p") for name in names.split()):
             example(names, run, f"s:{shape}", few=True)
 example("cholesky", lambda x: LINALG.cholesky(x, symmetrize_input=False), "s:12,12")
+PERMUTED = "lu_pivots_to_permutation"
+example(PERMUTED, lambda x: LINALG.lu_pivots_to_permutation(x.astype(np.int32), 4), "x4:12,3")
+example(PERMUTED, lambda x: LINALG.lu_pivots_to_permutation(x.astype(np.int32), 12), "x4:12")
 for lower, left in [("3,3", "3,12"), ("12,3,3", "12,3,2"), ("3,3", "3,2"), ("12,12", "12,3")]:
     example(
-        "triangular_solve", lambda a, x: LINALG.triangular_solve(a, x, left_side=True, lower=True), f"t:{lower}", f"f:{left}", few=True
+        "triangular_solve",
+        lambda a, x: LINALG.triangular_solve(a, x, left_side=True, lower=True),
+        f"t:{lower}",
+        f"f:{left}",
+        few=True,
     )
-example("triangular_solve", lambda a, x: LINALG.triangular_solve(a, x, lower=True), "t:3,3", "f:12,3", few=True)
-example("triangular_solve", lambda a, x: LINALG.triangular_solve(a, x, lower=True, unit_diagonal=True), "t:3,3", "f:12,3", few=True)
-example("custom_linear_solve triangular_solve lu", lambda a, x: jnp.linalg.solve(a, x), "s:12,3,3", "f:12,3,1", few=True)
+example(
+    "triangular_solve", lambda a, x: LINALG.triangular_solve(a, x, lower=True), "t:3,3", "f:12,3", few=True
+)
+example(
+    "triangular_solve",
+    lambda a, x: LINALG.triangular_solve(a, x, lower=True, unit_diagonal=True),
+    "t:3,3",
+    "f:12,3",
+    few=True,
+)
+example(
+    "custom_linear_solve triangular_solve lu",
+    lambda a, x: jnp.linalg.solve(a, x),
+    "s:12,3,3",
+    "f:12,3,1",
+    few=True,
+)
 example("tridiagonal_solve", LINALG.tridiagonal_solve, "h:12,4", "g:12,4", "h:12,4", "f:12,4,2")
 if hasattr(LINALG, "symmetric_product"):
-    example("symmetric_product", lambda x, y: LINALG.symmetric_product(x, y), "f:12,3,2", "s:12,3,3", few=True)
+    example(
+        "symmetric_product", lambda x, y: LINALG.symmetric_product(x, y), "f:12,3,2", "s:12,3,3", few=True
+    )
 for shape in ("12,4", "4,12"):
     example("fft", jnp.fft.fft, f"c:{shape}")
     example("fft", jnp.fft.rfft, f"f:{shape}")
@@ -486,9 +636,9 @@ def unchanged(x: Any) -> Any:
     return x
 
 
-for name in "psum pmax pmin".split():
-    example(name, lambda x, f=getattr(lax, name): f(x, OWN), "f:12,4", whole=unchanged)
-    example(name, lambda x, f=getattr(lax, name): f(x, OWN), "m:4", whole=unchanged)
+for name in ["psum", "pmax", "pmin"]:
+    example(name, lambda x, name=name: getattr(lax, name)(x, OWN), "f:12,4", whole=unchanged)
+    example(name, lambda x, name=name: getattr(lax, name)(x, OWN), "m:4", whole=unchanged)
 example("psum", lambda x: lax.pmean(x, OWN), "f:12,4", whole=unchanged)
 example("psum", lambda x: lax.psum((x, 2 * x), OWN), "f:4", whole=lambda x: (x, 2 * x))
 for axis, tiled in [(0, True), (1, True), (0, False), (1, False)]:
@@ -501,7 +651,12 @@ for axis in (0, 1):
         "f:12,12",
         whole=unchanged,
     )
-    example("all_to_all", lambda x, axis=axis: lax.all_to_all(x, OWN, axis, 1 - axis, tiled=True), "f:12,12", whole=unchanged)
+    example(
+        "all_to_all",
+        lambda x, axis=axis: lax.all_to_all(x, OWN, axis, 1 - axis, tiled=True),
+        "f:12,12",
+        whole=unchanged,
+    )
 example("reduce_scatter", lambda x: lax.psum_scatter(x, OWN, tiled=False), "f:3,4", whole=unchanged)
 example("all_to_all", lambda x: lax.all_to_all(x, OWN, 0, 1, tiled=False), "f:3,12", whole=unchanged)
 example("ppermute", lambda x: lax.ppermute(x, OWN, [(0, 1), (1, 0)]), "f:12,4", whole=unchanged)
@@ -510,9 +665,17 @@ example("ppermute", lambda x: lax.ppermute(x, OWN, [(0, 1), (1, 0)]), "f:12,4", 
 
 example("random_seed random_bits", lambda x, b: jax.random.bits(jax.random.key(0), (b,)) + x, "w:12")
 example("random_seed random_bits", lambda x: jax.random.bits(jax.random.key(0), (4,)) + x, "w:4")
-example("random_seed random_bits", lambda s: jax.vmap(lambda s: jax.random.bits(jax.random.key(s), (2,)))(s), "n:12")
+example(
+    "random_seed random_bits",
+    lambda s: jax.vmap(lambda s: jax.random.bits(jax.random.key(s), (2,)))(s),
+    "n:12",
+)
 example("random_wrap random_unwrap", lambda s: jax.random.key_data(jax.random.wrap_key_data(s)), "w:12,2")
-example("random_wrap random_split", lambda s: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(s), 3)), "w:2")
+example(
+    "random_wrap random_split",
+    lambda s: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(s), 3)),
+    "w:2",
+)
 example(
     "random_wrap random_split",
     lambda s: jax.random.key_data(jax.vmap(lambda k: jax.random.split(k, 3))(jax.random.wrap_key_data(s))),
@@ -525,23 +688,108 @@ example(
 )
 example(
     "random_fold_in",
-    lambda s, d: jax.random.key_data(jax.vmap(lambda s, d: jax.random.fold_in(jax.random.wrap_key_data(s), d))(s, d)),
+    lambda s, d: jax.random.key_data(
+        jax.vmap(lambda s, d: jax.random.fold_in(jax.random.wrap_key_data(s), d))(s, d)
+    ),
     "w:12,2",
     "n:12",
 )
 example(
     "random_fold_in",
-    lambda s, d: jax.random.key_data(jax.vmap(lambda d: jax.random.fold_in(jax.random.wrap_key_data(s), d))(d)),
+    lambda s, d: jax.random.key_data(
+        jax.vmap(lambda d: jax.random.fold_in(jax.random.wrap_key_data(s), d))(d)
+    ),
     "w:2",
     "n:12",
 )
-example("random_fold_in", lambda s, d: jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(s), d)), "w:2", "n:")
-example("random_clone", lambda s: jax.random.key_data(jax.random.clone(jax.random.wrap_key_data(s))), "w:12,2")
+example(
+    "random_fold_in",
+    lambda s, d: jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(s), d)),
+    "w:2",
+    "n:",
+)
+example(
+    "random_clone", lambda s: jax.random.key_data(jax.random.clone(jax.random.wrap_key_data(s))), "w:12,2"
+)
 GAMMA = jax._src.random.random_gamma_p
 for key, shape in [("w:2", "p:12"), ("w:2", "p:4"), ("w:12,2", "p:12")]:
-    example("random_gamma", lambda s, a: GAMMA.bind(jax.random.wrap_key_data(s), a, log_space=False), key, shape)
+    example(
+        "random_gamma", lambda s, a: GAMMA.bind(jax.random.wrap_key_data(s), a, log_space=False), key, shape
+    )
+THREEFRY = next(module for module in list(sys.modules.values()) if hasattr(module, "threefry2x32_p"))
+example("threefry2x32", lambda *given: THREEFRY.threefry2x32_p.bind(*given), "w:12", "w:12", "w:12", "w:12")
 example("threefry2x32", lambda k, c: jax.extend.random.threefry_2x32((k[0], k[1]), c), "w:2", "w:12")
-example("threefry2x32", lambda k, c: jax.extend.random.threefry_2x32((k[0], k[1]), c), "w:2", "w:3")
 example("rng_bit_generator", lambda k: lax.rng_bit_generator(k, (4,)), "w:4")
 example("rng_bit_generator", lambda k, b: lax.rng_bit_generator(k, (b,)), "w:4")
 example("rng_uniform", lambda x: lax.rng_uniform(0.0, 1.0, (4,)) * x, "f:4")
+
+# --- random programs --------------------------------------------------------------------------
+# Steps of programs that hold the normal forms of meanings: of floats, and of whole numbers.
+
+
+def alike(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of two arrays that takes scalars for them as well."""
+    return lambda x, y: function(*jnp.broadcast_arrays(x, y))
+
+
+FLOAT_STEPS: list[Callable[[Any, Any], Any]] = [
+    lambda x, y: x + y,
+    lambda x, y: x - y,
+    lambda x, y: x * y,
+    lambda x, y: x / y,
+    lambda x, y: y / x,
+    lambda x, y: -x,
+    *(lambda x, y, n=n: lax.integer_pow(x, n) for n in (-2, -1, 1, 2, 3, 9)),
+    lambda x, y: lax.square(x),
+    lambda x, y: jnp.abs(x),
+    lambda x, y: jnp.exp(-jnp.abs(x)),
+    alike(lax.max),
+    alike(lax.min),
+    lambda x, y: jnp.sum(x),
+    lambda x, y: jnp.sum(x, 0) if x.ndim else x,
+    lambda x, y: jnp.swapaxes(x, 0, -1) if x.ndim else x,
+    lambda x, y: x.reshape(-1),
+    lambda x, y: x.reshape(3, -1) if x.size % 3 == 0 else jnp.broadcast_to(x.reshape(-1)[0], (4, 3)),
+    lambda x, y: jnp.ravel(x, order="F"),
+    alike(lambda x, y: lax.select(x > 0, x, y)),
+    lambda x, y: lax.rev(x, (0,)) if x.ndim else x,
+    alike(lambda x, y: lax.select(x > y, 2.0 * x, jnp.zeros_like(x))),
+    alike(lambda x, y: lax.select(y > x, 3.0 * x, 3.0 * x * x)),
+    lambda x, y: x.astype(jnp.float32).astype(float),
+    lambda x, y: jnp.cumsum(x, 0) if x.ndim else x,
+    lambda x, y: lax.pad(x, 0.0, [(1, 0, 0)] * x.ndim),
+    lambda x, y: (x * 7).astype(int),
+    lambda x, y: jnp.dot(2.0 * x, 0.5 * x.T),
+    lambda x, y: jnp.zeros(5).at[jnp.array([1, 1, 3])].add(3.0 * x.reshape(-1)[:3]) if x.size > 2 else x,
+    *(
+        lambda x, y, v=v: jnp.take(2.0 * x.reshape(-1), jnp.array([0, 90]), mode="fill", fill_value=v)
+        for v in (5.0, 0.0)
+    ),
+    lambda x, y: jnp.concatenate([x.reshape(-1), x.reshape(-1)]),
+    lambda x, y: jnp.sqrt(jnp.abs(x)),
+    lambda x, y: jnp.real(lax.complex(x, x) * (1 + 2j)),
+    lambda x, y: jnp.imag(jnp.conj(2j * lax.complex(x, 2 * x))),
+    lambda x, y: jnp.where(jnp.arange(3) < 0, 5.0, 2.0) * jnp.sum(x),
+    lambda x, y: lax.reshape(x, (x.size,), tuple(range(x.ndim))[::-1]),
+]
+WHOLE_STEPS: list[Callable[[Any, Any], Any]] = [
+    lambda x, y: x + y,
+    lambda x, y: x - y,
+    lambda x, y: x * y,
+    lambda x, y: -x,
+    lambda x, y: x * x * 3,
+    lambda x, y: x | y,
+    alike(lambda x, y: lax.rem(x, jnp.maximum(y, 1))),
+    alike(lambda x, y: lax.div(x, jnp.maximum(y, 1))),
+    alike(lax.max),
+    lambda x, y: (x < 0).astype(x.dtype),
+    lambda x, y: (x >= 0).astype(x.dtype),
+    lambda x, y: (x == y).astype(x.dtype),
+    lambda x, y: x.astype(float),
+    lambda x, y: x.astype(jnp.uint8),
+    lambda x, y: x.astype(int),
+    lambda x, y: jnp.sum(x).astype(x.dtype),
+    lambda x, y: x.reshape(-1),
+    lambda x, y: lax.bitwise_not(x),
+    lambda x, y: jnp.where(lax.iota(x.dtype, 3) < 0, 5, 2).astype(x.dtype) * x.reshape(-1)[:1],
+]

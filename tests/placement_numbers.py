@@ -1,4 +1,4 @@
-"""Jaxprs run with NumPy on several devices at once: nothing is compiled, so a thousand small ones take seconds.
+"""Jaxprs run with NumPy on several devices at once: nothing is compiled, so a thousand take seconds.
 
 Primitives that are not here run as jax runs them.
 """
@@ -37,35 +37,104 @@ def bits(x: Array) -> Array:
 def shifted(x: Array, y: Array, *, left: bool = False, signed: bool = False) -> Array:
     """Bits moved, by fewer than there are."""
     x = np.asarray(x)
-    return np.left_shift(x, y) if left else np.right_shift(x if signed else bits(x), y.astype((x if signed else bits(x)).dtype))
+    return (
+        np.left_shift(x, y)
+        if left
+        else np.right_shift(x if signed else bits(x), y.astype((x if signed else bits(x)).dtype))
+    )
 
 
 ELEMENTS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": whole_division, "max": np.maximum,
-    "min": np.minimum, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-    "ge": np.greater_equal, "eq_to": np.equal, "le_to": np.less_equal, "lt_to": np.less, "atan2": np.arctan2,
-    "nextafter": np.nextafter, "pow": np.power, "rem": np.fmod, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "not": np.invert, "neg": np.negative, "abs": np.abs, "sign": np.sign,
-    "square": np.square, "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh,
-    "logistic": scipy.special.expit, "sqrt": np.sqrt, "cbrt": np.cbrt, "floor": np.floor, "ceil": np.ceil,
-    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
-    "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "erf": scipy.special.erf, "erfc": scipy.special.erfc, "erf_inv": scipy.special.erfinv,
-    "lgamma": scipy.special.gammaln, "digamma": scipy.special.psi, "bessel_i0e": scipy.special.i0e,
-    "bessel_i1e": scipy.special.i1e, "exp2": np.exp2, "is_finite": np.isfinite, "conj": np.conj, "real": np.real,
-    "imag": np.imag, "rsqrt": lambda x: 1 / np.sqrt(x), "round": lambda x: np.sign(x) * np.floor(np.abs(x) + 0.5),
-    "regularized_incomplete_beta": scipy.special.betainc, "igamma": scipy.special.gammainc,
-    "igammac": scipy.special.gammaincc, "igamma_grad_a": igamma_grad, "random_gamma_grad": igamma_grad,
-    "zeta": scipy.special.zeta, "polygamma": lambda n, x: scipy.special.polygamma(n.astype(int), x),
-    "complex": lambda x, y: x + 1j * y, "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": whole_division,
+    "max": np.maximum,
+    "min": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq_to": np.equal,
+    "le_to": np.less_equal,
+    "lt_to": np.less,
+    "atan2": np.arctan2,
+    "nextafter": np.nextafter,
+    "pow": np.power,
+    "rem": np.fmod,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "not": np.invert,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "square": np.square,
+    "exp": np.exp,
+    "log": np.log,
+    "log1p": np.log1p,
+    "expm1": np.expm1,
+    "tanh": np.tanh,
+    "logistic": scipy.special.expit,
+    "sqrt": np.sqrt,
+    "cbrt": np.cbrt,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "erf": scipy.special.erf,
+    "erfc": scipy.special.erfc,
+    "erf_inv": scipy.special.erfinv,
+    "lgamma": scipy.special.gammaln,
+    "digamma": scipy.special.psi,
+    "bessel_i0e": scipy.special.i0e,
+    "bessel_i1e": scipy.special.i1e,
+    "exp2": np.exp2,
+    "is_finite": np.isfinite,
+    "conj": np.conj,
+    "real": np.real,
+    "imag": np.imag,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "round": lambda x: np.sign(x) * np.floor(np.abs(x) + 0.5),
+    "regularized_incomplete_beta": scipy.special.betainc,
+    "igamma": scipy.special.gammainc,
+    "igammac": scipy.special.gammaincc,
+    "igamma_grad_a": igamma_grad,
+    "random_gamma_grad": igamma_grad,
+    "zeta": scipy.special.zeta,
+    "polygamma": lambda n, x: scipy.special.polygamma(n.astype(int), x),
+    "complex": lambda x, y: x + 1j * y,
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "select_n": lambda which, *cases: np.choose(np.asarray(which).astype(int), cases),
     "population_count": np.bitwise_count if hasattr(np, "bitwise_count") else None,
     "clz": lambda x: x.itemsize * 8 - np.ceil(np.log2(bits(x).astype(np.longdouble) + 1)),
-    "shift_left": lambda x, y: shifted(x, y, left=True), "shift_right_logical": shifted,
+    "shift_left": lambda x, y: shifted(x, y, left=True),
+    "shift_right_logical": shifted,
     "shift_right_arithmetic": lambda x, y: shifted(x, y, signed=True),
     "mulhi": lambda x, y: (x.astype(np.uint64) * y.astype(np.uint64)) >> np.uint64(32),
-}  # fmt: skip
-IDENTICAL = "copy copy_p stop_gradient name optimization_barrier device_put sharding_constraint pvary random_clone".split()
+}
+IDENTICAL = [
+    "copy",
+    "copy_p",
+    "stop_gradient",
+    "name",
+    "optimization_barrier",
+    "device_put",
+    "sharding_constraint",
+    "pvary",
+    "random_clone",
+]
 
 
 def reduced(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +142,9 @@ def reduced(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, *, axes, **_: function(x, axis=tuple(axes))
 
 
-def broadcast(x: Array, *_: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], **__: Any) -> Array:
+def broadcast(
+    x: Array, *_: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], **__: Any
+) -> Array:
     """Axes put in, and axes of size one repeated."""
     sizes = [1] * len(shape)
     for axis, size in zip(broadcast_dimensions, x.shape, strict=True):
@@ -94,7 +165,10 @@ def sliced(x: Array, *, start_indices: Any, limit_indices: Any, strides: Any, **
 
 def padded(x: Array, value: Array, *, padding_config: Any) -> Array:
     """Values around, and between, the elements of an array."""
-    sizes = [max(0, (n - 1) * (mid + 1) + 1) if n else 0 for n, (_, _, mid) in zip(x.shape, padding_config, strict=True)]
+    sizes = [
+        max(0, (n - 1) * (mid + 1) + 1) if n else 0
+        for n, (_, _, mid) in zip(x.shape, padding_config, strict=True)
+    ]
     wide = np.full(sizes, value, x.dtype)
     wide[tuple(slice(None, None, mid + 1) for _, _, mid in padding_config)] = x
     for axis, (low, high, _) in enumerate(padding_config):
@@ -184,28 +258,61 @@ def addresses(
 
 
 def gather(
-    x: Array, indices: Array, *, dimension_numbers: Any, slice_sizes: Any, mode: Any, fill_value: Any, aval: Any, **_: Any
+    x: Array,
+    indices: Array,
+    *,
+    dimension_numbers: Any,
+    slice_sizes: Any,
+    mode: Any,
+    fill_value: Any,
+    aval: Any,
+    **_: Any,
 ) -> Array:
     """Slices of an array, at places that indices say."""
     d = dimension_numbers
     if fill_value is None:
-        fill_value = np.nan if x.dtype.kind in "fc" else np.iinfo(x.dtype).min if x.dtype.kind == "i" else True
+        fill_value = (
+            np.nan if x.dtype.kind in "fc" else np.iinfo(x.dtype).min if x.dtype.kind == "i" else True
+        )
     made = np.full(aval.shape, fill_value, x.dtype)
-    batched = tuple(getattr(d, "operand_batching_dims", ())), tuple(getattr(d, "start_indices_batching_dims", ()))
+    batched = (
+        tuple(getattr(d, "operand_batching_dims", ())),
+        tuple(getattr(d, "start_indices_batching_dims", ())),
+    )
     for at, place in addresses(
-        x.shape, indices, aval.shape, slice_sizes, d.offset_dims, d.collapsed_slice_dims, d.start_index_map, *batched, mode
+        x.shape,
+        indices,
+        aval.shape,
+        slice_sizes,
+        d.offset_dims,
+        d.collapsed_slice_dims,
+        d.start_index_map,
+        *batched,
+        mode,
     ):
         if place is not None:
             made[at] = x[place]
     return made
 
 
-def scatter(function: "Callable[..., Any] | None") -> Callable[..., Any]:
+def scatter(function: Callable[..., Any] | None) -> Callable[..., Any]:
     """Updates put into an array, at places that indices say."""
 
-    def run(x: Array, indices: Array, updates: Array, *, dimension_numbers: Any, mode: Any, update_jaxpr: Any, **_: Any) -> Array:
+    def run(
+        x: Array,
+        indices: Array,
+        updates: Array,
+        *,
+        dimension_numbers: Any,
+        mode: Any,
+        update_jaxpr: Any,
+        **_: Any,
+    ) -> Array:
         d, made = dimension_numbers, np.array(x)
-        batched = tuple(getattr(d, "operand_batching_dims", ())), tuple(getattr(d, "scatter_indices_batching_dims", ()))
+        batched = (
+            tuple(getattr(d, "operand_batching_dims", ())),
+            tuple(getattr(d, "scatter_indices_batching_dims", ())),
+        )
         kept = [a for a in range(x.ndim) if a not in d.inserted_window_dims and a not in batched[0]]
         sizes = [1] * x.ndim
         for axis, within in zip(kept, d.update_window_dims, strict=True):
@@ -324,7 +431,7 @@ def collective(name: str, values: list[Array], params: Any) -> list[Array]:
             return [np.concatenate([row[device] for row in rows], axis) for device in range(count)]
         return [np.stack([row[device].squeeze(split_axis) for row in rows], axis) for device in range(count)]
     assert name == "ppermute", name
-    sent = dict((to, values[source]) for source, to in params["perm"])
+    sent = {to: values[source] for source, to in params["perm"]}
     return [sent.get(device, np.zeros_like(values[0])) for device in range(count)]
 
 
@@ -388,3 +495,16 @@ def once(name: str, equation: Any, given: list[Array]) -> list[Array]:
     return [array(row) for row in rows]
 
 
+def apply(name: str, params: dict[str, Any], given: list[Array], shape: Any) -> Array:
+    """One primitive by its name, for a result of some shape; of several results that which `params` names."""
+    index = params.pop("result", 0)
+    if ELEMENTS.get(name) is not None:
+        made = ELEMENTS[name](*given)
+    else:
+        if name == "gather":
+            params["aval"] = jax.ShapeDtypeStruct(shape, given[0].dtype)
+            params["fill_value"] = np.nan if params["fill_value"] == "nan" else params["fill_value"]
+        if name in ("scatter_add", "scatter"):
+            params["update_jaxpr"] = None
+        made = SHAPES[name](*given, **params)
+    return made[index] if isinstance(made, (list, tuple)) else made

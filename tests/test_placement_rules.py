@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import Primitive
-
-from placement_examples import EXAMPLES, Example
-from placement_numbers import evaluated
+from placement_examples import EXAMPLES, FLOAT_STEPS, WHOLE_STEPS, Example
+from placement_numbers import apply, evaluated
 
 from jax_pmap.worker.jaxpr.versions import inner_jaxpr, opened, primitive_name
 from jax_pmap.worker.placements.equation import RULES, Same, Stuck, Value
@@ -30,8 +30,6 @@ from jax_pmap.worker.placements.lattice import (
     Copies,
     Extreme,
     Index,
-    OwnKey,
-    OwnKeys,
     Partial,
     Placement,
     Positions,
@@ -46,7 +44,18 @@ from jax_pmap.worker.placements.terms import Terms
 ROWS = 12
 COUNTS = (2, 3)
 #: Primitives of other versions of jax, and those that only stand in mapped functions (`test_mapped`).
-NOT_HERE = {"log2", "one_minus_square", "polynomial", "stack", "unstack", "tile", "mulhi", "eq_to", "le_to", "lt_to"}
+NOT_HERE = {
+    "log2",
+    "one_minus_square",
+    "polynomial",
+    "stack",
+    "unstack",
+    "tile",
+    "mulhi",
+    "eq_to",
+    "le_to",
+    "lt_to",
+}
 NOT_HERE |= {"scatter_sub", "geqp3", "ormqr", "symmetric_product", "split", "pvary"}
 #: Rules that never claim anything.
 ALWAYS_STUCK = {"pgather", "ppermute", "ragged_all_to_all", "rng_uniform"}
@@ -86,6 +95,8 @@ def made(spec: str, seed: int) -> np.ndarray:
         "f32": lambda: random.normal(size=shape).astype(np.float32),
         "p": lambda: random.uniform(0.2, 2.0, shape),
         "g": lambda: random.uniform(1.1, 3.0, shape),
+        "j": lambda: np.where(random.random(shape) < 0.5, np.inf, 1.0),
+        "r": lambda: random.integers(0, 3, shape).astype(float),
         "u": lambda: random.uniform(-0.9, 0.9, shape),
         "h": lambda: random.uniform(0.1, 0.9, shape),
         "i": lambda: random.integers(-5, 6, shape),
@@ -142,14 +153,13 @@ def share(place: Sharded, value: np.ndarray, count: int, device: int) -> np.ndar
     return part.reshape(*value.shape[:axis], size // count, *value.shape[axis + 1 :])
 
 
-def divided(place: Placement, value: np.ndarray, count: int, random: Any) -> "list[np.ndarray] | None":
+def divided(place: Placement, value: np.ndarray, count: int, random: Any) -> list[np.ndarray] | None:
     """Values of the devices in a placement, or None where there are none of this dtype."""
     power = getattr(place, "power", 0)
     if power:
         whole = value / float(count) ** float(power)
-        if value.dtype.kind in "iu":
-            if not np.array_equal(whole, np.round(whole)):
-                return None
+        if value.dtype.kind in "iu" and not np.array_equal(whole, np.round(whole)):
+            return None
         value = whole.astype(value.dtype)
     if isinstance(place, Replicated):
         return [value] * count
@@ -221,7 +231,9 @@ def holds(place: Placement, values: Sequence[np.ndarray], whole: np.ndarray, cou
         step = place.length // count if place.length else 1
         return all(close(each, np.full(each.shape, device * step)) for device, each in enumerate(values))
     if isinstance(place, (Blocks, Copies)):
-        expected = divided(Blocks(place.axis) if isinstance(place, Blocks) else Copies(place.axis), whole, count, None)
+        expected = divided(
+            Blocks(place.axis) if isinstance(place, Blocks) else Copies(place.axis), whole, count, None
+        )
         assert expected is not None
         return all(close(power * each if power != 1 else each, expected[0]) for each in values)
     raise AssertionError(place)
@@ -267,13 +279,18 @@ class Trials:
         self.whole = self.traced(self.forms, 1)
         self.terms = Terms()
         self.inputs = [
-            self.terms.make("input", index, (), value.shape, str(value.dtype)) for index, value in enumerate(self.wholes)
+            self.terms.make("input", index, (), value.shape, str(value.dtype))
+            for index, value in enumerate(self.wholes)
         ]
-        self.wanted = Interpreter(self.terms, {}, 1).run([self.whole], [Value(term, ()) for term in self.inputs])
+        self.wanted = Interpreter(self.terms, {}, 1).run(
+            [self.whole], [Value(term, ()) for term in self.inputs]
+        )
         self.results = [row[0] for row in evaluated(self.whole, [[value] for value in self.wholes], 1)]
         outside = not case.takes_rows and all(not value.ndim for value in self.wholes[1:])
         choices = [ways(value, case.few or len(self.wholes) > 2, outside) for value in self.wholes]
-        self.trials = [trial for places in itertools.product(*choices) if (trial := self.trial(places)) is not None]
+        self.trials = [
+            trial for places in itertools.product(*choices) if (trial := self.trial(places)) is not None
+        ]
 
     def traced(self, forms: Forms, count: int) -> Any:
         """A jaxpr for operands of these shapes and dtypes, or None where there is none."""
@@ -293,9 +310,11 @@ class Trials:
 
     def bound(self) -> set[str]:
         """Names of the primitives that are bound on devices."""
-        return {name for (_, count), jaxpr in self.jaxprs.items() if count > 1 and jaxpr for name in bound(jaxpr)}
+        return {
+            name for (_, count), jaxpr in self.jaxprs.items() if count > 1 and jaxpr for name in bound(jaxpr)
+        }
 
-    def trial(self, places: tuple[Placement, ...]) -> "Trial | None":
+    def trial(self, places: tuple[Placement, ...]) -> Trial | None:
         """What the rules claim; None where there is no such combination, or nothing is claimed of it."""
         forms = [
             tuple((local_shape(p, v.shape, n), v.dtype) for p, v in zip(places, self.wholes, strict=True))
@@ -312,7 +331,10 @@ class Trials:
         if not SEARCHING and all(isinstance(value.places[0], Unknown) for value in found):
             return None
         random = np.random.default_rng(7)
-        local = [divided(place, value, COUNTS[-1], random) for place, value in zip(places, self.wholes, strict=True)]
+        local = [
+            divided(place, value, COUNTS[-1], random)
+            for place, value in zip(places, self.wholes, strict=True)
+        ]
         if any(each is None for each in local):
             return None
         ran = evaluated(jaxprs[-1], [each for each in local if each is not None], COUNTS[-1])
@@ -321,13 +343,17 @@ class Trials:
     def wrong(self) -> Iterator[str]:
         """Claims that do not hold."""
         for trial in self.trials:
-            for index, (value, reference, whole) in enumerate(zip(trial.found, self.wanted, self.results, strict=True)):
+            for index, (value, reference, whole) in enumerate(
+                zip(trial.found, self.wanted, self.results, strict=True)
+            ):
                 (place,) = value.places
                 if isinstance(place, Unknown):
                     continue
                 if value.term in self.inputs:
                     whole = self.wholes[self.inputs.index(value.term)]
-                text = f"{self.case.operands} as {[shown(p) for p in trial.placements]}: result {index} is not "
+                text = (
+                    f"{self.case.operands} as {[shown(p) for p in trial.placements]}: result {index} is not "
+                )
                 try:
                     holding = holds(place, trial.ran[index], whole, COUNTS[-1])
                 except (AssertionError, IndexError):
@@ -344,7 +370,8 @@ class Trials:
                 (place,) = value.places
                 if isinstance(place, Unknown):
                     for each in possible(trial.ran[index], whole, COUNTS[-1]):
-                        yield f"{[shown(p) for p in trial.placements]} -> {index}: {shown(each)}: {place.reason}"
+                        given = [shown(p) for p in trial.placements]
+                        yield f"{given} -> {index}: {shown(each)}: {place.reason}"
 
 
 def same_by_hand(trials: Trials, trial: Trial, value: Value) -> bool:
@@ -390,3 +417,89 @@ def test_nothing_is_claimed(name: str) -> None:
 def test_marks_are_identities() -> None:
     found = RULES["jax_pmap_mark"](None, Partial(), Sharded(1))
     assert found == (Same(Partial(), 0), Same(Sharded(1), 1))
+
+
+# --- meanings ---------------------------------------------------------------------------------
+
+
+def value_of(terms: Terms, term: int, inputs: Sequence[np.ndarray], known: dict[int, Any]) -> Any:
+    """The numbers that a term stands for."""
+    if term in known:
+        return known[term]
+    node = terms[term]
+    dtype = node.dtype
+    if node.op == "input":
+        made = inputs[node.params]
+    elif node.op == "fill":
+        made = np.full(node.shape or (), terms.value(term))
+    elif node.op == "const":
+        made = next(array for array, made in terms._constants.values() if made == term)
+    else:
+        given = [value_of(terms, each, inputs, known) for each in node.operands]
+        with np.errstate(all="ignore"):
+            if node.op == "scale":
+                made = node.params * given[0]
+            elif node.op == "sum":
+                made = sum(np.asarray(factor * each) for factor, each in zip(node.params, given, strict=True))
+            elif node.op == "prod":
+                over, under = given[: node.params], given[node.params :]
+                made = np.prod(np.broadcast_arrays(1, *over), 0) if over else 1.0
+                made = made / np.prod(np.broadcast_arrays(1, *under), 0) if under else made
+            elif node.op == "reshape":
+                made = np.reshape(given[0], node.shape)
+            else:
+                made = apply(node.op, dict(node.params), given, node.shape)
+    if node.op in ("sum", "scale", "fill") and np.dtype(dtype).kind in "iu":
+        made = np.asarray(made).astype(object) % 2 ** (8 * np.dtype(dtype).itemsize)
+        made = np.asarray(made).astype(np.uint64).astype(f"u{np.dtype(dtype).itemsize}")
+    with np.errstate(all="ignore"):
+        known[term] = np.asarray(made).astype(dtype)
+    assert known[term].shape == node.shape, (node.op, known[term].shape, node.shape)
+    return known[term]
+
+
+def program(random: np.random.Generator, *inputs: Any) -> list[Any]:
+    """Random steps of operands, which are of the shapes (4, 3) and (), floats, integers and bytes."""
+    pool = list(inputs)
+    for _ in range(14):
+        kind = "fffffiu"[random.integers(7)]
+        fit = [value for value in pool if value.dtype.kind == kind]
+        x = fit[random.integers(len(fit))]
+        others = [value for value in pool if (value.shape, value.dtype) == (x.shape, x.dtype)]
+        y = others[random.integers(len(others))]
+        if random.random() < 0.4:
+            numbers = [0.0, 1.0, -1.0, 2.5, 1 / 3, -0.25, 12.0] if kind == "f" else [0, 1, 3, 7, 200]
+            y = jnp.asarray(numbers[random.integers(len(numbers))], x.dtype)
+            y = y if random.random() < 0.5 else jnp.full(x.shape, y)
+        steps = FLOAT_STEPS if kind == "f" else WHOLE_STEPS
+        result = steps[random.integers(len(steps))](x, y)
+        if result.size <= 64:
+            pool.append(result)
+    return pool[len(inputs) :]
+
+
+PROGRAM_INPUTS = ("f:4,3", "f:4,3", "f:", "i:4,3")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_normal_forms_keep_values(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    inputs = [made(spec, index + 10 * seed) for index, spec in enumerate(PROGRAM_INPUTS)]
+    inputs.append(random.integers(0, 256, (4, 3)).astype(np.uint8))
+    jaxpr = jax.make_jaxpr(functools.partial(program, random))(*inputs)
+    terms = Terms()
+    given = [terms.make("input", i, (), v.shape, str(v.dtype)) for i, v in enumerate(inputs)]
+    found = Interpreter(terms, {}, 1).run([jaxpr], [Value(term, ()) for term in given])
+    wanted = [row[0] for row in evaluated(jaxpr, [[value] for value in inputs], 1)]
+    known: dict[int, Any] = {}
+    for value, want in zip(found, wanted, strict=True):
+        got = value_of(terms, value.term, inputs, known)
+        assert got.dtype == want.dtype and got.shape == want.shape
+        sure = (
+            np.isfinite(want) & (np.abs(want) < 1e12) if want.dtype.kind == "f" else np.full(want.shape, True)
+        )
+        assert np.allclose(got[sure], want[sure], rtol=1e-5, atol=1e-5), (
+            terms.text(value.term, 8),
+            got,
+            want,
+        )

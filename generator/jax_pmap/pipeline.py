@@ -429,5 +429,6 @@ def _run_edited(
         in_place=place,
         counts=(most,),
         run_code=request.run_code,
+        derived=evidence.derived,
     )
     return dataclasses.replace(evidence, checks=(*evidence.checks, *found.checks))

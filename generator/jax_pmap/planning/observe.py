@@ -95,6 +95,13 @@ class Observation:
     closed: Mapping[str, str] = field(default_factory=dict)
 
 
+def gathers(outcome: Observation | Refusal) -> float:
+    """How many values an observation gathers; without end for a refusal."""
+    if isinstance(outcome, Refusal):
+        return math.inf
+    return sum(sync.op == "all_gather" for sync in outcome.syncs)
+
+
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
     """Points at which something held each time they were passed."""
     failed = {event.point for event in events if not holds(event)}
@@ -130,6 +137,8 @@ class Observer(Bodies):
         self.closed: dict[str, str] = {}
         #: Of methods that have a copy, another one that objects were seen to have, by the scope.
         self.others: dict[int, str] = {}
+        #: Why placements of values are not known, in words.
+        self.doubts: set[str] = set()
         #: Whether values are told apart by running, not by their placements.
         self.numeric = os.environ.get(NUMERIC) == "1"
         #: What running tells of calls, on the values that are observed.
@@ -263,10 +272,13 @@ class Observer(Bodies):
         outcome: Observation | Refusal | None = None
         try:
             outcome = self._observe(roles, overrides, count, start)
-            if isinstance(outcome, Refusal) and not self.numeric and os.environ.get(NUMERIC) != "0":
-                # Relations hold that no rule knows of yet.
+            if not self.numeric and os.environ.get(NUMERIC) != "0" and self._may_be_better(outcome):
                 self.numeric = True
-                outcome = self._observe(roles, overrides, count, start)
+                measured = self._observe(roles, overrides, count, start)
+                if isinstance(outcome, Refusal) or gathers(measured) < gathers(outcome):
+                    outcome = measured
+                else:
+                    self.numeric = False
         except WorkerProblem as problem:
             if problem.kind != "abstract":
                 raise
@@ -277,6 +289,14 @@ class Observer(Bodies):
                 self.facts.span,
             )
         return outcome
+
+    def _may_be_better(self, outcome: Observation | Refusal) -> bool:
+        """Whether numbers may show a relation that no rule knows of yet.
+
+        A mean is that of all rows in whatever order a reshape has put them.
+        """
+        mixed = any(why.startswith("a reshape mixes") for why in self.doubts)
+        return isinstance(outcome, Refusal) or (mixed and gathers(outcome) > 0)
 
     def _observe(
         self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync]
@@ -300,6 +320,7 @@ class Observer(Bodies):
                 continue
             self.others = dict(answer["others"])
             every = [Event(data) for data in answer["events"]]
+            self.doubts |= {leaf["why"] for event in every for leaf in event.leaves if leaf.get("why")}
             watched = [event for event in every if event.point in self.watch.tests]
             changes = [event for event in every if event.point < 0 or event.point in self.touched]
             others = [event for event in every if event.point not in self.watch.tests]

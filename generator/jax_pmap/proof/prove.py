@@ -34,6 +34,8 @@ COUNTS = (2, 3, 4, 8)
 ROOM, TIME = 3 / 8, 1 / 3
 #: Begins the note on a run that was left out.
 LEFT_OUT = "derived, and not run"
+#: Said where the batch suits no odd number of devices.
+ON_EVEN = "derived from traces on {} devices: what is cut off on an odd number of them would not show"
 #: Chained calls: what a first step gets wrong in the state, a second one shows.
 STEPS = 3
 #: Outputs that a note lists.
@@ -56,6 +58,7 @@ def prove(
     in_place: Mapping[str, Any] | None = None,
     counts: Sequence[int] = COUNTS,
     run_code: bool = True,
+    derived: bool = False,
 ) -> Evidence:
     """Run the emitted `code` beside the reference on every device count the batch allows.
 
@@ -63,7 +66,7 @@ def prove(
     numbers of one device and is compared as it is; other code is compared for equal draws. Unless `remainder`
     is ``"error"``, batches that the devices do not share evenly are run as well.
 
-    Without `run_code` it is derived equal alone.
+    Without `run_code` it is derived equal alone. What is `derived` by now needs a run as second witness.
 
     Of an edit `in_place`, `code` is what is new in the file, and ``"owner"`` the class of a method; with
     ``"program"``, the function that the edited program has is run in place of `code`.
@@ -98,8 +101,8 @@ def prove(
             "in_place": in_place,
             **observed.roles.request(),
         }
-        complete = False
-        if chosen is None:
+        complete, told = derived, None
+        if chosen is None and not derived:
             say("deriving placements")
             told = session.ask(
                 "derive",
@@ -113,17 +116,20 @@ def prove(
             found = in_source(found, f"{name}_parallel.py", code, target)
             complete = found.complete
             derivation = found if derivation is None or derivation.complete else derivation
+            if complete and all(count % 2 == 0 for count in told["counts"]):
+                notes[ON_EVEN.format(" and ".join(map(str, told["counts"])))] = None
             why = why_not_run(told) if run_code else NO_RUN
             if why and not complete:
                 raise RefusalError(neither(found, why, target))
         used, rows = counts, None
-        if complete:
-            used, rows = (told["run"]["counts"], told["run"]["rows"]) if run_code else ([], 0)
-            if run_code:
-                notes |= {told["run"]["why"] if used else f"{LEFT_OUT}: {told['run']['why']}": None}
-            if not used:
-                folded |= told["draws"]
-                continue
+        if complete and not run_code:
+            used = []
+        elif told is not None and complete:
+            used, rows = told["run"]["counts"], told["run"]["rows"]
+            notes |= {told["run"]["why"] if used else f"{LEFT_OUT}: {told['run']['why']}": None}
+        if not used:
+            folded |= told is not None and told["draws"]
+            continue
         say(f"running on {', '.join(map(str, used))} devices")
         answer = session.ask(
             "prove",
@@ -137,11 +143,14 @@ def prove(
             **question,
         )
         folded |= answer.get("folded", False)
-        if not answer["checks"]:
+        if not answer["checks"] and not complete:
             raise RefusalError(too_few(answer["skipped"], batch, target))
         notes |= dict.fromkeys(map(not_tried, answer["skipped"]))
-        notes |= dict.fromkeys(adequacy(answer, target.source.root))
-        notes |= dict.fromkeys(answer["notes"])
+        if complete:
+            # What given inputs do not tell, the derivation does.
+            answer |= {"weak": [], "stuck": []}
+        notes |= dict.fromkeys(adequacy(answer, target.source.root)) if answer["checks"] else {}
+        notes |= dict.fromkeys(answer.get("notes", ()))
         for check in answer["checks"]:
             if "failure" in check and check.get("uneven"):
                 raise RefusalError(uneven(check, target, remainder))

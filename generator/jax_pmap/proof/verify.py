@@ -43,6 +43,7 @@ from jax_pmap.proof.prove import (
     STEPS,
     adequacy,
     check_of,
+    disagreeing,
     not_tried,
     read_collectives,
     read_derivation,
@@ -389,7 +390,9 @@ class _Verification:
         self._each(prove)
         failed = [run for run in able if "failure" in run.checks[-1]]
         if failed:
-            raise RefusalError(self._failure(failed, able, layout))
+            refusal = self._failure(failed, able, layout)
+            complete = derivation is not None and derivation.complete
+            raise RefusalError(disagreeing(refusal) if complete else refusal)
         modes = list(self._modes(able[-1], question, layout, loaded))
         return Verified(
             parallel=f"{self.source.shown_path}::{self.source.qualname}",

@@ -56,7 +56,8 @@ def fitting(
     given = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split, strict=True) if cut)
     inside = max(peak(jaxpr) - state, given)
     operations, numbers = size(jaxpr), work(jaxpr)
-    given_counts = tuple(counts_for(rows)) if max(PAIRS[0]) > rows else PAIRS[0]
+    # Counts that share the given batch evenly, where there are two: others cut it to another size.
+    given_counts = tuple(counts_for(rows)) if len(counts_for(rows)) == 2 else PAIRS[0]
     whole = (*derived, "") if derived[0] <= rows else (None, given_counts, "")
     smaller = [
         (math.lcm(*pair), pair, "to fit memory and time, ") for pair in PAIRS if math.lcm(*pair) < rows

@@ -46,7 +46,7 @@ def inputs_from_callable(request: Answer) -> Answer:
         if seed is not None and "seed" not in parameters:
             call = functools.partial(make, seed)
         try:
-            made = jax.eval_shape(call) if request["abstract"] else call()
+            made = jax.eval_shape(call) if request.get("abstract") else call()
         except MemoryError:
             raise
         except BaseException as error:

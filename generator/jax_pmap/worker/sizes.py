@@ -168,9 +168,13 @@ def program(question: "Question", function: Callable[[Values], Any], rows: int) 
         dtype = leaf.dtype if is_key(leaf) else jax.numpy.result_type(leaf)
         weak = not hasattr(leaf, "dtype")
         shapes.append(leaf if weak else jax.ShapeDtypeStruct(shape, dtype))
-    jaxpr = jax.make_jaxpr(lambda leaves: arguments.held_apart(function(packed.unpack(leaves)))[0])(
-        shapes
-    ).jaxpr
+    traced = jax.make_jaxpr(lambda leaves: arguments.held_apart(function(packed.unpack(leaves)))[0])(shapes)
+    return program_of(traced, rows)
+
+
+def program_of(traced: Any, rows: int) -> Program:
+    """What a function is for some number of rows, of its jaxpr."""
+    jaxpr = traced.jaxpr
     names: list[str] = []
     numbers: list[float] = []
     for equation in prove.equations(jaxpr):

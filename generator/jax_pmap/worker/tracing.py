@@ -187,11 +187,16 @@ def measure(name: str, statics: Sequence[str]) -> None:
     wide = name == "float64"
     values = TARGET.values({})
     packed = Packed(to_float64(values) if wide else values, statics)
+    categories: list[str] = []
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        result = TARGET.reference(packed.unpack(leaves))
+        categories[:] = [category(leaf) for leaf in jax.tree.leaves(result)]
+        return arguments.held_apart(result)[0]
+
     with prove.x64(wide or TARGET.x64):
         try:
-            jaxpr = jax.make_jaxpr(
-                lambda leaves: arguments.held_apart(TARGET.reference(packed.unpack(leaves)))[0]
-            )(packed.leaves)
+            jaxpr = jax.make_jaxpr(run)(packed.leaves)
         except MemoryError:
             raise
         except BaseException as error:
@@ -207,5 +212,7 @@ def measure(name: str, statics: Sequence[str]) -> None:
     TARGET.eps[name] = eps
     floats = [0.0 if wide else eps_of_input(leaf) for leaf in packed.leaves]
     known = len(floats) == len(jaxpr.jaxpr.invars)
-    leaves = prove.output_eps(jaxpr.jaxpr, floats) if known else ()
-    TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves))
+    arrays = iter(prove.output_eps(jaxpr.jaxpr, floats) if known else ())
+    # Results are told apart by all of their leaves, those that are no arrays among them.
+    leaves = (next(arrays) if each in ("array", "key") else 0.0 for each in categories)
+    TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves) if known else ())

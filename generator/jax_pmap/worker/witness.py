@@ -1,16 +1,21 @@
 """Derivation as a witness: a parallel function held against its reference, for all inputs."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
 
 from . import arguments, prove
 from .arguments import Packed, Values
 from .budget import fitting
+from .budget import size as operations
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
 from .placements.derive import Derivation, Ending, derive, describe
 from .proving import Emitted, Question
 from .server import Answer, Problem, summary
+from .sizes import MANY, alike, program_of
 
 
 def witness(
@@ -67,6 +72,47 @@ def _derived(
         raise
     except BaseException as error:
         return _ended(f"the original is not traced for a batch of {size}: {summary(error)}")
+    try:
+        found = _held(reference, parallel, packed, leaves, chosen)
+    except _Untraced as problem:
+        return _ended(str(problem))
+    if found.complete and (many := _larger(question, reference, packed, size)) is not None:
+        # A slice that takes all of a small batch is another program on a large one.
+        larger, rows = many
+        try:
+            found = _held(larger, parallel, packed, abstract_leaves(packed, question.axes, rows), chosen)
+        except _Untraced as problem:
+            return _ended(f"with a batch of {rows} {problem}")
+        if not found.complete:
+            first = found.endings[0]
+            why = f"a batch of {rows} is worked on in another way than one of {size}, and there {first.why}"
+            found = dataclasses.replace(found, endings=(dataclasses.replace(first, why=why),))
+    base = arguments.batch_size(question.data[0], question.axes)
+    run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen), room, seconds)
+    return {
+        **describe(found),
+        "counts": list(chosen),
+        "batch": size,
+        "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why},
+    }
+
+
+class _Untraced(Exception):
+    """The parallel function is not traced, or gives something of another form; says why."""
+
+
+def _held(
+    reference: Traced,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    leaves: Sequence[Any],
+    chosen: Sequence[int],
+) -> Derivation:
+    """The parallel function on some counts of devices, held against the traced reference.
+
+    Raises:
+        _Untraced: it cannot be.
+    """
     programs = []
     for count in chosen:
         with prove.only_devices(count):
@@ -75,19 +121,34 @@ def _derived(
             except (MemoryError, Problem):
                 raise
             except BaseException as error:
-                return _ended(f"it is not traced on {count} devices: {summary(error)}")
+                raise _Untraced(f"it is not traced on {count} devices: {summary(error)}") from error
     why = _other_form(reference, programs)
     if why:
-        return _ended(why)
-    found = derive(reference.jaxpr, [each.jaxpr for each in programs], leaf_names(packed))
-    base = arguments.batch_size(question.data[0], question.axes)
-    run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen), room, seconds)
-    return {
-        **describe(found),
-        "counts": chosen,
-        "batch": size,
-        "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why},
-    }
+        raise _Untraced(why)
+    return derive(reference.jaxpr, [each.jaxpr for each in programs], leaf_names(packed))
+
+
+def _larger(question: Question, reference: Traced, packed: Packed, size: int) -> "tuple[Traced, int] | None":
+    """The reference on a batch of thousands of rows, and their number, where that is another program.
+
+    None where it is the same, but for numbers in proportion to the rows, or not traced for so many. Rows
+    that are gone through one by one are not.
+    """
+    sizes = (2 * size, -(-MANY // size) * size)
+    try:
+        twice = Traced(question.traceable, packed, abstract_leaves(packed, question.axes, sizes[0]))
+        if operations(twice.jaxpr) >= operations(reference.jaxpr) + size:
+            return None
+        many = Traced(question.traceable, packed, abstract_leaves(packed, question.axes, sizes[1]))
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return None
+    programs = (
+        program_of(each.jaxpr, rows)
+        for each, rows in zip((reference, twice, many), (size, *sizes), strict=True)
+    )
+    return None if alike(*programs) else (many, sizes[1])
 
 
 def _ended(why: str) -> Answer:
@@ -115,6 +176,10 @@ def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float) 
     """What deriving shows of code that was emitted, called as the user calls it."""
 
     def parallel(count: int) -> Callable[[Values], Any]:
+        if emitted.there is not None:
+            # Functions that stand in the user's program are the same objects on any number of devices, and
+            # jax keeps what it traced of them for another.
+            jax.clear_caches()
         function = emitted.define(count, question.x64)
         return lambda values: question.invoke(function, values)
 

@@ -597,7 +597,7 @@ class Interpreter:
             # What zeros become in the first round, they are from then on.
             out = body(places, zeros) if zeros and not round_ else body(places)
             changed = bool(zeros and not round_)
-            for index, (value, given) in enumerate(zip(out, start, strict=True)):
+            for index, (value, given) in enumerate(zip(out, start, strict=False)):
                 for at, place in enumerate(value.places):
                     now = places[index][at]
                     if place == now or isinstance(now, Unknown):

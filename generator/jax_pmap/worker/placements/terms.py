@@ -33,7 +33,6 @@ IDENTITIES = frozenset(
         "optimization_barrier",
         "device_put",
         "sharding_constraint",
-        "reshard",
         "pvary",
         "name",
         "random_clone",
@@ -313,18 +312,79 @@ class Terms:
             return operands[0]
         if shape and op in SPREADING:
             operands = [self.spread(term, shape) for term in operands]
+        pulled = self._pulled(op, params, operands, shape, dtype)
+        if pulled is not None:
+            return pulled
         normal = NORMAL.get(op)
         found = normal(self, params, tuple(operands), shape, dtype) if normal is not None else None
         if found is None:
             found = self._generic(op, params, tuple(operands), shape, dtype)
         return found
 
-    def spread(self, term: Term, shape: "Shape") -> Term:
-        """A scalar in `shape`, as operations element by element take one; any other term as it is."""
+    def _pulled(
+        self, op: str, params: Any, operands: Sequence[Term], shape: "Shape | None", dtype: str
+    ) -> "Term | None":
+        """A linear operation with the scalars that its operands are multiples of in front; None without any.
+
+        A sum that is divided by a count before it goes through a gradient is the gradient divided by it.
+        """
+        places = linear_in(op, params)
+        if not places or shape is None or kind_of(dtype) not in "fc":
+            return None
+        over: list[Term] = []
+        under: list[Term] = []
+        inner = list(operands)
+        for place in places:
+            if kind_of(self.nodes[operands[place]].dtype) != kind_of(dtype):
+                continue
+            inner[place], above, below = self.without_scalars(operands[place])
+            over += above
+            under += below
+        if not over and not under:
+            return None
+        made = self.apply(op, params, inner, shape, dtype)
+        return self.multiply(
+            [made, *(self.spread(self._as(term, dtype), shape) for term in over)],
+            [self.spread(self._as(term, dtype), shape) for term in under],
+            shape,
+            dtype,
+        )
+
+    def _as(self, term: Term, dtype: str) -> Term:
+        """A scalar in another float dtype."""
+        return self.apply("convert_element_type", (("new_dtype", dtype),), (term,), (), dtype)
+
+    def without_scalars(self, term: Term) -> "tuple[Term, list[Term], list[Term]]":
+        """An array without the scalars that it is multiplied with, those, and those that it is divided by."""
+        factor, base = self.factor(term)
+        node = self.nodes[base]
+        if node.op != "prod" or not node.shape:
+            return term, [], []
+        over = [self.scalar(each) for each in node.operands[: node.params]]
+        under = [self.scalar(each) for each in node.operands[node.params :]]
+        if not any(each is not None for each in (*over, *under)):
+            return term, [], []
+        kept = [t for t, each in zip(node.operands[: node.params], over, strict=True) if each is None]
+        below = [t for t, each in zip(node.operands[node.params :], under, strict=True) if each is None]
+        rest = self.multiply(kept, below, node.shape, node.dtype)
+        return (
+            self.scale(factor, rest),
+            [each for each in over if each is not None],
+            [each for each in under if each is not None],
+        )
+
+    def scalar(self, term: Term) -> "Term | None":
+        """The scalar that an array holds throughout, where it is one that was spread."""
         node = self.nodes[term]
-        if node.shape != () or shape == ():
+        spread = node.op == "broadcast_in_dim" and self.nodes[node.operands[0]].shape == ()
+        return node.operands[0] if spread else None
+
+    def spread(self, term: Term, shape: "Shape") -> Term:
+        """A scalar, or an array with axes of size 1, in `shape`, as work element by element takes it."""
+        node = self.nodes[term]
+        if node.shape is None or node.shape == shape or len(node.shape) not in (0, len(shape)):
             return term
-        params = (("broadcast_dimensions", ()), ("shape", tuple(shape)))
+        params = (("broadcast_dimensions", tuple(range(len(node.shape)))), ("shape", tuple(shape)))
         return self.apply("broadcast_in_dim", params, (term,), tuple(shape), node.dtype)
 
     def _generic(
@@ -336,8 +396,7 @@ class Terms:
                 return self.fill(folded, shape, dtype)
         if shape is not None and op in MOVES and operands and self._filled(operands[0]):
             return self.fill(self.value(operands[0]), shape, dtype)
-        fills = op == "gather" and dict(params).get("fill_value") not in (None, 0, "nan")
-        pulled = () if fills else (0,) if op in LINEAR else (0, 1) if op in BILINEAR else ()
+        pulled = linear_in(op, params)
         if pulled and kind_of(dtype) in "fc":
             factor: Any = 1
             inner = list(operands)
@@ -478,7 +537,7 @@ class Terms:
             return (
                 "("
                 + " + ".join(
-                    i if c == 1 else f"{c:.6g} * {i}" for i, c in zip(inner, node.params, strict=True)
+                    i if c == 1 else f"{c:.6g} * {i}" for i, c in zip(inner, node.params, strict=False)
                 )
                 + more
                 + ")"
@@ -487,6 +546,15 @@ class Terms:
             up, down = inner[: node.params], inner[node.params :]
             return " * ".join(up or ["1"]) + "".join(f" / {each}" for each in down) + more
         return f"{node.op}({', '.join(inner)}{more})"
+
+
+def linear_in(op: str, params: Any) -> tuple[int, ...]:
+    """The operands in each of which an operation is linear, the others being fixed."""
+    if op == "gather" and dict(params).get("fill_value") not in (None, 0):
+        return ()
+    if op in LINEAR:
+        return (0,)
+    return (0, 1) if op in BILINEAR else ()
 
 
 @functools.cache
@@ -693,6 +761,11 @@ def _broadcast(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dt
     node = t[operands[0]]
     if shape is not None and node.shape is not None and math.prod(node.shape) == math.prod(shape):
         return _reshape(t, params, operands[:1], shape, dtype)
+    if shape and node.shape == () and node.op == "prod":
+        # A scalar that is a product is spread factor by factor, so that each can be pulled out again.
+        over, under = node.operands[: node.params], node.operands[node.params :]
+        every = [[t.spread(each, shape) for each in rows] for rows in (over, under)]
+        return t.multiply(every[0], every[1], shape, dtype)
     return None
 
 

@@ -255,7 +255,6 @@ def linear(eq: Equation, x: Placement, **_: Any) -> Result:
     "name",
     "device_put",
     "sharding_constraint",
-    "reshard",
     "random_clone",
     "jax_pmap_mark",
 )
@@ -311,7 +310,8 @@ def extreme(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
     """Of values that are off by the same power; a device's maximum and a whole value give a maximum."""
     for one, other in ((x, y), (y, x)):
         if isinstance(one, Extreme):
-            if one.op == eq.name and (other in (WHOLE, one)):
+            # Either grows with its operand, so that the largest of the maxima stays the largest.
+            if other == WHOLE or (other == one and one.op == eq.name):
                 return one
             raise Stuck(describe(one))
     return placed(layout(eq, (x, y)), common_power(eq, (x, y)))

@@ -321,9 +321,12 @@ def split(eq: Equation, x: Placement, *, axis: int, **_: Any) -> Result:
 
 @rule("pad")
 def pad(eq: Equation, x: Placement, value: Placement, *, padding_config: Any, **_: Any) -> Result:
-    """Around axes that are whole; zeros around a partial sum."""
-    if isinstance(x, Partial) and eq.is_zero(1):
-        return x
+    """Around axes that are whole; linear in the array and what is put around it together."""
+    if isinstance(x, Partial) or isinstance(value, Partial):
+        powers = {p for i, place in enumerate((x, value)) if (p := partial_power(eq, i, place)) is not None}
+        if len(powers) > 1:
+            raise Stuck("what is whole already is put around a part of a sum over the batch")
+        return Partial(powers.pop() if powers else 0)
     how = layout(eq, (x, value))
     if isinstance(how, Sharded) and tuple(padding_config[how.axis]) != (0, 0, 0):
         raise Stuck("values are put between or around the examples of this device")

@@ -1,0 +1,447 @@
+"""Loops, branches, mapped functions and keys in the derivation: what is shown equal, and what must not be.
+
+Each program is a function of an axis name, which is None where it is the reference on the whole batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import io_callback
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jax_pmap.worker.placements.derive import Derivation, derive
+
+if not hasattr(jax, "shard_map"):  # pragma: no cover - jax 0.6
+    from jax.experimental.shard_map import shard_map
+else:
+    shard_map = jax.shard_map
+
+ROWS = 24
+COUNTS = (2, 4)
+if "device_count" not in os.environ.get("XLA_FLAGS", ""):
+    with contextlib.suppress(RuntimeError):  # Too late where another test ran first.
+        jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture(autouse=True)
+def devices() -> None:
+    if jax.device_count() < max(COUNTS):
+        pytest.skip("needs devices")
+
+
+def floats(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def whole_numbers(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def keys() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0))
+
+
+X, Y, W, V = floats(ROWS, 3), floats(ROWS), floats(3), floats(ROWS, 5, 3)
+Program = Callable[..., Any]
+
+
+def mapped(program: Program, count: int, inward: Any, outward: Any, check: bool) -> Callable[..., Any]:
+    """A program under `shard_map`."""
+    mesh = Mesh(np.array(jax.devices()[:count]), ("i",))
+    checked = {"check_vma" if hasattr(jax, "shard_map") else "check_rep": check}
+    return shard_map(
+        functools.partial(program, "i"), mesh=mesh, in_specs=inward, out_specs=outward, **checked
+    )
+
+
+def derived(
+    program: Program, given: Sequence[Any], inward: Any, outward: Any, check: bool = False
+) -> Derivation:
+    """What is derived of a program under `shard_map`."""
+    reference = jax.make_jaxpr(functools.partial(program, None))(*given)
+    parallel = [jax.make_jaxpr(mapped(program, n, inward, outward, check))(*given) for n in COUNTS]
+    return derive(reference, parallel, [f"a{i}" for i in range(len(given))])
+
+
+def total(axis: str | None, x: Any) -> Any:
+    return x if axis is None else lax.psum(x, axis)
+
+
+def mean(axis: str | None, x: Any) -> Any:
+    return x if axis is None else lax.pmean(x, axis)
+
+
+def index(axis: str | None) -> Any:
+    return 0 if axis is None else lax.axis_index(axis)
+
+
+R, S = P(), P("i")
+
+
+# --- programs that are equal ------------------------------------------------------------------
+
+
+def gradient(axis: Any, w: Any, x: Any, y: Any) -> Any:
+    loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+    return mean(axis, loss), mean(axis, grad)
+
+
+def scattered(axis: Any, x: Any) -> Any:
+    summed = x.T @ x @ jnp.ones((3, 8))
+    if axis is None:
+        return summed
+    return lax.all_gather(
+        lax.psum_scatter(summed, axis, scatter_dimension=1, tiled=True), axis, axis=1, tiled=True
+    )
+
+
+def gathered(axis: Any, x: Any) -> Any:
+    rows = x if axis is None else lax.all_gather(x, axis).reshape(-1, *x.shape[1:])
+    return jnp.sort(rows, 0)
+
+
+def exchanged(axis: Any, x: Any) -> Any:
+    wide = jnp.tile(x, (1, 8))
+    if axis is not None:
+        wide = lax.all_to_all(wide, axis, 1, 0, tiled=True)
+    wide = jnp.cumsum(wide, 0)
+    return wide if axis is None else lax.all_to_all(wide, axis, 0, 1, tiled=True)
+
+
+def own_slice(axis: Any, table: Any, x: Any) -> Any:
+    rows = table if axis is None else lax.dynamic_slice_in_dim(table, index(axis) * len(x), len(x))
+    return rows * x
+
+
+def own_rows(axis: Any, w: Any, x: Any) -> Any:
+    return x + w[(index(axis) * len(x) + jnp.arange(len(x))) % 3, None]
+
+
+def recurrent(axis: Any, w: Any, v: Any) -> Any:
+    def loss(w: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            h = jnp.tanh(h * w + x)
+            return h, h.sum(-1)
+
+        h, out = lax.scan(step, jnp.zeros_like(v[:, 0]), jnp.swapaxes(v, 0, 1))
+        return jnp.mean(h**2) + jnp.mean(out)
+
+    return mean(axis, jax.grad(loss)(w))
+
+
+def accumulated(axis: Any, w: Any, v: Any) -> Any:
+    grads, _ = lax.scan(lambda g, x: (g + (x * w).T @ x, None), jnp.zeros((3, 3)), jnp.swapaxes(v, 0, 1))
+    return total(axis, grads)
+
+
+def iterated(axis: Any, w: Any, x: Any) -> Any:
+    def body(state: Any) -> Any:
+        i, w = state
+        return i + 1, w - 0.1 * mean(axis, jnp.mean(x * (x @ w)[:, None], 0))
+
+    return lax.while_loop(lambda state: (state[0] < 9) & (jnp.sum(state[1] ** 2) > 1), body, (0, w))[1]
+
+
+def branched(axis: Any, w: Any, x: Any) -> Any:
+    part = lax.cond(w[0] > 0, lambda: x.sum(0), lambda: (x**2).sum(0))
+    return total(axis, part)
+
+
+def looped(axis: Any, w: Any, x: Any) -> Any:
+    return lax.fori_loop(0, 5, lambda i, h: jnp.sin(h) * w + i, x)
+
+
+def masked(axis: Any, x: Any, y: Any) -> Any:
+    return total(axis, jnp.sum(x * y[:, None])) / total(axis, jnp.sum(y))
+
+
+def softmax(axis: Any, x: Any) -> Any:
+    top = jnp.max(x)
+    top = top if axis is None else lax.pmax(top, axis)
+    return top + jnp.log(total(axis, jnp.sum(jnp.exp(x - top))))
+
+
+def solved(axis: Any, w: Any, x: Any, y: Any) -> Any:
+    gram = total(axis, x.T @ x) + jnp.eye(3)
+    return jnp.linalg.solve(gram, total(axis, x.T @ y)) + w
+
+
+EQUAL = [
+    (gradient, (W, X, Y), (R, S, S), (R, R)),
+    (scattered, (X,), (S,), R),
+    (gathered, (X,), (S,), R),
+    (exchanged, (X,), (S,), S),
+    (own_slice, (X, X), (R, S), S),
+    (own_rows, (W, X), (R, S), S),
+    (recurrent, (W, V), (R, S), R),
+    (accumulated, (W, V), (R, S), R),
+    (iterated, (W, X), (R, S), R),
+    (branched, (W, X), (R, S), R),
+    (looped, (W, X), (R, S), S),
+    (masked, (X, Y), (S, S), R),
+    (softmax, (X,), (S,), R),
+    (solved, (W, X, Y), (R, S, S), R),
+]
+
+
+@pytest.mark.parametrize("case", EQUAL, ids=lambda case: case[0].__name__)
+def test_equal(case: Any) -> None:
+    found = derived(*case)
+    assert found.complete, found.endings
+    assert not found.draws
+
+
+def whole_gradient(axis: Any, w: Any, x: Any, y: Any) -> Any:
+    return jax.value_and_grad(lambda w: mean(axis, jnp.mean((x @ w - y) ** 2)))(w)
+
+
+CHECKED = [(whole_gradient, *EQUAL[0][1:]), *EQUAL[8:10], EQUAL[12]]
+
+
+@pytest.mark.parametrize("case", CHECKED, ids=lambda case: case[0].__name__)
+def test_equal_with_checked_types(case: Any) -> None:
+    found = derived(*case, check=True)
+    assert found.complete, found.endings
+
+
+@pytest.mark.skipif(not hasattr(jax, "shard_map"), reason="types are checked by another rule")
+def test_checked_types_sum_gradients() -> None:
+    # The gradient by what is whole is summed over the devices already, and its mean is N times too large.
+    assert not derived(*EQUAL[0], check=True).complete
+
+
+# --- programs that are not --------------------------------------------------------------------
+
+
+def reducer(axis: Any, x: Any, product: bool) -> Any:
+    function = (lambda p, q: p * q + p) if product else (lambda p, q: p * q - q)
+    return lax.reduce(x, jnp.float32(1), function, (1,))
+
+
+def swapped(axis: Any, x: Any, w: Any) -> Any:
+    """A scan whose constant and whose carry are exchanged, between reference and parallel program."""
+    a, b = (w, 2 * w) if axis is None else (2 * w, w)
+    carry, _ = lax.scan(lambda c, t: (c[::-1] * t, None), b, jnp.arange(3.0))
+    return x * (carry + a)
+
+
+UNEQUAL = [
+    (lambda axis, w, x: jax.grad(lambda w: jnp.mean(x @ w))(w), (W, X), (R, S), R),
+    (lambda axis, w, x: total(axis, jax.grad(lambda w: jnp.mean(x @ w))(w)), (W, X), (R, S), R),
+    (lambda axis, w, x: mean(axis, jax.grad(lambda w: jnp.sum(x @ w))(w)), (W, X), (R, S), R),
+    (lambda axis, x: x - jnp.mean(x, 0), (X,), (S,), S),
+    (lambda axis, x: jnp.cumsum(x, 0), (X,), (S,), S),
+    (lambda axis, x: jnp.sort(x, 0), (X,), (S,), S),
+    (lambda axis, x: x[::-1], (X,), (S,), S),
+    (lambda axis, x: x * jnp.arange(len(x))[:, None], (X,), (S,), S),
+    (lambda axis, x: x ** len(x), (X,), (S,), S),
+    (lambda axis, x: lax.integer_pow(x, len(x)), (X,), (S,), S),
+    (lambda axis, x: lax.integer_pow(x.sum(1), len(x)), (X,), (S,), S),
+    (lambda axis, w, x: lax.integer_pow(w, len(x)), (W, X), (R, S), R),
+    (lambda axis, x: mean(axis, jnp.std(x, 0)), (X,), (S,), R),
+    (lambda axis, x: mean(axis, jnp.var(x, 0, ddof=1)), (X,), (S,), R),
+    (lambda axis, x: mean(axis, jnp.max(x)), (X,), (S,), R),
+    (lambda axis, w, x: x * index(axis), (W, X), (R, S), S),
+    (lambda axis, w, x: jnp.take(w, index(axis) + jnp.arange(len(x)), mode="clip"), (W, X), (R, S), S),
+    (lambda axis, x: jnp.reshape(x, (2, -1, 3)).mean(1), (X,), (S,), P(None, None)),
+    (lambda axis, x: mean(axis, jnp.reshape(x, (2, -1, 3)).max(1)), (X,), (S,), R),
+    (lambda axis, x: jnp.ravel(x, order="F"), (X,), (S,), S),
+    (lambda axis, t, x: t[: len(x)] * x, (X, X), (R, S), S),
+    (lambda axis, x: reducer(axis, x, axis is None), (X,), (S,), S),
+    (lambda axis, x: lax.reduce(x, jnp.float32(1), lambda p, q: p * q + p, (0,)), (X,), (S,), S),
+    (lambda axis, x, w: swapped(axis, x, w), (X, W), (S, R), S),
+    (lambda axis, x: lax.scan(lambda c, r: (c + r, c), jnp.zeros(3), x)[1], (X,), (S,), S),
+    (lambda axis, x: lax.while_loop(lambda h: h.sum() < 9, lambda h: h + 1, x), (X,), (S,), S),
+    (lambda axis, x: lax.cond(x[0, 0] > 0, jnp.sin, jnp.cos, x), (X,), (S,), S),
+    (lambda axis, x: x if axis is None else lax.ppermute(x, axis, [(0, 1), (1, 0)]), (X,), (S,), S),
+    (lambda axis, x: x.sum() if axis is None else lax.psum(x, axis).sum(), (X,), (S,), R),
+    (lambda axis, x: x.sum(0), (X,), (S,), S),
+    (lambda axis, w: w * 1.5 if axis is None else w * 1.50001, (W,), (R,), R),
+    (lambda axis, w: w + w.sum() if axis is None else w + jnp.abs(w).sum(), (W,), (R,), R),
+]
+
+
+@pytest.mark.parametrize("case", UNEQUAL, ids=range(len(UNEQUAL)))
+def test_not_equal(case: Any) -> None:
+    program, given, inward, outward = case
+    try:
+        found = derived(program, given, inward, outward)
+    except (TypeError, ValueError) as error:
+        pytest.fail(f"not traced: {error}")
+    assert not found.complete
+
+
+def test_effects_are_not_followed() -> None:
+    def called(axis: Any, x: Any) -> Any:
+        return io_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    assert not derived(called, (W,), (R,), R).complete
+
+
+def test_traces_that_are_wired_differently() -> None:
+    def program(axis: Any, x: Any, w: Any) -> Any:
+        a, b = jnp.sin(w), jnp.cos(w)
+        return x * (a if len(x) > 6 else b)
+
+    found = derived(program, (X, W), (S, R), S)
+    assert not found.complete
+    assert "on other numbers of devices" in found.endings[0].why
+
+
+# --- keys -------------------------------------------------------------------------------------
+
+
+def noise(axis: Any, key: Any, x: Any, own: bool = True) -> Any:
+    key = jax.random.fold_in(key, index(axis)) if own and axis is not None else key
+    return x + jax.random.normal(key, x.shape)
+
+
+def test_keys() -> None:
+    found = derived(noise, (keys(), X), (R, S), S)
+    assert found.complete, found.endings
+    assert found.draws
+
+
+def test_one_key_for_all() -> None:
+    found = derived(functools.partial(noise, own=False), (keys(), X), (R, S), S)
+    assert not found.complete
+
+
+def test_own_key_for_what_is_whole() -> None:
+    def program(axis: Any, key: Any, w: Any) -> Any:
+        key = key if axis is None else jax.random.fold_in(key, index(axis))
+        return w + jax.random.normal(key, w.shape)
+
+    assert not derived(program, (keys(), W), (R, R), R).complete
+
+
+def test_split_keys() -> None:
+    def program(axis: Any, key: Any, x: Any) -> Any:
+        key = key if axis is None else jax.random.fold_in(key, index(axis))
+        one, other = jax.random.split(key)
+        return jnp.where(jax.random.bernoulli(one, 0.5, x.shape), x, jax.random.uniform(other, x.shape))
+
+    found = derived(program, (keys(), X), (R, S), S)
+    assert found.complete and found.draws, found.endings
+
+
+# --- pmap -------------------------------------------------------------------------------------
+
+
+def pmapped(
+    program: Program, given: Sequence[Any], inward: Any, outward: Any, before: Any, after: Any
+) -> Derivation:
+    """What is derived of a program under `pmap`, with what its caller does before and after."""
+    reference = jax.make_jaxpr(functools.partial(program, None))(*given)
+    parallel = []
+    for count in COUNTS:
+        run = jax.pmap(
+            functools.partial(program, "i"),
+            "i",
+            in_axes=inward,
+            out_axes=outward,
+            devices=jax.devices()[:count],
+        )
+        parallel.append(jax.make_jaxpr(lambda *a, run=run, n=count: after(run(*before(n, *a))))(*given))
+    return derive(reference, parallel, [f"a{i}" for i in range(len(given))])
+
+
+def stack(count: int, x: Any) -> Any:
+    return x.reshape(count, -1, *x.shape[1:])
+
+
+def copies(count: int, x: Any) -> Any:
+    return jnp.broadcast_to(x, (count, *x.shape))
+
+
+def flat(x: Any) -> Any:
+    return x.reshape(-1, *x.shape[2:])
+
+
+def test_pmap() -> None:
+    found = pmapped(
+        gradient,
+        (W, X, Y),
+        (None, 0, 0),
+        None,
+        lambda n, w, x, y: (w, stack(n, x), stack(n, y)),
+        lambda out: out,
+    )
+    assert found.complete, found.endings
+
+
+def test_pmap_of_copies() -> None:
+    found = pmapped(
+        gradient,
+        (W, X, Y),
+        0,
+        0,
+        lambda n, w, x, y: (copies(n, w), stack(n, x), stack(n, y)),
+        lambda out: (out[0][0], out[1][0]),
+    )
+    assert found.complete, found.endings
+
+
+def test_pmap_of_another_axis() -> None:
+    found = pmapped(
+        lambda axis, x: jnp.sin(x) * 2,
+        (X,),
+        1,
+        1,
+        lambda n, x: (jnp.moveaxis(stack(n, x), 0, 1),),
+        lambda out: flat(jnp.moveaxis(out, 1, 0)),
+    )
+    # Moved along an axis that is stacked: not followed, and nothing is claimed.
+    assert not found.complete
+
+
+def test_pmap_stacks_shares() -> None:
+    found = pmapped(lambda axis, x: jnp.sin(x), (X,), 0, 0, lambda n, x: (stack(n, x),), flat)
+    assert found.complete, found.endings
+
+
+def test_pmap_gives_another_order() -> None:
+    found = pmapped(
+        lambda axis, x: jnp.sin(x),
+        (X,),
+        0,
+        0,
+        lambda n, x: (stack(n, x),),
+        lambda out: flat(jnp.swapaxes(out, 0, 1)),
+    )
+    assert not found.complete
+
+
+def test_pmap_takes_one_device() -> None:
+    found = pmapped(lambda axis, x: x.sum(), (X,), 0, 0, lambda n, x: (stack(n, x),), lambda out: out[0])
+    assert not found.complete
+
+
+def test_scan_outside_stacks_blocks() -> None:
+    def outside(count: int | None, x: Any) -> Any:
+        if count is None:
+            return lax.scan(lambda c, _: (c * 2, jnp.sin(c)), x, None, 2)[1]
+        run = jax.pmap(jnp.sin, "i", devices=jax.devices()[:count])
+        out = lax.scan(lambda c, _: (c * 2, run(stack(count, c))), x, None, 2)[1]
+        return out.reshape(2, -1, 3)
+
+    reference = jax.make_jaxpr(functools.partial(outside, None))(X)
+    found = derive(reference, [jax.make_jaxpr(functools.partial(outside, n))(X) for n in COUNTS], ["x"])
+    wrong = derive(
+        reference,
+        [jax.make_jaxpr(lambda x, n=n: outside(n, x)[:, ::-1])(X) for n in COUNTS],
+        ["x"],
+    )
+    assert not wrong.complete
+    assert found.complete or found.endings
