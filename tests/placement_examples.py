@@ -195,6 +195,10 @@ for name in ["and", "or", "xor"]:
         example(name, getattr(lax, f"bitwise_{name}"), f"{kind}:12,4", f"{kind}:12,4")
 for name in ["shift_left", "shift_right_logical", "shift_right_arithmetic"]:
     example(name, getattr(lax, name), "m:12", "n:12")
+if hasattr(lax, "one_minus_square_p"):  # jax 0.12
+    example("log2", lax.log2, "p:12")
+    example("one_minus_square", lax.one_minus_square_p.bind, "f:12")
+    example("polynomial", lambda x, y: lax.polynomial(x, [1.0, y, 2.0, 3.0]), "f:12", "f:")
 if hasattr(lax, "mulhi"):
     example("mulhi", lax.mulhi, "w:12", "w:12")
 example("complex", lax.complex, "f:12", "f:12")

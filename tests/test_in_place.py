@@ -126,7 +126,7 @@ def test_an_odd_file_keeps_every_byte_that_is_not_changed(project):
     result = project.run(*words, "--diff")
     assert result.exit_code == 0
     assert result.files == set()
-    assert "proved on 2, 3, 4, 8 devices" in result.words
+    assert "run on 3, 8 devices" in result.words
     # Git writes a new file: what is there is given the same bytes.
     subprocess.run(["git", "apply", "-"], input=result.stdout_bytes, cwd=project.folder, check=True)
     new = path.read_bytes()

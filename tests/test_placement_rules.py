@@ -337,7 +337,10 @@ class Trials:
         ]
         if any(each is None for each in local):
             return None
-        ran = evaluated(jaxprs[-1], [each for each in local if each is not None], COUNTS[-1])
+        try:
+            ran = evaluated(jaxprs[-1], [each for each in local if each is not None], COUNTS[-1])
+        except TypeError:  # Shapes that do not fit, and that no rule of the primitive looks at.
+            return None
         return Trial(places, found, ran)
 
     def wrong(self) -> Iterator[str]:

@@ -197,8 +197,8 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
 
             check_reachable(target)
         observed = find_plan(session, target, loaded, request, say, saved)
-        made = _proved(session, target, loaded, observed, request, say)
         files = session.ask("loaded_files", "listing what was imported")["files"]
+        made = _proved(session, target, loaded, observed, request, say)
         return dataclasses.replace(made, files=tuple(files))
 
 

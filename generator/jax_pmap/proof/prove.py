@@ -32,6 +32,8 @@ from jax_pmap.session import Session
 COUNTS = (2, 3, 4, 8)
 #: The share of the memory limit, and of the time limit, that a run may take where equality is derived.
 ROOM, TIME = 3 / 8, 1 / 3
+#: Refusals that say that a run took more than it may: of time, and of memory.
+LIMITS = ("JP010", "JP011")
 #: Begins the note on a run that was left out.
 LEFT_OUT = "derived, and not run"
 #: Said where the batch suits no odd number of devices.
@@ -131,17 +133,24 @@ def prove(
             folded |= told is not None and told["draws"]
             continue
         say(f"running on {', '.join(map(str, used))} devices")
-        answer = session.ask(
-            "prove",
-            "proving",
-            counts=used,
-            fixed=chosen is not None,
-            remainder=remainder,
-            steps=2 if complete else steps,
-            derived=complete,
-            rows=rows,
-            **question,
-        )
+        try:
+            answer = session.ask(
+                "prove",
+                "proving",
+                counts=used,
+                fixed=chosen is not None,
+                remainder=remainder,
+                steps=2 if complete else steps,
+                derived=complete,
+                rows=rows,
+                **question,
+            )
+        except RefusalError as error:
+            if not complete or error.refusal.code not in LIMITS:
+                raise
+            # What it needs was estimated, and the estimate was too low.
+            notes[f"{LEFT_OUT} to its end: {error.refusal.reason}"] = None
+            break
         folded |= answer.get("folded", False)
         if not answer["checks"] and not complete:
             raise RefusalError(too_few(answer["skipped"], batch, target))

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jax_pmap.inputs.load import Loaded, load
@@ -141,6 +142,8 @@ class _Verification:
         self.name = source.qualname
         #: Device counts that are not run, as equality is derived for them.
         self.left: frozenset[int] = frozenset()
+        #: Lines at which a sum over devices is taken of what is whole on each already.
+        self.repeated: list[int] = []
 
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
@@ -430,6 +433,8 @@ class _Verification:
             if problem.kind not in ("import", "inputs", "reference"):
                 raise
             return None
+        own = {line for file, line in answer["repeated"] if Path(file) == self.source.path}
+        self.repeated = sorted(own)
         return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Answer, layout: Mapping[str, str], loaded: Loaded) -> Iterator[str]:
@@ -548,6 +553,14 @@ class _Verification:
             reason = (
                 f"{output} has another {failure['what']} {where}: {failure['got']}, "
                 f"the reference's is {failure['want']}"
+            )
+        if failure["what"] == "value" and self.repeated:
+            lines = " and ".join(map(str, self.repeated))
+            reason += (
+                f". The collective of line {lines} is taken of what is whole on every device already, and "
+                "changes nothing, or multiplies by the number of devices: shard_map with check_vma=True, its "
+                "default, has summed the gradients of replicated parameters by then. Average the loss inside "
+                "the differentiated function, or divide by the number of devices"
             )
         if "defaults" in failure:
             reason += f". It was called without what the inputs leave out: {failure['defaults']}"

@@ -38,6 +38,8 @@ class Derivation:
     endings: tuple[Ending, ...] = ()
     #: Whether random numbers are equal in distribution only.
     draws: bool = False
+    #: Where a sum over the devices is taken of what is whole on each of them already.
+    repeated: tuple[Place, ...] = ()
     #: Names of the rules that were used, and of primitives without a rule.
     rules: frozenset[str] = field(default=frozenset())
     ruleless: tuple[str, ...] = ()
@@ -137,6 +139,7 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
         walk.operations,
         tuple(endings),
         walk.own_draws,
+        tuple(place for path in walk.repeated for place in places_of(path)[:1]),
         frozenset(walk.rules_used),
         tuple(sorted(walk.ruleless)),
     )
@@ -180,6 +183,7 @@ def describe(found: Derivation) -> Mapping[str, Any]:
         "complete": found.complete,
         "operations": found.operations,
         "draws": found.draws,
+        "repeated": [[p.file, p.line] for p in found.repeated],
         "rules": sorted(found.rules),
         "ruleless": list(found.ruleless),
         "endings": [

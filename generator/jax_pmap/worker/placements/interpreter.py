@@ -106,6 +106,8 @@ class Interpreter:
         self.rules_used: set[str] = set()
         #: Whether a key of a device's own was met: what is drawn with it is equal in distribution only.
         self.own_draws = False
+        #: Sums over devices of what is whole on each of them already.
+        self.repeated: list[tuple[Any, ...]] = []
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
         #: Nesting depth of loops, to tell their parameters apart.
@@ -354,6 +356,10 @@ class Interpreter:
             if lost is not None:
                 columns.append([lost] * count)
                 continue
+            if name == "psum" and axis in named_axes(params[0]):
+                whole = [isinstance(place, Replicated) for place in places]
+                if any(w and self.terms.value(o.term) is None for w, o in zip(whole, operands, strict=True)):
+                    self.repeated.append(self.path(equations[0]))
             seen = self.seen[axis]
             eq = Equation(
                 name,

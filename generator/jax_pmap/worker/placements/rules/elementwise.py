@@ -77,6 +77,9 @@ FUNCTIONS = [
     "exp",
     "log",
     "mulhi",
+    "log2",
+    "one_minus_square",
+    "polynomial",
 ]
 #: Increasing functions of all numbers: the largest value of several is that of the largest operand.
 INCREASING = frozenset({"exp", "expm1", "tanh", "logistic", "cbrt", "floor", "ceil", "round"})
