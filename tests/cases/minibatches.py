@@ -44,7 +44,7 @@ def loss_fn(w, x, y):
 
 def sgd(w, minibatch):
     loss, grads = jax.value_and_grad(loss_fn)(w, *minibatch)
-    return jax.lax.pmean(w - 0.1 * grads, axis_name=AXIS), loss
+    return w - 0.1 * jax.lax.pmean(grads, axis_name=AXIS), loss
 
 
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)

@@ -51,11 +51,7 @@ def p_fit(w, x, y):
         return w - 0.05 * slope, steps + 1
 
     w, steps = jax.lax.while_loop(
-        lambda state: jax.lax.pmax(
-            (error(state[0]) > 0.2) & (state[1] < 60), axis_name=AXIS
-        ),
-        step,
-        (w, 0),
+        lambda state: (error(state[0]) > 0.2) & (state[1] < 60), step, (w, 0)
     )
     return w, steps, error(w)
 

@@ -239,7 +239,7 @@ class Mending:
         ]
         # A ratio of two sums is the mean of the shares' ratios only while every share divides by the same.
         if not partial or expression.is_linear or (expression.is_product and len(partial) == 1):
-            return [expression]
+            return [self.observer.earliest(expression, events)]
         return [origin for child in partial for origin in self.origins(child, events)]
 
     def _leaves(self, state: State, statement: Statement, whole: Event) -> bool:

@@ -606,16 +606,17 @@ class Observer(Bodies):
         return self._advance(state, events)
 
     def earliest(self, expression: Expression, events: Mapping[int, Event]) -> Expression:
-        """The name that a partial expression is a multiple of, if making that whole costs no more.
+        """The name that a partial expression depends on linearly, if making that whole costs no more.
 
-        Of ``w - 0.1 * grads`` that is ``grads``: what is synchronised is a gradient.
+        Of ``w - 0.1 * grads`` that is ``grads``: what is synchronised is a gradient, and not the weights.
         """
         partial = [
             child
             for child in self.children.get(expression.point, [])
             if child.point in events and (events[child.point].partial() or events[child.point].varying)
         ]
-        if not expression.is_product or len(partial) != 1 or expression.point not in events:
+        linear = expression.is_product or expression.is_linear
+        if not linear or len(partial) != 1 or expression.point not in events:
             return expression
         below, whole = events[partial[0].point], events[expression.point]
         alike = below.whole_op(False) == whole.whole_op(False) and not below.unaligned

@@ -1,5 +1,6 @@
 """What the generator can ask of the worker."""
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -592,12 +593,12 @@ def derive_parallel(request: Answer) -> Answer:
 
     Its file is imported once more for each number of devices, which meshes are made for.
     """
-    trials = trials_of(
-        {**request, "derived": True},
-        strengthen.Found(),
-        parallel.left_out(parallel.find(request), TARGET.signature),
-    )
-    question = trials.question
+    there = parallel.find(request)
+    left_out = parallel.left_out(there, TARGET.signature)
+    trials = trials_of({**request, "derived": True}, strengthen.Found(), left_out)
+    # What has a default of its own there, or is no parameter, keeps its number: it may not be given at all.
+    kept = {*left_out, *parallel.other_defaults(there, TARGET.signature)} - {*request["statics"]}
+    question = dataclasses.replace(trials.question, statics=(*request["statics"], *sorted(kept)))
 
     def made(count: int) -> Callable[[Values], Any]:
         function = parallel.find_anew(request)

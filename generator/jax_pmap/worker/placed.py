@@ -90,7 +90,7 @@ def placed_events(
         Unsure: numbers must tell.
         Apart: the shares are traced to other programs for other counts of devices.
     """
-    walk = Interpreter(whole.terms, {axis_name: tuple(counts)}, len(counts), strict=True)
+    walk = Interpreter(whole.terms, {axis_name: tuple(counts)}, len(counts))
     given = [
         Value(term, (Replicated() if axis is None else Sharded(axis),))
         for term, axis in zip(whole.inputs, packed.axes(axes), strict=True)

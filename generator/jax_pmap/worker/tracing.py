@@ -214,5 +214,8 @@ def measure(name: str, statics: Sequence[str]) -> None:
     known = len(floats) == len(jaxpr.jaxpr.invars)
     arrays = iter(prove.output_eps(jaxpr.jaxpr, floats) if known else ())
     # Results are told apart by all of their leaves, those that are no arrays among them.
-    leaves = (next(arrays) if each in ("array", "key") else 0.0 for each in categories)
+    with prove.x64(wide or TARGET.x64):
+        number = float(jax.numpy.finfo(jax.dtypes.canonicalize_dtype(float)).eps)
+    rest = {"float": number, "complex": number}
+    leaves = (next(arrays) if each in ("array", "key") else rest.get(each, 0.0) for each in categories)
     TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves) if known else ())

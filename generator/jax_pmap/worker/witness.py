@@ -17,6 +17,9 @@ from .proving import Emitted, Question
 from .server import Answer, Problem, summary
 from .sizes import MANY, alike, program_of
 
+#: Operations up to which a program is traced for four counts of devices, and not for two.
+FEW = 3000
+
 
 def witness(
     question: Question,
@@ -45,9 +48,7 @@ def witness(
     alone = is_abstract(question.data[0])
     for size in [base] if counts else sizes_for(base):
         with prove.x64(question.x64):
-            answer = _derived(
-                question, parallel, packed, size, list(counts) or counts_for(size), room, seconds
-            )
+            answer = _derived(question, parallel, packed, size, counts, room, seconds)
         if answer["batch"]:
             break
     if alone:
@@ -60,7 +61,7 @@ def _derived(
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     size: int,
-    chosen: Sequence[int],
+    counts: Sequence[int],
     room: int,
     seconds: float,
 ) -> Answer:
@@ -72,6 +73,9 @@ def _derived(
         raise
     except BaseException as error:
         return _ended(f"the original is not traced for a batch of {size}: {summary(error)}")
+    # What is done otherwise on one number of devices shows on that one alone.
+    small = operations(reference.jaxpr) <= FEW
+    chosen = list(counts) or counts_for(size, most=4 if small else 2)
     try:
         found = _held(reference, parallel, packed, leaves, chosen)
     except _Untraced as problem:
@@ -88,7 +92,7 @@ def _derived(
             why = f"a batch of {rows} is worked on in another way than one of {size}, and there {first.why}"
             found = dataclasses.replace(found, endings=(dataclasses.replace(first, why=why),))
     base = arguments.batch_size(question.data[0], question.axes)
-    run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen), room, seconds)
+    run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen[:2]), room, seconds)
     return {
         **describe(found),
         "counts": list(chosen),

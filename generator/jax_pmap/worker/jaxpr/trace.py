@@ -14,10 +14,10 @@ COUNTS = (3, 8, 4, 2, 6, 5, 7)
 NUMBERS = ("bool", "int", "float", "complex")
 
 
-def counts_for(size: int, first: int = 0) -> list[int]:
-    """Two counts of devices that share `size` rows evenly, `first` one of them if it does; else fewer."""
+def counts_for(size: int, first: int = 0, most: int = 2) -> list[int]:
+    """Counts of devices that share `size` rows evenly, `most` of them, `first` one of them if it does."""
     ranked = [first, *(count for count in COUNTS if count != first)]
-    return [count for count in ranked if count > 1 and size % count == 0][:2]
+    return [count for count in ranked if count > 1 and size % count == 0][:most]
 
 
 def sizes_for(base: int) -> list[int]:

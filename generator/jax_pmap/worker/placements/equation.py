@@ -53,9 +53,6 @@ class Equation:
     dtypes: Sequence[str] = ()
     #: All mesh axes, in the order of the mesh.
     mesh: tuple[str, ...] = ()
-    #: Whether what is whole is never taken for N parts of itself, so that a sum becomes whole before it is
-    #: combined with what is whole: a plan synchronises gradients, and not the weights that they change.
-    strict: bool = False
 
     @property
     def params(self) -> Mapping[str, Any]:

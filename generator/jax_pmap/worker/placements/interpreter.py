@@ -82,14 +82,10 @@ class Interpreter:
     Args:
         terms: the table that meanings are put in; that of the reference and of the parallel program is one.
         axes: mesh axes, each with its number of devices in each trace. Without any, a reference is read.
-        strict: see `Equation.strict`.
     """
 
-    def __init__(
-        self, terms: Terms, axes: Mapping[str, Sequence[int]], traces: int, *, strict: bool = False
-    ) -> None:
+    def __init__(self, terms: Terms, axes: Mapping[str, Sequence[int]], traces: int) -> None:
         self.terms = terms
-        self.strict = strict
         self.axes = {name: tuple(counts) for name, counts in axes.items()}
         self.traces = traces
         #: For each mesh axis, the traces that differ from the first in the size of that axis alone.
@@ -372,7 +368,6 @@ class Interpreter:
                 self.terms,
                 dtypes,
                 tuple(self.axes),
-                self.strict,
             )
             columns.append(self._along(eq, places, equations[0], count))
         term_of = self._meanings(name, params, equations[0], operands, columns, outputs, dtypes)

@@ -149,8 +149,6 @@ def partial_power(eq: Equation, operand: int, place: Placement) -> "Power | None
     if isinstance(place, Partial):
         return place.power
     if isinstance(place, Replicated):
-        if eq.strict:
-            raise Stuck("a part of a sum over the batch is combined with what is whole already")
         return place.power - 1
     raise Stuck("a part of a sum over the batch is combined with values of single examples")
 
