@@ -149,6 +149,14 @@ class _Verification:
         """Find the roles and the layout, compare on every count, give the verdict."""
         lead = self.runs[-1].session
         loaded = load(lead, self.target, self.request, self.say)
+        shapes = next((argument["name"] for argument in loaded.described if argument["abstract"]), None)
+        if shapes is not None:
+            raise refused(
+                "JP013",
+                f"`{shapes}` is given by its shapes alone, and `{self.name}` has to be called",
+                "Give arrays: --inputs FILE::callable, of a smaller model if need be; `gen` takes shapes",
+                self.target.facts.span,
+            )
         finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
         whole = reference_runs(lead, self.target, finder)
         if lead.compile_as(whole["compiled_as"]):

@@ -108,6 +108,7 @@ def describe(values: Values) -> list[Answer]:
             {
                 "name": name,
                 "none": value is None,
+                "abstract": is_abstract(value),
                 "repr": repr(value)[:200] if all(category(x) != "array" for x in leaves) else "",
                 "hashable": hashable(value),
                 "callable": callable(value),

@@ -9,6 +9,7 @@ import numpy as np
 from . import kinds
 from .arguments import LeafAxes, Packed, Values
 from .jaxpr.trace import leaf_names
+from .observe import split_axis
 from .placements.derive import input_terms, places_of
 from .placements.equation import Value
 from .placements.interpreter import Interpreter
@@ -198,11 +199,3 @@ def number_kind(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> str:
     ):
         return "psum"
     return kinds.VARYING
-
-
-def split_axis(whole: Sequence[int], part: Sequence[int], count: int) -> "int | None":
-    """The axis along which `part` has the shape of one of `count` shares of `whole`, or None."""
-    if len(whole) != len(part):
-        return None
-    axes = [axis for axis, (a, b) in enumerate(zip(whole, part, strict=True)) if a != b]
-    return axes[0] if len(axes) == 1 and part[axes[0]] * count == whole[axes[0]] else None

@@ -87,15 +87,6 @@ class Traced:
         self.jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
         self.form = rests[-1]
 
-    @property
-    def paths(self) -> list[str]:
-        """Paths of the arrays of the result."""
-        tree, _rest = self.form
-        flat, _ = jax.tree_util.tree_flatten_with_path(
-            tree.unflatten([None] * tree.num_leaves), is_leaf=lambda x: x is None
-        )
-        return [jax.tree_util.keystr(path) for path, _ in flat]
-
 
 def leaf_names(packed: Packed) -> list[str]:
     """What the traced leaves are called: ``"batch['x']"``."""

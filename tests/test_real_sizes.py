@@ -1,0 +1,99 @@
+"""Models that are too large to run here: inputs that are shapes, and runs that are cut to what fits."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from project import Project
+
+BIG = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def loss(w, x):
+    return jnp.mean((x @ w) ** 2)
+
+
+def step(w, x):
+    value, grads = jax.value_and_grad(loss)(w, x)
+    return w - 0.1 * grads, value
+
+
+def looked_up(w, x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jnp.mean(jax.pure_callback(lambda a: np.asarray(a), shape, x) @ w)
+
+
+p_step = jax.pmap(step, axis_name="d")
+
+
+def shapes():
+    return jax.ShapeDtypeStruct((5000, 5000), "float32"), jax.ShapeDtypeStruct((24, 5000), "float32")
+
+
+def arrays(size=20000):
+    return jnp.ones((size, size)), jnp.ones((24, size))
+
+
+def few():
+    return np.float32(np.random.default_rng(0).normal(size=(5, 5))), np.float32(np.arange(120).reshape(24, 5))
+
+
+def many():
+    draw = np.random.default_rng(0).normal
+    return np.float32(draw(size=(3000, 3000))), np.float32(draw(size=(48, 3000)))
+"""
+STEP = ("gen", "big.py::step", "--inputs")
+
+
+@pytest.fixture
+def big(project: Project) -> Project:
+    project.write("big.py", BIG)
+    return project
+
+
+def test_shapes_are_enough_to_plan_and_to_derive(big: Project) -> None:
+    made = big.run(*STEP, "big.py::shapes")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+    assert "derived, and not run: the inputs are shapes alone" in made.words
+    assert "# Proved: derived for all inputs and device counts; not run" in made.stdout
+    assert "jax.lax.pmean((value, grads), axis_name=AXIS)" in made.stdout
+
+
+def test_arrays_beyond_the_memory_limit_become_shapes(big: Project) -> None:
+    made = big.run(*STEP, "big.py::arrays", "--memory", "1G")
+    assert made.exit_code == 0, made.stderr
+    assert "do not fit the memory limit: their shapes alone are used" in made.words
+
+
+def test_a_run_is_cut_to_what_fits(big: Project) -> None:
+    result = big.run(*STEP, "big.py::many", "--memory", "1G", "--output-format", "json")
+    evidence = json.loads(result.stdout)["evidence"]
+    assert evidence["derivation"]["complete"]
+    assert any(
+        "to fit memory and time, the run has a batch of 6 on 2 and 3" in note for note in evidence["notes"]
+    )
+    assert {check["devices"] for check in evidence["checks"]} == {2, 3}
+
+
+def test_the_shape_of_an_array_in_the_body_is_no_array(big: Project) -> None:
+    made = big.run("gen", "big.py::looked_up", "--inputs", "big.py::few")
+    assert made.exit_code == 0, made.stderr
+    assert "`pure_callback` has no rule" in made.words
+
+
+def test_what_shapes_do_not_tell_is_refused(big: Project) -> None:
+    says = ("cannot be told from shapes alone", "pure_callback")
+    big.refused("JP061", "gen", "big.py::looked_up", "--inputs", "big.py::shapes", says=says, exit_code=1)
+
+
+def test_a_parallel_function_is_called_with_arrays(big: Project) -> None:
+    words = ("verify", "big.py::p_step", "--against", "big.py::step", "--inputs", "big.py::shapes")
+    big.refused("JP013", *words, says=("`w` is given by its shapes alone",), exit_code=2)
