@@ -81,7 +81,8 @@ def outcome(name, folder):
     )
     if checked.returncode:
         return "WRONG", checked.stderr.strip().rpartition("\n")[2]
-    return "proved", ""
+    derived = "derived for all inputs and device counts" in out.read_text(encoding="utf-8")
+    return "proved", "derived" if derived else "tried on inputs"
 
 
 def main():
@@ -99,20 +100,21 @@ def main():
         (folder / "pyproject.toml").touch()
         (folder / "cases.py").write_bytes((HERE / "cases.py").read_bytes())
         (folder / "inputs.py").write_text(FOLDER)
-        found = {}
+        found, derived = {}, 0
         with ThreadPoolExecutor(2) as pool:
             for name, (what, why) in zip(names, pool.map(lambda n: outcome(n, folder), names), strict=True):
                 found[name] = what
+                derived += why == "derived"
                 expected = cases.REFUSED.get(name, "proved")
                 sign = "" if what == expected else f"   expected {expected}"
-                print(f"{name:24} {what:8}{sign} {why[:100] if sign else ''}".rstrip(), flush=True)
+                print(f"{name:24} {what:8}{sign} {why[:100]}".rstrip(), flush=True)
     proved = sum(what == "proved" for what in found.values())
     rightly = sum(what == cases.REFUSED.get(name) for name, what in found.items())
     wrong = sum(what == "WRONG" for what in found.values())
     rest = len(found) - proved - rightly - wrong
     print(
         f"{len(found)} functions: {proved} proved and right on other inputs, {rightly} rightly refused, "
-        f"{rest} refused that could be done, {wrong} proved and wrong"
+        f"{rest} refused that could be done, {wrong} proved and wrong; {derived} derived for all inputs"
     )
     return int(any(found[name] != cases.REFUSED.get(name, "proved") for name in found))
 

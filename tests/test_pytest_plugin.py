@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from project import simulated
 
 from jax_pmap import pytest_plugin
 
@@ -142,7 +143,9 @@ def test_a_marker_that_names_no_number(args: tuple[object, ...], kwargs: dict[st
 
 
 def test_one_device_shows_nothing() -> None:
-    from jax_pmap.testing import assert_parallel_equal
-
-    with pytest.raises(ValueError, match="one device only"):
-        assert_parallel_equal(abs, abs, 1.0)
+    code = "from jax_pmap.testing import assert_parallel_equal; assert_parallel_equal(abs, abs, 1.0)"
+    words = (sys.executable, "-c", code)
+    done = subprocess.run(words, env=simulated(1), capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "ValueError" in done.stderr
+    assert "one device only" in done.stderr
