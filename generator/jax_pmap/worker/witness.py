@@ -27,6 +27,8 @@ def witness(
     room: int,
     seconds: float,
     counts: Sequence[int] = (),
+    *,
+    foreign: bool = False,
 ) -> Answer:
     """What deriving shows of a parallel function; see `derive.describe`.
 
@@ -40,6 +42,7 @@ def witness(
         room: bytes that a run may take.
         seconds: processor time that it may take.
         counts: the numbers of devices, where the function takes no others.
+        foreign: whether the function is not made of the reference's own text.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
@@ -48,7 +51,7 @@ def witness(
     alone = is_abstract(question.data[0])
     for size in [base] if counts else sizes_for(base):
         with prove.x64(question.x64):
-            answer = _derived(question, parallel, packed, size, counts, room, seconds)
+            answer = _derived(question, parallel, packed, size, counts, room, seconds, foreign=foreign)
         if answer["batch"]:
             break
     if alone:
@@ -64,6 +67,8 @@ def _derived(
     counts: Sequence[int],
     room: int,
     seconds: float,
+    *,
+    foreign: bool,
 ) -> Answer:
     """The answer of `witness` for one size of the batch; its ``"batch"`` is 0 where that is not traced."""
     leaves = abstract_leaves(packed, question.axes, size)
@@ -80,7 +85,8 @@ def _derived(
         found = _held(reference, parallel, packed, leaves, chosen)
     except _Untraced as problem:
         return _ended(str(problem))
-    if found.complete and (many := _larger(question, reference, packed, size)) is not None:
+    many = _larger(question, reference, packed, size, foreign=foreign) if found.complete else None
+    if many is not None:
         # A slice that takes all of a small batch is another program on a large one.
         larger, rows = many
         try:
@@ -119,6 +125,8 @@ def _held(
     """
     programs = []
     for count in chosen:
+        # jax keeps what it traced: a function that asks for the number of devices would give the first.
+        jax.clear_caches()
         with prove.only_devices(count):
             try:
                 programs.append(Traced(parallel(count), packed, leaves))
@@ -126,17 +134,21 @@ def _held(
                 raise
             except BaseException as error:
                 raise _Untraced(f"it is not traced on {count} devices: {summary(error)}") from error
+    jax.clear_caches()
     why = _other_form(reference, programs)
     if why:
         raise _Untraced(why)
     return derive(reference.jaxpr, [each.jaxpr for each in programs], leaf_names(packed))
 
 
-def _larger(question: Question, reference: Traced, packed: Packed, size: int) -> "tuple[Traced, int] | None":
+def _larger(
+    question: Question, reference: Traced, packed: Packed, size: int, *, foreign: bool
+) -> "tuple[Traced, int] | None":
     """The reference on a batch of thousands of rows, and their number, where that is another program.
 
     None where it is the same, but for numbers in proportion to the rows, or not traced for so many. Rows
-    that are gone through one by one are not.
+    that are gone through one by one are not. A parallel function that is `foreign`, and not made of the
+    reference's own text, may have thresholds of its own: for that the larger batch always counts.
     """
     sizes = (2 * size, -(-MANY // size) * size)
     try:
@@ -152,7 +164,7 @@ def _larger(question: Question, reference: Traced, packed: Packed, size: int) ->
         program_of(each.jaxpr, rows)
         for each, rows in zip((reference, twice, many), (size, *sizes), strict=True)
     )
-    return None if alike(*programs) else (many, sizes[1])
+    return None if not foreign and alike(*programs) else (many, sizes[1])
 
 
 def _ended(why: str) -> Answer:
@@ -180,10 +192,6 @@ def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float) 
     """What deriving shows of code that was emitted, called as the user calls it."""
 
     def parallel(count: int) -> Callable[[Values], Any]:
-        if emitted.there is not None:
-            # Functions that stand in the user's program are the same objects on any number of devices, and
-            # jax keeps what it traced of them for another.
-            jax.clear_caches()
         function = emitted.define(count, question.x64)
         return lambda values: question.invoke(function, values)
 

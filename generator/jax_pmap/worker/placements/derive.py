@@ -89,8 +89,8 @@ def _collect(jaxpr: Any, table: dict[str, int]) -> None:
 def input_terms(terms: Terms, jaxpr: Any, names: Sequence[str]) -> list[Term]:
     """A term for each input of a program, by its name."""
     return [
-        terms.make("input", name, (), tuple(v.aval.shape), str(v.aval.dtype))
-        for name, v in zip(names, opened(jaxpr)[0].invars, strict=True)
+        terms.make("input", (index, name), (), tuple(v.aval.shape), str(v.aval.dtype))
+        for index, (name, v) in enumerate(zip(names, opened(jaxpr)[0].invars, strict=True))
     ]
 
 
@@ -117,8 +117,10 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
         axes = mesh_axes(parallel)
     except Apart as apart:
         return Derivation(0, (Ending(0, str(apart)),))
-    if not axes:
-        parallel = parallel[:1]
+    if not axes and len(parallel) > 1:
+        # The compiler has the meaning of the whole: each trace is a program of one device by itself.
+        every = [derive(reference, [each], names) for each in parallel]
+        return next((found for found in every if not found.complete), every[0])
     walk = Interpreter(terms, axes, len(parallel))
     fixed = next((name for name, seen in walk.seen.items() if len(seen) < 2), None)
     if fixed is not None:

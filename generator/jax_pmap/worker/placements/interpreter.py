@@ -1,6 +1,7 @@
 """One walk through the traces of a program for several device counts at once, equation by equation."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -201,7 +202,9 @@ class Interpreter:
         kind = kind_of(dtype)
         if kind not in "fiuc" or not self.axes:
             return None
-        unit = 8 * min(eps_of(dtype), SINGLE) if kind in "fc" else 1e-12
+        if kind in "iu":
+            return self._integer_powers([int(value) for value in values])
+        unit = 8 * min(eps_of(dtype), SINGLE)
         given: list[Any] = [complex(value) if kind == "c" else float(value) for value in values]
         if not all(np.isfinite(given)):
             return None
@@ -216,11 +219,23 @@ class Interpreter:
                 for i, value in enumerate(given)
             ]
             if all(abs(each - whole[0]) <= unit * abs(whole[0]) for each in whole):
-                if kind in "iu":
-                    if abs(whole[0] - round(whole[0])) > 1e-9:
-                        continue
-                    return powers, round(whole[0])
                 return powers, whole[0]
+        return None
+
+    def _integer_powers(self, given: Sequence[int]) -> "tuple[tuple[Any, ...], int] | None":
+        """The same of whole numbers, exactly."""
+        integers = [power for power in POWERS if isinstance(power, int)]
+        for powers in itertools.product(integers, repeat=len(self.axes)):
+            whole = {
+                value
+                * math.prod(
+                    Fraction(counts[i]) ** power
+                    for counts, power in zip(self.axes.values(), powers, strict=True)
+                )
+                for i, value in enumerate(given)
+            }
+            if len(whole) == 1 and (found := whole.pop()).denominator == 1:
+                return powers, int(found)
         return None
 
     def whole_shape(self, shapes: Sequence[Shape], places: Sequence[Placement]) -> "Shape | None":
@@ -311,6 +326,8 @@ class Interpreter:
             finally:
                 self._around.pop()
         self.operations += 1
+        if name in COLLECTIVES and not self._same_form(params):
+            return self._lost(equations[0], "what it does depends on the number of devices")
         if name in COLLECTIVES and not set(named_axes(params[0])) & set(self.axes):
             one = all(self._bound.get(axis) == 1 for axis in named_axes(params[0]))
             alone = self._on_one_device(name, equations[0], operands) if one else None
@@ -415,6 +432,10 @@ class Interpreter:
                 made.append(self.unknown(lost.reason, lost.equations))
                 continue
             if same is not None:
+                if not self._same_form(params):
+                    why = "what it does depends on the number of devices"
+                    made.append(self.unknown(why, equation))
+                    continue
                 term = operands[same.of].term
                 if self._mixes_keys(term, places, (name, tuple(operand.term for operand in operands))):
                     why = "two keys of this device's own are made of one key of the whole program"
@@ -447,7 +468,7 @@ class Interpreter:
                     for operand in operands
                     for at in range(len(places))
                 )
-                if self._drawn.setdefault(term, own) is not own:
+                if self._drawn.setdefault(operands[0].term, own) is not own:
                     why = "numbers are drawn with a key for all devices, and with one of this device's own"
                     made.append(self.unknown(why, equation))
                     continue
@@ -455,6 +476,15 @@ class Interpreter:
                 self.terms.made_by.setdefault(term, self.path(equation))
             made.append(Value(term, places))
         return made
+
+    @staticmethod
+    def _same_form(params: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether parameters are the same in all traces, those left out that are sizes or say nothing."""
+        left_out = NO_MEANING | SIZES | {"axis_size"}
+        forms = [
+            [(name, freeze(each[name])) for name in sorted(each) if name not in left_out] for each in params
+        ]
+        return all(form == forms[0] for form in forms[1:])
 
     def _mixes_keys(self, key: Term, places: Sequence[Placement], way: Any) -> bool:
         """Whether a key of a device's own is made in another way than one that stands for the same key."""
@@ -552,8 +582,10 @@ class Interpreter:
         finally:
             self._depth -= 1
         # The terms of a round hold those of the constants already; how many are carried tells the rest apart.
-        key = ("scan", lengths.pop(), bool(params.get("reverse", False)), carried)
         inner = tuple(value.term for value in out)
+        # Which parameters are its own, and where the terms of a round end, is part of what a loop means.
+        depth = self._depth + 1
+        key = ("scan", depth, lengths.pop(), bool(params.get("reverse", False)), carried, len(inner))
         free = tuple(operand.term for operand in (*start, *operands[constants + carried :]))
         made = []
         for index, variable in enumerate(equations[0].outvars):
@@ -699,7 +731,9 @@ class Interpreter:
         inner = (*(value.term for value in out), test.term)
         free = tuple(value.term for value in start)
         return [
-            self._looped(equations, index, variable, ("while",), inner, free, places[index])
+            self._looped(
+                equations, index, variable, ("while", self._depth + 1, len(inner)), inner, free, places[index]
+            )
             for index, variable in enumerate(equations[0].outvars)
         ]
 

@@ -285,7 +285,9 @@ class Terms:
         if node.op == "fill":
             return bool(self.value(term) >= 0)  # type: ignore[operator]
         if node.op in ("iota", "argmax", "argmin", "axis_index"):
-            return True
+            # Positions that the dtype does not hold wrap around.
+            shape = self.nodes[node.operands[0]].shape if node.operands else node.shape
+            return shape is not None and max(shape, default=0) <= largest_integer(node.dtype)
         if node.op in ("reshape", "broadcast_in_dim", "transpose", "convert_element_type", "slice"):
             inner = self.nodes[node.operands[0]]
             if kind_of(inner.dtype) not in "iub" or kind_of(node.dtype) not in "iu":
@@ -329,7 +331,7 @@ class Terms:
         A sum that is divided by a count before it goes through a gradient is the gradient divided by it.
         """
         places = linear_in(op, params)
-        if not places or shape is None or kind_of(dtype) not in "fc":
+        if not places or shape is None or kind_of(dtype) not in "fc" or op == "conj":
             return None
         over: list[Term] = []
         under: list[Term] = []
@@ -524,7 +526,7 @@ class Terms:
                 else str(self.value(term))
             )
         if node.op == "input":
-            return str(node.params)
+            return str(node.params[-1] if isinstance(node.params, tuple) else node.params)
         if node.op == "const":
             return "constant"
         if not depth:
