@@ -26,7 +26,6 @@ def witness(
     parallel: Callable[[int], Callable[[Values], Any]],
     room: int,
     seconds: float,
-    counts: Sequence[int] = (),
     *,
     foreign: bool = False,
 ) -> Answer:
@@ -41,20 +40,18 @@ def witness(
             values as the reference is.
         room: bytes that a run may take.
         seconds: processor time that it may take.
-        counts: the numbers of devices, where the function takes no others.
         foreign: whether the function is not made of the reference's own text.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
     packed = Packed(values, question.statics)
     answer = _ended(f"a batch of {base} is too small to be divided in two ways")
-    alone = is_abstract(question.data[0])
-    for size in [base] if counts else sizes_for(base):
+    for size in sizes_for(base):
         with prove.x64(question.x64):
-            answer = _derived(question, parallel, packed, size, counts, room, seconds, foreign=foreign)
+            answer = _derived(question, parallel, packed, size, room, seconds, foreign=foreign)
         if answer["batch"]:
             break
-    if alone:
+    if is_abstract(values):
         answer["run"] = {"rows": 0, "counts": [], "why": "the inputs are shapes alone"}
     return answer
 
@@ -64,7 +61,6 @@ def _derived(
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     size: int,
-    counts: Sequence[int],
     room: int,
     seconds: float,
     *,
@@ -80,7 +76,7 @@ def _derived(
         return _ended(f"the original is not traced for a batch of {size}: {summary(error)}")
     # What is done otherwise on one number of devices shows on that one alone.
     small = operations(reference.jaxpr) <= FEW
-    chosen = list(counts) or counts_for(size, most=4 if small else 2)
+    chosen = counts_for(size, most=4 if small else 2)
     try:
         found = _held(reference, parallel, packed, leaves, chosen)
     except _Untraced as problem:
@@ -101,7 +97,7 @@ def _derived(
     run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen[:2]), room, seconds)
     return {
         **describe(found),
-        "counts": list(chosen),
+        "counts": chosen,
         "batch": size,
         "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why},
     }
