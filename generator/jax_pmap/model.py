@@ -380,6 +380,8 @@ class Derivation:
     span: Span | None = None
     #: ... and, where the two programs compute other terms, these.
     terms: tuple[str, str] = ("", "")
+    #: Primitives without a rule, whose placements were measured on random operands.
+    measured: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class Header:
             return "NOT PROVED: the proof is still to come"
         checks = self.evidence.checks
         derived = "derived for all inputs and device counts; " if self.evidence.derived else ""
+        if self.evidence.derivation is not None and self.evidence.derivation.measured:
+            derived += f"measured: {', '.join(self.evidence.derivation.measured)}; "
         noise = "; equal for equal draws, noise for examples differs" if self.evidence.equal_draws else ""
         if not checks:
             return f"Proved: {derived}not run, jax {self.evidence.jax_version}{noise}"

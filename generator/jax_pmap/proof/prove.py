@@ -208,7 +208,7 @@ def prove(
 def read_derivation(answer: Answer, root: Path) -> Derivation:
     """What the worker derived; where it ended, at the first of the outputs that was not reached."""
     if answer["complete"]:
-        return Derivation(answer["operations"], True)
+        return Derivation(answer["operations"], True, measured=tuple(answer["measured"]))
     first = answer["endings"][0]
     places = [place for place in first["places"] if Path(place[0]).is_relative_to(root)] or first["places"]
     span = None

@@ -111,6 +111,8 @@ def evidence_parts(evidence: Evidence) -> list[str]:
     parts = [f"proved on {counts} devices" if evidence.proved else f"NOT EQUAL on {counts} devices"]
     if evidence.derivation is not None and evidence.derived:
         operations = f"{evidence.derivation.operations:,} operations"
+        if evidence.derivation.measured:
+            operations += f", of which measured: {', '.join(evidence.derivation.measured)}"
         run = f"run on {counts} devices" if counts else "not run"
         parts = [f"derived for all inputs and device counts ({operations})", run]
     steps = max((check.steps for check in evidence.checks), default=0)

@@ -97,8 +97,6 @@ def placed_events(
         for term, axis in zip(whole.inputs, packed.axes(axes), strict=True)
     ]
     found = walk.run([each.jaxpr for each in shares], given)
-    if walk.ruleless:
-        raise Unsure(f"{', '.join(sorted(walk.ruleless))} has no rule")
     by_point: dict[int, list[Event]] = {}
     times: dict[int, int] = {}
     for event in whole.program.events:

@@ -1,6 +1,6 @@
 """What differs between versions of jax in the equations of a jaxpr: names and parameters of primitives."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Primitives that are one for us, by the names that versions of jax give them.
@@ -19,6 +19,11 @@ SAME = {
     "custom_vjp_call_jaxpr": "jit",
     "custom_vmap_call": "jit",
     "custom_lin": "jit",
+    "custom_partitioning": "jit",
+    "linear_call": "jit",
+    "call": "jit",
+    "eval_jaxpr": "jit",
+    "jaxpr_call": "jit",
     "run_state": "run_state",
     "psum2": "psum",
     "psum_invariant": "psum",
@@ -51,7 +56,7 @@ SAME = {
     "mark": "copy",
 }
 #: Names under which an equation holds the jaxpr that it runs once.
-BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
+BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call", "callee")
 #: Parameters that say where or how a program runs, and nothing of what it computes.
 NO_MEANING = frozenset(
     {
@@ -101,6 +106,14 @@ def inner_jaxpr(params: Mapping[str, Any]) -> Any:
         if hasattr(getattr(params.get(name), "jaxpr", params.get(name)), "eqns"):
             return params[name]
     return None
+
+
+def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of an equation's primitive, of other operands."""
+    given = equation.primitive.get_bind_params(dict(equation.params))
+    functions, params = ((), given) if isinstance(given, dict) else given  # jax 0.6 gives both
+    made = equation.primitive.bind(*functions, *operands, **params)
+    return list(made) if equation.primitive.multiple_results else [made]
 
 
 def opened(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:

@@ -40,9 +40,9 @@ class Derivation:
     draws: bool = False
     #: Where a sum over the devices is taken of what is whole on each of them already.
     repeated: tuple[Place, ...] = ()
-    #: Names of the rules that were used, and of primitives without a rule.
+    #: Names of the rules that were used, and of primitives without one, which were measured.
     rules: frozenset[str] = field(default=frozenset())
-    ruleless: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -143,7 +143,7 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
         walk.own_draws,
         tuple(place for path in walk.repeated for place in places_of(path)[:1]),
         frozenset(walk.rules_used),
-        tuple(sorted(walk.ruleless)),
+        tuple(sorted(walk.measured)),
     )
 
 
@@ -187,7 +187,7 @@ def describe(found: Derivation) -> Mapping[str, Any]:
         "draws": found.draws,
         "repeated": [[p.file, p.line] for p in found.repeated],
         "rules": sorted(found.rules),
-        "ruleless": list(found.ruleless),
+        "measured": list(found.measured),
         "endings": [
             {
                 "output": each.output,

@@ -37,6 +37,7 @@ from .lattice import (
     Sharded,
     Unknown,
 )
+from .measure import measured
 from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of
 
 #: Powers of the device count that numbers in a trace may have.
@@ -97,9 +98,9 @@ class Interpreter:
         self._owned: dict[Term, Any] = {}
         self._drawn: dict[Term, bool] = {}
         self.whole = tuple(WHOLE for _ in self.axes)
-        #: Operations read, and primitives without a rule that were met with a value that is not whole.
+        #: Operations read, and primitives without a rule whose placements were measured.
         self.operations = 0
-        self.ruleless: dict[str, Any] = {}
+        self.measured: dict[str, None] = {}
         self.rules_used: set[str] = set()
         #: Whether a key of a device's own was met: what is drawn with it is equal in distribution only.
         self.own_draws = False
@@ -400,8 +401,12 @@ class Interpreter:
                 return [WHOLE] * count
         found = RULES.get(eq.name)
         if found is None:
-            self.ruleless.setdefault(eq.name, equation)
-            return [Unknown(f"`{eq.name}` has no rule", self.path(equation))] * count
+            try:
+                rows = measured(eq, places, equation)
+            except Stuck as stuck:
+                return [Unknown(str(stuck), self.path(equation))] * count
+            self.measured.setdefault(eq.name)
+            return rows
         self.rules_used.add(eq.name)
         try:
             result = found(eq, *places, **eq.params)

@@ -134,13 +134,18 @@ def freeze(value: Any) -> Any:
     body = getattr(value, "jaxpr", value)
     if hasattr(body, "eqns") and hasattr(body, "invars"):
         return freeze_jaxpr(body, getattr(value, "consts", ()))
-    if callable(value) and not isinstance(value, type):
+    if callable(value) and not isinstance(value, type) and "__eq__" not in _names(type(value)):
         return Kept(value)
     try:
         hash(value)
     except TypeError:
         return Kept(value)
     return value
+
+
+def _names(kind: type) -> set[str]:
+    """What a class defines, with those it is made of, beyond what every object has."""
+    return {name for base in kind.__mro__[:-1] for name in vars(base)}
 
 
 def freeze_jaxpr(body: Any, consts: Sequence[Any]) -> Any:
