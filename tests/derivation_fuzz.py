@@ -169,6 +169,33 @@ f: | jnp.mean({0}.reshape(2, -1).mean(1)) | f:R | mean
 f: | jnp.mean({0}.reshape(-1, 3).max(1)) | f:R | ?
 f: | jnp.sum({0}.reshape(-1, 2) ** 2) | f:R | sum
 f: | jnp.max({0}.reshape(2, -1).sum(1)) | f:R | ?
+f: | jnp.sum(jnp.max({0}.reshape(2, -1), 1)) | f:R | ?
+f: | jnp.max({0}.reshape(2, -1)) | f:R | max
+f: | jnp.sum(jnp.tanh({0}.reshape(2, -1)) * {1}.reshape(2, -1)) | f:R f:R | sum
+f: | jnp.sum({0}.reshape(2, -1) * {1}.reshape(-1, 2).T) | f:R f:R | ?
+f: | jnp.sum({0}.reshape(2, -1) * jnp.array([1.0, 2.0])[:, None]) | f:R | ?
+f: | jnp.sum({0}.reshape(2, -1)[0]) | f:R | ?
+f: | jnp.mean(jnp.sum(({0} * m).reshape(2, -1), 1) / jnp.sum(m.reshape(2, -1), 1)) | f:B | ?
+f: | jax.lax.scan(lambda c, r: (c * 0.9 + r.sum(), None), 0.0, {0}.reshape(2, -1))[0] | f:R | ?
+f: | jax.lax.scan(lambda c, r: (r.sum(), None), 0.0, {0}.reshape(2, -1))[0] | f:R | ?
+f: | jax.lax.scan(lambda c, r: (c + r.sum(), c), 0.0, {0}.reshape(2, -1))[1].sum() | f:R | ?
+f: | jax.lax.scan(lambda c, r: (c + 1.0, r.sum() * c), 1.0, {0}.reshape(2, -1))[1].sum() | f:R | ?
+f: | jax.lax.scan(lambda c, r: (c + jnp.sum(jnp.sin(r) * {1}), None), 0.0, \
+{0}.reshape(2, -1))[0] | f:R f: | sum
+f: | jax.lax.scan(lambda c, r: (c + jnp.sum(jnp.outer(*r)), None), 0.0, \
+({0}.reshape(2, -1), {1}.reshape(2, -1)))[0] | f:R f:R | ?
+f: | jax.lax.scan(lambda c, r: (c + r[0] @ r[1], None), 0.0, \
+({0}.reshape(2, -1), {1}.reshape(2, -1)))[0] | f:R f:R | sum
+f: | jax.lax.scan(lambda c, r: (c + jax.lax.cond(c > 0, lambda: r.sum(), lambda: 0.0), None), 0.0, \
+{0}.reshape(2, -1))[0] | f:R | ?
+f: | jax.lax.scan(lambda c, r: (c + jax.lax.scan(lambda d, t: (d + (t * r[0]).sum(), None), 0.0, \
+r[1].reshape(2, -1))[0], None), 0.0, (jnp.ones(2), {0}.reshape(2, -1)))[0] | f:R | sum
+f: | jnp.mean(jax.vmap(lambda r, t: r @ t)({0}.reshape(2, -1), {1}.reshape(2, -1))) | f:R f:R | sum
+f:R | jnp.tanh({0}.reshape(2, -1)).reshape(-1) | f:R
+f:R | jax.lax.map(lambda r: jnp.tanh(r) * 2.0, {0}.reshape(2, -1)).reshape(-1) | f:R
+f:R | ({0}.reshape(2, -1) * {1}.reshape(-1, 2).T).reshape(-1) | f:R f:R
+f:R | jax.lax.scan(lambda c, r: (r, r * c), jnp.ones({n} // 2), {0}.reshape(2, -1))[1].reshape(-1) | f:R
+f:R | {0}.reshape(2, -1).cumsum(0).reshape(-1) | f:R
 f:D | jnp.sum({0}, 0) | f:RD | sum
 f:D | jnp.mean({0}, 0) | f:RD | mean
 f:D | {0}.sum(0) / {n} | f:RD | mean

@@ -301,6 +301,64 @@ if hasattr(lax, "stack_p"):
     example("tile", lambda x: lax.tile_p.bind(x, reps=(2, 1)), "f:12,4")
     example("tile", lambda x, b: lax.tile_p.bind(x, reps=(b,)), "f:4")
 
+# --- groups of rows ---------------------------------------------------------------------------
+
+
+def groups(x: Any) -> Any:
+    """The first axis in two groups: of other rows on a device than in the whole batch."""
+    return lax.reshape(x, (2, x.shape[0] // 2, *x.shape[1:]))
+
+
+for name, run, operands in [
+    ("reshape", groups, ("f:12,4",)),
+    ("reshape", lambda x: lax.reshape(groups(x), x.shape), ("f:12,4",)),
+    ("reshape", lambda x: lax.reshape(groups(x), (2, x.shape[0] // 2, 2, 2)), ("f:12,4",)),
+    ("reshape", lambda x: lax.reshape(groups(x), (2, x.shape[0] * 2)), ("f:12,4",)),
+    ("reshape", lambda x: lax.reshape(x, (4, x.shape[1] * 3 // 4)), ("f:3,12",)),
+    ("transpose reshape", lambda x: lax.transpose(groups(x), (1, 2, 0)), ("f:12,4",)),
+    ("transpose reshape", lambda x: lax.reshape(lax.transpose(groups(x), (1, 0, 2)), x.shape), ("f:12,4",)),
+    ("squeeze reshape", lambda x: lax.squeeze(groups(x), (2,)), ("f:12,1",)),
+    ("broadcast_in_dim", lambda x: jnp.broadcast_to(groups(x), (3, 2, x.shape[0] // 2, 4)), ("f:12,4",)),
+    ("tanh", lambda x: jnp.tanh(groups(x)), ("f:12,4",)),
+    ("abs", lambda x: jnp.abs(groups(x)), ("f:12,4",)),
+    ("neg", lambda x: -groups(x), ("f:12,4",)),
+    ("add", lambda x, y: groups(x) + groups(y), ("f:12,4", "f:12,4")),
+    ("mul", lambda x, y: groups(x) * y, ("f:12,4", "f:")),
+    ("mul", lambda x, y: groups(x) * y, ("f:12,4", "f:4")),
+    ("mul", lambda x, y: groups(x) * y[:, None, None], ("f:12,4", "f:2")),
+    ("mul", lambda x, y: groups(x) * lax.reshape(y, (y.shape[0] // 2, 2)).T, ("f:12", "f:12")),
+    ("mul", lambda x: groups(x) * jnp.zeros_like(groups(x)), ("f:12,4",)),
+    ("div", lambda x, y: groups(x) / y, ("f:12,4", "f:")),
+    ("lt", lambda x, y: groups(x) < groups(y), ("f:12,4", "f:12,4")),
+    ("max", lambda x, y: lax.max(groups(x), groups(y)), ("f:12", "f:12")),
+    ("select_n", lambda w, x: lax.select(groups(w), groups(x), 0 * groups(x)), ("b:12", "f:12")),
+    ("convert_element_type", lambda x: groups(x).astype(int), ("f:12,4",)),
+    ("bitcast_convert_type", lambda x: lax.bitcast_convert_type(groups(x), jnp.uint64), ("w:12,2",)),
+    ("dot_general", lambda x, y: jnp.einsum("kbi,ij->kbj", groups(x), y), ("f:12,4", "f:4,3")),
+    ("dot_general", lambda x, y: jnp.einsum("kbi,ij->jkb", groups(x), y), ("f:12,4", "f:4,3")),
+    ("dot_general", lambda x, y: jnp.einsum("kbi,kij->kbj", groups(x), y), ("f:12,4", "f:2,4,3")),
+    ("dot_general", lambda x, y: jnp.einsum("kbi,kbj->ij", groups(x), groups(y)), ("f:12,4", "f:12,3")),
+    ("dot_general", lambda x, y: jnp.einsum("kbi,kbj->kij", groups(x), groups(y)), ("f:12,4", "f:12,3")),
+    ("dot_general", lambda x, y: jnp.einsum("kbi,kbj->bij", groups(x), groups(y)), ("f:12,4", "f:12,3")),
+    *(
+        (name, lambda x, f=function, axes=axes: f(groups(x), axes), ("f:12,4",))
+        for name, function in [
+            ("reduce_sum", lax.reduce_sum),
+            ("reduce_max", lax.reduce_max),
+            ("reduce_prod", lax.reduce_prod),
+        ]
+        for axes in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2)]
+    ),
+    ("reduce_sum", lambda x: jnp.sum(2.0 * jnp.sum(groups(x), 1) / 3.0 - 0.0), ("f:12,4",)),
+    ("reduce_sum", lambda x, y: jnp.sum(jnp.sum(groups(x), 1) * y, 0), ("f:12,4", "f:4")),
+    ("reduce_sum", lambda x, y: jnp.sum(jnp.sum(groups(x), 1) * y[:, None], 0), ("f:12,4", "f:2")),
+    ("reduce_sum", lambda x, y: jnp.sum(groups(x), 1) + jnp.sum(groups(y), 1), ("f:12,4", "f:12,4")),
+    ("reduce_sum", lambda x: jnp.sum(jnp.sum(groups(x), 1) ** 2), ("f:12",)),
+    ("argmax", lambda x: lax.argmax(groups(x), 2, int), ("f:12,4",)),
+    ("argmax", lambda x: lax.argmax(groups(x), 1, int), ("f:12,4",)),
+]:
+    example(name, run, *operands, few=True)
+
 # --- reductions -------------------------------------------------------------------------------
 
 for axes in [(0,), (1,), (0, 1), (0, 2)]:

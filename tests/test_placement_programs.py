@@ -170,6 +170,57 @@ def solved(axis: Any, w: Any, x: Any, y: Any) -> Any:
     return jnp.linalg.solve(gram, total(axis, x.T @ y)) + w
 
 
+def split(x: Any) -> Any:
+    """Rows in groups: of other rows on a device than in the whole batch."""
+    return x.reshape(3, -1, *x.shape[1:])
+
+
+def accumulating(axis: Any, w: Any, x: Any, y: Any, step: Any = None) -> Any:
+    """The gradient of a mean, and the mean, over groups that a loop goes through."""
+
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((jnp.tanh(x) @ w - y) ** 2)
+
+    def body(carry: Any, rows: Any) -> Any:
+        value, grad = jax.value_and_grad(loss)(w, *rows)
+        number, total = carry
+        total = total + grad if step is None else step(total, grad, number)
+        return (number + 1, total), value
+
+    (_, grads), values = lax.scan(body, (0, jnp.zeros(3)), (split(x), split(y)))
+    return mean(axis, grads / 3), mean(axis, values.mean())
+
+
+def accumulating_sums(axis: Any, w: Any, x: Any, y: Any) -> Any:
+    """A masked mean: its two sums are added up over groups, and divided in the end."""
+
+    def body(carry: Any, rows: Any) -> Any:
+        x, y = rows
+        mask = (y > 0).astype(x.dtype)
+        return (carry[0] + jnp.sum((x @ w) * mask), carry[1] + mask.sum()), None
+
+    (one, other), _ = lax.scan(body, (0.0, 0.0), (split(x), split(y)))
+    return total(axis, one) / total(axis, other)
+
+
+def each_group(axis: Any, w: Any, x: Any, y: Any) -> Any:
+    def loss(w: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((x @ w - y) ** 2)
+
+    values, grads = jax.vmap(jax.value_and_grad(loss), (None, 0, 0))(w, split(x), split(y))
+    return mean(axis, values.mean()), mean(axis, grads.mean(0))
+
+
+def layers(axis: Any, w: Any, x: Any) -> Any:
+    """Layers of a network, by a loop in one over groups."""
+
+    def body(carry: Any, rows: Any) -> Any:
+        out, _ = lax.scan(lambda h, w: (jnp.tanh(h * w), None), rows, jnp.stack([w, 2 * w]))
+        return carry + jnp.sum(out, 0), None
+
+    return total(axis, lax.scan(body, jnp.zeros(3), split(x))[0])
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -185,6 +236,10 @@ EQUAL = [
     (masked, (X, Y), (S, S), R),
     (softmax, (X,), (S,), R),
     (solved, (W, X, Y), (R, S, S), R),
+    (accumulating, (W, X, Y), (R, S, S), (R, R)),
+    (accumulating_sums, (W, X, Y), (R, S, S), R),
+    (each_group, (W, X, Y), (R, S, S), (R, R)),
+    (layers, (W, X), (R, S), R),
 ]
 
 
@@ -229,7 +284,57 @@ def swapped(axis: Any, x: Any, w: Any) -> Any:
     return x * (carry + a)
 
 
+def steps(step: Any) -> Any:
+    """`accumulating` in another way, of which the first result alone is asked for."""
+    return lambda axis, w, x, y: accumulating(axis, w, x, y, step)[0]
+
+
+def in_layers(axis: Any, x: Any) -> Any:
+    """A sum over groups, of which each goes through a loop over what the number of the round makes."""
+
+    def body(carry: Any, rows: Any) -> Any:
+        out, _ = lax.scan(lambda h, w: (h * w, None), rows, jnp.stack([carry[0], 2.0]))
+        return (carry[0] + 1, carry[1] + jnp.sum(out, 0)), None
+
+    return total(axis, lax.scan(body, (0.0, jnp.zeros(3)), split(x))[0][1])
+
+
+def one_behind(axis: Any, x: Any) -> Any:
+    return lax.scan(lambda c, r: (r, r * c), split(x)[0] * 0, split(x))[1].reshape(-1, 3)
+
+
+def halves(total: Any, grad: Any, number: Any) -> Any:
+    return total * 0.5 + grad
+
+
+def weighted(total: Any, grad: Any, number: Any) -> Any:
+    return total + grad * number
+
+
+def last(total: Any, grad: Any, number: Any) -> Any:
+    return grad
+
+
+def of_one_length(total: Any, grad: Any, number: Any) -> Any:
+    return total + grad / jnp.sqrt(jnp.sum(grad**2))
+
+
+def by_round(total: Any, grad: Any, number: Any) -> Any:
+    return lax.cond(number > 1, jnp.add, jnp.subtract, total, grad)
+
+
+def late(total: Any, grad: Any, number: Any) -> Any:
+    return jnp.where(number > 1, total + grad, total)
+
+
 UNEQUAL = [
+    *((steps(s), (W, X, Y), (R, S, S), R) for s in (halves, weighted, last, of_one_length, by_round, late)),
+    (in_layers, (X,), (S,), R),
+    (one_behind, (X,), (S,), S),
+    (lambda axis, x: mean(axis, (split(x).mean(1) ** 2).mean(0)), (X,), (S,), R),
+    (lambda axis, x: mean(axis, (split(x) * jnp.arange(3.0)[:, None, None]).mean()), (X,), (S,), R),
+    (lambda axis, x: total(axis, split(x)[0].sum()), (X,), (S,), R),
+    (lambda axis, x, y: mean(axis, (split(x)[..., 0] * y.reshape(-1, 3).T).mean()), (X, Y), (S, S), R),
     (lambda axis, w, x: jax.grad(lambda w: jnp.mean(x @ w))(w), (W, X), (R, S), R),
     (lambda axis, w, x: total(axis, jax.grad(lambda w: jnp.mean(x @ w))(w)), (W, X), (R, S), R),
     (lambda axis, w, x: mean(axis, jax.grad(lambda w: jnp.sum(x @ w))(w)), (W, X), (R, S), R),

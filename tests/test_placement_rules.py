@@ -34,6 +34,8 @@ from jax_pmap.worker.placements.lattice import (
     Copies,
     Extreme,
     Index,
+    Loose,
+    Mixed,
     Partial,
     Placement,
     Positions,
@@ -137,7 +139,7 @@ def ways(value: np.ndarray, few: bool, outside: bool) -> list[Placement]:
 
 def local_shape(place: Placement, shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """The shape on a device of a value in a placement."""
-    if isinstance(place, (Sharded, Positions)):
+    if isinstance(place, (Sharded, Positions, Mixed)):
         axis = place.axis
         return (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
     if isinstance(place, Blocks):
@@ -194,6 +196,15 @@ def divided(place: Placement, value: np.ndarray, count: int, random: Any) -> lis
     raise AssertionError(place)
 
 
+def joined(place: Mixed, values: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """The whole value of which devices hold groups: their elements along the axes of these in one row."""
+    rest = [axis for axis in range(len(shape)) if axis not in place.axes]
+    order = [*place.axes, *rest]
+    others = [shape[axis] for axis in rest]
+    rows = np.stack([each.transpose(order).reshape(place.ahead, -1, *others) for each in values], 1)
+    return rows.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+
+
 def close(one: Any, other: Any) -> bool:
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
@@ -220,6 +231,10 @@ def holds(place: Placement, values: Sequence[np.ndarray], whole: np.ndarray, cou
         )
     if isinstance(place, Partial):
         return close(power * sum(each.astype(whole.dtype) for each in values), whole)
+    if isinstance(place, Mixed):
+        return close(power * joined(place, values, whole.shape), whole)
+    if isinstance(place, Loose):
+        return close(power * sum(each.sum(place.axes) for each in values), whole.sum(place.axes))
     if isinstance(place, Extreme):
         return close(np.max(values, 0) if place.op == "max" else np.min(values, 0), whole)
     if isinstance(place, Positions):

@@ -26,7 +26,10 @@ from .lattice import (
     WHOLE,
     Blocks,
     Copies,
+    Dealt,
     Index,
+    Loose,
+    Mixed,
     OwnKey,
     OwnKeys,
     Partial,
@@ -34,10 +37,13 @@ from .lattice import (
     Positions,
     Power,
     Replicated,
+    Rounds,
+    Running,
     Sharded,
     Unknown,
 )
 from .measure import measured
+from .rounds import grouped, of_groups
 from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of
 
 #: Powers of the device count that numbers in a trace may have.
@@ -245,7 +251,7 @@ class Interpreter:
         for index, shape in enumerate(shapes):
             sizes = list(shape)
             for place, counts in zip(places, self.axes.values(), strict=True):
-                if isinstance(place, (Sharded, Positions)):
+                if isinstance(place, (Sharded, Positions, Mixed, Dealt)):
                     if place.axis >= len(sizes):
                         return None
                     sizes[place.axis] *= counts[index]
@@ -409,7 +415,10 @@ class Interpreter:
             return rows
         self.rules_used.add(eq.name)
         try:
-            result = found(eq, *places, **eq.params)
+            if grouped(places) and eq.name not in IDENTITIES:
+                result = of_groups(found, eq, places)
+            else:
+                result = found(eq, *places, **eq.params)
         except Stuck as stuck:
             return [Unknown(str(stuck), self.path(equation))] * count
         return list(result) if isinstance(result, tuple) else [result] * count
@@ -537,12 +546,18 @@ class Interpreter:
     # --- control flow ---------------------------------------------------------------------
 
     def _parameter(
-        self, kind: str, index: int, like: Any, places: Sequence[Placement], shapes: Sequence[Shape]
+        self,
+        kind: str,
+        index: int,
+        like: Any,
+        places: Sequence[Placement],
+        shapes: Sequence[Shape],
+        loops: int = 0,
     ) -> Value:
-        """A value that a loop's body is given anew in each round."""
+        """A value that a loop's body is given anew in each round; `loops` around it change it as well."""
         shape = self.whole_shape(shapes, places)
         dtype = str(getattr(like, "dtype", "?"))
-        return Value(self.terms.make(kind, (self._depth, index), (), shape, dtype), tuple(places))
+        return Value(self.terms.make(kind, (self._depth, index, loops), (), shape, dtype), tuple(places))
 
     def _scan(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """Placements of the carry are those that a round gives back; slices keep theirs."""
@@ -562,7 +577,12 @@ class Interpreter:
                 like = bodies[0].invars[index].aval
                 rows.append(
                     self._parameter(
-                        "item", index - constants - carried, like, places, [s[index] for s in shapes]
+                        "item",
+                        index - constants - carried,
+                        like,
+                        places,
+                        [s[index] for s in shapes],
+                        self.terms.loops(operand.term),
                     )
                 )
 
@@ -594,7 +614,10 @@ class Interpreter:
         free = tuple(operand.term for operand in (*start, *operands[constants + carried :]))
         made = []
         for index, variable in enumerate(equations[0].outvars):
-            at = settled[index] if index < carried else [self._rows(place) for place in out[index].places]
+            if index < carried:
+                at = [self._ended(place, depth) for place in settled[index]]
+            else:
+                at = [self._rows(place, depth) for place in out[index].places]
             made.append(self._looped(equations, index, variable, key, inner, free, at))
         return made
 
@@ -647,6 +670,14 @@ class Interpreter:
                     fits = isinstance(place, (Replicated, Partial)) and isinstance(now, Replicated)
                     if isinstance(place, Sharded) and isinstance(now, Sharded):
                         fits = (place.axis, place.outer) == (now.axis, now.outer)
+                    if isinstance(place, Rounds) and isinstance(now, Replicated):
+                        # Of a loop around this one it may be anything; of this one, what is added up.
+                        fits = place.loop == self._depth
+                        place = Running(place.loop, place.power)
+                    if isinstance(place, Dealt):
+                        fits = (
+                            place.loop < self._depth and isinstance(now, Sharded) and now.axis == place.axis
+                        )
                     if (zero and fits and now == given.places[at]) or isinstance(place, Unknown):
                         places[index][at] = place
                     else:
@@ -661,20 +692,52 @@ class Interpreter:
             for row in places
         ], out
 
-    @staticmethod
-    def _item(place: Placement) -> Placement:
+    def _item(self, place: Placement) -> Placement:
         """The placement of one slice of what a scan goes over."""
         if isinstance(place, Sharded):
             if place.axis == 0:
                 return Unknown("a loop goes over the examples of this device")
             return Sharded(place.axis - 1, place.power, place.outer)
+        if isinstance(place, Mixed):
+            if 0 not in place.axes:
+                return replace(place, axes=tuple(axis - 1 for axis in place.axes), axis=place.axis - 1)
+            if len(place.axes) == 2 and place.axis:
+                way = (place.ahead, place.axes[0] == 0)
+                return Dealt(place.axis - 1, self._depth, way, place.power)
+            return Unknown("a loop goes over groups of other rows than in the whole batch")
+        if isinstance(place, Loose):
+            if 0 in place.axes:
+                return Unknown("a loop goes over sums of other rows than in the whole batch")
+            return replace(place, axes=tuple(axis - 1 for axis in place.axes))
+        if isinstance(place, Dealt):
+            if place.axis == 0:
+                return Unknown("a loop goes over the examples of this device")
+            return replace(place, axis=place.axis - 1)
         if isinstance(place, (Positions, Blocks, Copies, OwnKeys)):
             return Unknown("a loop goes over positions")
         return place
 
     @staticmethod
-    def _rows(place: Placement) -> Placement:
+    def _ended(place: Placement, loop: int) -> Placement:
+        """The placement of what a scan carries when it has ended."""
+        return Partial(place.power) if isinstance(place, Running) and place.loop == loop else place
+
+    @staticmethod
+    def _rows(place: Placement, loop: int) -> Placement:
         """The placement of what a scan stacks."""
+        if isinstance(place, Mixed):
+            return replace(place, axes=tuple(axis + 1 for axis in place.axes), axis=place.axis + 1)
+        if isinstance(place, Loose):
+            return replace(place, axes=tuple(axis + 1 for axis in place.axes))
+        if isinstance(place, Dealt):
+            if place.loop != loop:
+                return replace(place, axis=place.axis + 1)
+            axes = (0, place.axis + 1) if place.way[1] else (place.axis + 1, 0)
+            return Mixed(axes, place.axis + 1, place.way[0], place.power)
+        if isinstance(place, Rounds) and place.loop == loop:
+            return Loose((0,), place.power)
+        if isinstance(place, Running):
+            return Unknown("what a loop has added up so far is used before its end")
         if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
             return replace(place, axis=place.axis + 1)
         if isinstance(place, (Positions, Index)):
@@ -733,6 +796,7 @@ class Interpreter:
                 else "devices decide on another round of a loop by values that differ between them"
             )
             return self._lost(equations[0], why)
+        places = [[self._every_round(p, test.term, equations[0]) for p in row] for row in places]
         inner = (*(value.term for value in out), test.term)
         free = tuple(value.term for value in start)
         return [
@@ -761,6 +825,7 @@ class Interpreter:
         for index, variable in enumerate(equations[0].outvars):
             values = [branch[index] for branch in branches]
             places = tuple(self._joined(values, at, equations[0]) for at in range(len(self.axes)))
+            places = tuple(self._every_round(place, which.term, equations[0]) for place in places)
             key = ("cond", len(branches))
             terms = tuple(value.term for value in values)
             if len(set(terms)) == 1 and not any(isinstance(p, Unknown) for p in places):
@@ -768,6 +833,13 @@ class Interpreter:
             else:
                 made.append(self._looped(equations, index, variable, key, (which.term, *terms), (), places))
         return made
+
+    def _every_round(self, place: Placement, test: Term, equation: Any) -> Placement:
+        """A placement that holds if all rounds of a loop are seen together, where all do what a test says."""
+        if isinstance(place, (Dealt, Rounds, Running)) and self.terms.varies(test, place.loop):
+            why = "a loop goes over groups of other rows than in the whole batch, and not all alike"
+            return Unknown(why, self.path(equation))
+        return place
 
     def _joined(self, values: Sequence[Value], at: int, equation: Any) -> Placement:
         """The placement that what several branches give has in common."""

@@ -46,6 +46,60 @@ class Extreme:
 
 
 @dataclass(frozen=True, slots=True)
+class Mixed:
+    """Sharded, and reshaped into groups: ``N**power * v`` has elements of ``V``, at other places.
+
+    Of 12 rows in 3 groups, ``reshape(3, 4)``, a device of two has 6 rows in 3 groups of 2: rows 0 and 1, 2
+    and 3, 4 and 5. Seen together, the devices have each element of ``V`` once, and along other axes than
+    `axes` at its place. Which element stands where depends on `axes`, their sizes, and `ahead` alone.
+    """
+
+    #: The axes that the rows are divided into, in the order in which they were one axis.
+    axes: tuple[int, ...]
+    #: That of them whose size grows with the share.
+    axis: int
+    #: How many runs of this device's rows there were in that one axis.
+    ahead: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """Sums of such groups: ``N**power * v`` summed over devices and `axes` is ``V`` summed over `axes`."""
+
+    axes: tuple[int, ...]
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """In a round of a loop, one slice of what is `Mixed`: its rows, of all rounds, are those of ``V``."""
+
+    axis: int
+    #: Nesting depth of the loop.
+    loop: int
+    #: How the rounds' slices were made of the rows: `ahead`, and which axis was first, of the loop or `axis`.
+    way: tuple[int, bool]
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """In a round of a loop: ``N**power * v`` summed over devices and rounds is ``V`` summed over rounds."""
+
+    loop: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a loop carries: the sum of what is `Rounds` so far, which is `Partial` when the loop has ended."""
+
+    loop: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Index:
     """The device's index, as ``axis_index`` gives it, or times the size of a share.
 
@@ -109,11 +163,11 @@ class Unknown:
 
 
 Placement: TypeAlias = (
-    "Replicated | Sharded | Partial | Extreme | Index | Positions | OwnKey | Blocks | Copies | OwnKeys"
-    " | Unknown"
+    "Replicated | Sharded | Partial | Extreme | Mixed | Loose | Dealt | Rounds | Running | Index | Positions"
+    " | OwnKey | Blocks | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
-P = TypeVar("P", Replicated, Sharded, Partial, Blocks, Copies)
+P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)
 
 
 def scaled(place: P, by: Power) -> P:

@@ -194,6 +194,8 @@ class Terms:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._numbers: dict[Node, Term] = {}
+        #: Of each term, the loops from round to round of which it may differ, as bits.
+        self._loops: list[int] = []
         #: Numbers seen, by unit of rounding: those a few roundings apart are one.
         self._seen: dict[float, list[float]] = {}
         #: Arrays that are no single number, kept so that their ids stay their own.
@@ -212,7 +214,43 @@ class Terms:
         if found is None:
             found = self._numbers[node] = len(self.nodes)
             self.nodes.append(node)
+            loops = 0
+            for term in node.operands:
+                loops |= self._loops[term]
+            if op == "carry":
+                loops = (2 << params[0]) - 1  # Whatever it is made of, in this loop and those around it.
+            elif op == "item":
+                loops |= 1 << params[0] | params[2]
+            elif op in ("scan", "while"):
+                loops &= ~(1 << params[0])
+            self._loops.append(loops)
         return found
+
+    def loops(self, term: Term) -> int:
+        """The loops from round to round of which a term may differ, as bits."""
+        return self._loops[term]
+
+    def varies(self, term: Term, loop: int) -> bool:
+        """Whether a term may differ from round to round of a loop, by the loop's nesting depth."""
+        return bool(self._loops[term] >> loop & 1)
+
+    def constant_along(self, term: Term, axes: Sequence[int]) -> bool:
+        """Whether an array is known to hold the same along some axes."""
+        node = self.nodes[term]
+        if node.op == "fill" or (
+            node.shape is not None and all(node.shape[a] == 1 for a in axes if node.shape)
+        ):
+            return True
+        if node.op == "iota":
+            return dict(node.params)["dimension"] not in axes
+        if node.op == "broadcast_in_dim":
+            given = self.nodes[node.operands[0]].shape
+            kept = dict(node.params)["broadcast_dimensions"]
+            return given is not None and all(
+                axis not in kept or given[kept.index(axis)] == 1 for axis in axes
+            )
+        alike = node.op in ("scale", "sum", "prod", "convert_element_type")
+        return alike and all(self.constant_along(each, axes) for each in node.operands)
 
     # --- constants ------------------------------------------------------------------------
 

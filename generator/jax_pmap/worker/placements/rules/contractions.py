@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..equation import Equation, Result, Stuck, rule
-from ..lattice import Partial, Placement, Replicated, Sharded
+from ..lattice import Loose, Mixed, Partial, Placement, Replicated, Sharded
 from .elementwise import describe, power_of
 
 
@@ -12,6 +12,8 @@ def dot_general(eq: Equation, x: Placement, y: Placement, *, dimension_numbers: 
     """Contracting the sharded axis gives a partial sum; other axes stay sharded."""
     (contract, batch) = dimension_numbers
     power = power_of(x) + power_of(y)
+    if isinstance(x, Mixed) or isinstance(y, Mixed):
+        return of_groups(eq, x, y, contract, batch)
     for place in (x, y):
         if not isinstance(place, (Replicated, Sharded, Partial)):
             raise Stuck(describe(place))
@@ -49,6 +51,33 @@ def dot_general(eq: Equation, x: Placement, y: Placement, *, dimension_numbers: 
                 return Partial(power)
             return Sharded(pairs.index((left.axis, right.axis)), power, left.outer)
     raise Stuck("two operands are divided over the devices along different axes")
+
+
+def of_groups(eq: Equation, x: Placement, y: Placement, contract: Any, batch: Any) -> Result:
+    """Products of what is divided into groups: contracted over all of their axes, or over others."""
+    power = power_of(x) + power_of(y)
+    if isinstance(x, Mixed) and isinstance(y, Mixed):
+        contracted, kept = list(zip(*contract, strict=True)), list(zip(*batch, strict=True))
+        together = list(zip(x.axes, y.axes, strict=False))
+        same = (x.ahead, x.axes.index(x.axis), len(x.axes)) == (y.ahead, y.axes.index(y.axis), len(y.axes))
+        if not same or (x.axis, y.axis) not in contracted:
+            raise Stuck(describe(x))
+        if not all(pair in contracted or pair in kept for pair in together):
+            raise Stuck(describe(x))
+        left = tuple(kept.index(pair) for pair in together if pair in kept)
+        return Loose(left, power) if left else Partial(power)
+    operand = 0 if isinstance(x, Mixed) else 1
+    place, other = (x, y) if operand == 0 else (y, x)
+    assert isinstance(place, Mixed)
+    own, at = (
+        [[a for a in range(len(eq.shape(i))) if a not in contract[i] and a not in batch[i]] for i in (0, 1)],
+        0,
+    )
+    at = len(batch[0]) + (len(own[0]) if operand else 0)
+    if not isinstance(other, Replicated) or not all(axis in own[operand] for axis in place.axes):
+        raise Stuck(describe(place))
+    axes = tuple(at + own[operand].index(axis) for axis in place.axes)
+    return Mixed(axes, axes[place.axes.index(place.axis)], place.ahead, power)
 
 
 @rule("conv_general_dilated")

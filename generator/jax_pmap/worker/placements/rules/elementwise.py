@@ -10,13 +10,18 @@ from ..lattice import (
     WHOLE,
     Blocks,
     Copies,
+    Dealt,
     Extreme,
     Index,
+    Loose,
+    Mixed,
     Partial,
     Placement,
     Positions,
     Power,
     Replicated,
+    Rounds,
+    Running,
     Sharded,
     scaled,
     shown,
@@ -84,8 +89,6 @@ FUNCTIONS = [
 #: Increasing functions of all numbers: the largest value of several is that of the largest operand.
 INCREASING = frozenset({"exp", "expm1", "tanh", "logistic", "cbrt", "floor", "ceil", "round"})
 
-Layout = "Sharded | Blocks | Copies | None"
-
 
 def layout(eq: Equation, places: Sequence[Placement]) -> Any:
     """How operands lie that are not replicated: one `Sharded`, `Blocks` or `Copies` without power, or None.
@@ -106,6 +109,30 @@ def layout(eq: Equation, places: Sequence[Placement]) -> Any:
     return found
 
 
+def alike(eq: Equation, places: Sequence[Placement]) -> Any:
+    """`layout`, for work element by element on all operands, which may be `Mixed`.
+
+    Elements at the same place then belong together, whichever they are.
+    """
+    mixed = [replace(place, power=0) for place in places if isinstance(place, Mixed)]
+    if not mixed:
+        return layout(eq, places)
+    for index, place in enumerate(places):
+        if isinstance(place, (Replicated, Sharded)):
+            if not eq.terms.constant_along(eq.operands[index].term, mixed[0].axes):
+                raise Stuck("groups of other rows than in the whole batch are not all treated alike")
+        elif not isinstance(place, Mixed):
+            raise Stuck(describe(place))
+    sizes = {
+        tuple(eq.shape(i)[axis] for axis in mixed[0].axes)
+        for i, place in enumerate(places)
+        if isinstance(place, Mixed)
+    }
+    if len(set(mixed)) > 1 or len(sizes) > 1:
+        raise Stuck("rows that are divided into groups in different ways are combined")
+    return mixed[0]
+
+
 def describe(place: Placement) -> str:
     """Why a value in this placement cannot be used as if it were whole."""
     if isinstance(place, Partial):
@@ -114,6 +141,10 @@ def describe(place: Placement) -> str:
         return f"this device's {place.op}imum is used as if it were that of the whole batch"
     if isinstance(place, Index):
         return "the device's index takes part in the computation"
+    if isinstance(place, (Mixed, Dealt)):
+        return "the groups that rows are divided into are of other rows on a device than in the whole batch"
+    if isinstance(place, (Loose, Rounds, Running)):
+        return "sums of groups, of other rows on a device than in the whole batch, are used one by one"
     if isinstance(place, Positions):
         return "positions within the share are used as if they were positions within the batch"
     return f"what this device holds ({shown(place)}) is used as if it were whole"
@@ -171,7 +202,7 @@ def add(eq: Equation, *places: Placement, **_: Any) -> Result:
         if len(powers) > 1:
             raise Stuck("a part of a sum over the batch is added to what is whole already")
         return Partial(powers.pop() if powers else 0)
-    how = layout(eq, places)
+    how = alike(eq, places)
     return placed(how, common_power(eq, places))
 
 
@@ -221,7 +252,7 @@ def mul(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
                 return one
             if value is not None and value < 0:
                 return Extreme(opposite(one.op))
-    return placed(layout(eq, (x, y)), power_of(x) + power_of(y))
+    return placed(alike(eq, (x, y)), power_of(x) + power_of(y))
 
 
 @rule("div")
@@ -232,7 +263,7 @@ def div(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
         return Partial(x.power - y.power)
     if isinstance(x, Extreme) and y == WHOLE and (eq.value(1) or 0) > 0:
         return x
-    how = layout(eq, (x, y))
+    how = alike(eq, (x, y))
     if whole_numbers:
         no_powers(eq, (x, y))
     return placed(how, power_of(x) - power_of(y))
@@ -245,7 +276,7 @@ def linear(eq: Equation, x: Placement, **_: Any) -> Result:
         return Extreme(opposite(x.op)) if eq.name == "neg" else x
     if isinstance(x, (Partial, Replicated)):
         return x
-    return placed(layout(eq, (x,)), power_of(x))
+    return placed(alike(eq, (x,)), power_of(x))
 
 
 @rule(
@@ -315,7 +346,7 @@ def extreme(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
             if other == WHOLE or (other == one and one.op == eq.name):
                 return one
             raise Stuck(describe(one))
-    return placed(layout(eq, (x, y)), common_power(eq, (x, y)))
+    return placed(alike(eq, (x, y)), common_power(eq, (x, y)))
 
 
 @rule("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "le_to", "lt_to")
@@ -328,7 +359,7 @@ def compare(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
                 return Sharded(one.axis) if isinstance(one, Positions) else WHOLE
             raise Stuck(describe(one))
     common_power(eq, (x, y))
-    return placed(layout(eq, (x, y)), 0)
+    return placed(alike(eq, (x, y)), 0)
 
 
 @rule("select_n")
@@ -345,7 +376,7 @@ def select(eq: Equation, which: Placement, *cases: Placement, **_: Any) -> Resul
         return Partial(powers.pop() if powers else 0)
     if which == WHOLE and len(set(cases)) == 1 and isinstance(cases[0], Extreme):
         return cases[0]
-    how = layout(eq, (which, *cases))
+    how = alike(eq, (which, *cases))
     powers = {power_of(case) for i, case in enumerate(cases) if not eq.is_zero(i + 1)}
     if len(powers) > 1:
         raise Stuck("numbers that depend on the size of the share in different ways are exchanged")
@@ -366,7 +397,7 @@ def homogeneous(eq: Equation, x: Placement, **params: Any) -> Result:
         "square": 2,
         "integer_pow": params.get("y", 1),
     }[eq.name]
-    return placed(layout(eq, (x,)), reduced(power_of(x) * degree))
+    return placed(alike(eq, (x,)), reduced(power_of(x) * degree))
 
 
 def reduced(power: Power) -> Power:
@@ -384,7 +415,8 @@ def function(eq: Equation, *places: Placement, **_: Any) -> Result:
         return extreme_of_truths(eq, *places)
     if eq.name == "not" and isinstance(places[0], Extreme):
         return Extreme(opposite(places[0].op))
-    how = layout(eq, places)
+    # Bits may come from, or go to, an axis of their own.
+    how = (layout if eq.name == "bitcast_convert_type" else alike)(eq, places)
     no_powers(eq, places)
     return placed(how, 0)
 

@@ -1,10 +1,11 @@
 """Operations that make one value of several along axes: sums, extremes, positions of extremes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..equation import Equation, Result, Same, Stuck, rule
-from ..lattice import Blocks, Copies, Extreme, Partial, Placement, Replicated, Sharded, scaled
+from ..lattice import Blocks, Copies, Extreme, Loose, Mixed, Partial, Placement, Replicated, Sharded, scaled
 from .elementwise import describe, layout, no_powers, power_of
 
 
@@ -35,7 +36,23 @@ def reduce_sum(eq: Equation, x: Placement, *, axes: Sequence[int], **_: Any) -> 
         if x.axis in axes:
             return Partial(x.power)
         return Sharded(kept_axis(x.axis, axes), x.power, x.outer)
+    if isinstance(x, Mixed):
+        if x.axis in axes:
+            left = tuple(kept_axis(axis, axes) for axis in x.axes if axis not in axes)
+            return Loose(left, x.power) if left else Partial(x.power)
+        return mixed_reduced(x, axes)
     raise Stuck(describe(x))
+
+
+def mixed_reduced(x: Mixed, axes: Sequence[int]) -> Mixed:
+    """Groups of rows stay so under a reduction of other axes.
+
+    Raises:
+        Stuck: it goes over some of theirs.
+    """
+    if any(axis in axes for axis in x.axes):
+        raise Stuck(describe(x))
+    return replace(x, axes=tuple(kept_axis(axis, axes) for axis in x.axes), axis=kept_axis(x.axis, axes))
 
 
 def blocks_reduced(eq: Equation, x: Blocks, axes: Sequence[int]) -> Placement:
@@ -67,6 +84,12 @@ def reduce_extreme(eq: Equation, x: Placement, *, axes: Sequence[int], **_: Any)
         if op is None or x.power:
             raise across(eq, "a reduction")
         return Extreme(op)
+    if isinstance(x, Mixed):
+        if eq.name == "reduce_prod":
+            no_powers(eq, (x,))
+        if all(axis in axes for axis in x.axes) and op is not None and not x.power:
+            return Extreme(op)
+        return mixed_reduced(x, axes)
     if isinstance(x, Copies) and op is not None and tuple(axes) == (x.axis,):
         return Same(Replicated(x.power))
     if isinstance(x, Blocks) and not x.power:
@@ -81,6 +104,8 @@ def position(eq: Equation, x: Placement, *, axes: Sequence[int], **_: Any) -> Re
         return Replicated()
     if isinstance(x, Sharded) and x.axis not in axes:
         return Sharded(kept_axis(x.axis, axes), 0, x.outer)
+    if isinstance(x, Mixed):
+        return replace(mixed_reduced(x, axes), power=0)
     if isinstance(x, Sharded):
         raise across(eq, "the position of an extreme")
     raise Stuck(describe(x))

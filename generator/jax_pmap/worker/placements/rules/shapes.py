@@ -11,6 +11,7 @@ from ..lattice import (
     Copies,
     Extreme,
     Index,
+    Mixed,
     OwnKey,
     Partial,
     Placement,
@@ -18,6 +19,7 @@ from ..lattice import (
     Replicated,
     Sharded,
 )
+from ..terms import Shape
 from .elementwise import common_power, describe, layout, partial_power, placed
 
 #: Placements of values that are of one shape on a device and in the whole-batch program.
@@ -39,6 +41,13 @@ def broadcast_in_dim(
         if isinstance(x, Sharded) and eq.shape(0)[x.axis] != eq.out()[axis]:
             raise Stuck("an array is spread over the examples twice")
         return replace(x, axis=axis)
+    if isinstance(x, Mixed):
+        axes = tuple(broadcast_dimensions[axis] for axis in x.axes)
+        if any(eq.shape(0)[a] != eq.out()[b] for a, b in zip(x.axes, axes, strict=True)):
+            raise Stuck(describe(x))
+        if varying != (broadcast_dimensions[x.axis],):
+            raise Stuck("an array is spread over the examples twice")
+        return replace(x, axes=axes, axis=broadcast_dimensions[x.axis])
     if isinstance(x, Copies):
         raise Stuck(describe(x))
     if isinstance(x, Blocks):
@@ -82,7 +91,9 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
         if axis is not None and eq.out()[axis] == eq.shape(0)[x.axis]:
             return replace(x, axis=axis)
     if isinstance(x, Sharded):
-        return reshaped(eq, x)
+        return reshaped(eq, x, [shapes[0] for shapes in eq.inputs])
+    if isinstance(x, Mixed):
+        return regrouped(eq, x)
     if isinstance(x, SHAPED_ALIKE):
         if not eq.varying():
             return x
@@ -93,14 +104,15 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
     raise Stuck(describe(x))
 
 
-def reshaped(eq: Equation, x: Sharded) -> Placement:
-    """A sharded value in another shape.
+def reshaped(eq: Equation, x: Sharded, given: Sequence[Shape]) -> Placement:
+    """A sharded value of a shape, given in each trace, in another.
 
     With the elements in a row, a value of shape ``(before…, outer * rows, behind…)`` repeats, `before` times
     `outer` times, a run of this device's elements. It stays sharded along the axis of the result whose
-    elements ahead of it are as many, or that ends with a group of them.
+    elements ahead of it are as many, or that ends with a group of them. Else it is mixed along the axes that
+    its own has become part of.
     """
-    shape, out = eq.shape(0), eq.out()
+    shape, out = given[0], eq.out()
     ahead = math.prod(shape[: x.axis]) * x.outer
     varying = eq.varying()
     if math.prod(shape) == 0 or len(varying) != 1:
@@ -112,7 +124,44 @@ def reshaped(eq: Equation, x: Sharded) -> Placement:
         # All that varies with the share is in this axis: its part behind `outer` is rows of this device.
         if all(shapes[0][axis] % outer == 0 for shapes in eq.outputs):
             return Sharded(axis, x.power, outer)
+    outs = [shapes[0] for shapes in eq.outputs]
+    for first in range(x.axis, -1, -1):
+        for last in range(x.axis + 1, len(shape) + 1):
+            start, end = (boundary(given, outs, at) for at in (first, last))
+            if start is not None and end is not None and start <= axis < end:
+                axes = tuple(range(start, end))
+                return Mixed(axes, axis, math.prod(shape[first : x.axis]) * x.outer, x.power)
     raise Stuck("a reshape mixes the examples of this device with the axis ahead of them")
+
+
+def boundary(given: Sequence[Shape], outs: Sequence[Shape], at: int) -> "int | None":
+    """The axis of a result ahead of which as many elements stand as ahead of `at` of what was reshaped."""
+    if at == len(given[0]):
+        return len(outs[0])
+    sizes = [math.prod(shape[:at]) for shape in given]
+    return next(
+        (to for to in range(len(outs[0]) + 1) if [math.prod(out[:to]) for out in outs] == sizes), None
+    )
+
+
+def regrouped(eq: Equation, x: Mixed) -> Placement:
+    """Groups of rows in another shape: their axes stay as they are, or become one and are divided anew."""
+    outs = [shapes[0] for shapes in eq.outputs]
+    given = [shapes[0] for shapes in eq.inputs]
+    to = {axis: boundary(given, outs, axis) for axis in x.axes}
+    kept = all(
+        at is not None
+        and at < len(outs[0])
+        and all(o[at] == g[axis] for o, g in zip(outs, given, strict=True))
+        for axis, at in to.items()
+    )
+    if kept and len(set(to.values())) == len(to):
+        return replace(x, axes=tuple(to[axis] or 0 for axis in x.axes), axis=to[x.axis] or 0)
+    first, end = x.axes[0], x.axes[-1] + 1
+    if x.axes != tuple(range(first, end)):
+        raise Stuck(describe(x))
+    joined = [(*shape[:first], math.prod(shape[first:end]), *shape[end:]) for shape in given]
+    return reshaped(eq, Sharded(first, x.power, x.ahead), joined)
 
 
 def into_blocks(eq: Equation, x: Replicated) -> Result:
@@ -152,6 +201,9 @@ def squeeze(eq: Equation, x: Placement, *, dimensions: Sequence[int], **_: Any) 
         if x.axis in dimensions:
             raise Stuck("the axis of the examples is dropped")
         return replace(x, axis=x.axis - sum(d < x.axis for d in dimensions))
+    if isinstance(x, Mixed) and not set(x.axes) & set(dimensions):
+        kept = {axis: axis - sum(d < axis for d in dimensions) for axis in x.axes}
+        return replace(x, axes=tuple(kept.values()), axis=kept[x.axis])
     raise Stuck(describe(x))
 
 
@@ -160,6 +212,9 @@ def transpose(eq: Equation, x: Placement, *, permutation: Sequence[int], **_: An
     """The sharded axis goes where it is sent."""
     if isinstance(x, SHAPED_ALIKE):
         return x
+    if isinstance(x, Mixed):
+        axes = tuple(list(permutation).index(axis) for axis in x.axes)
+        return replace(x, axes=axes, axis=list(permutation).index(x.axis))
     if isinstance(x, Sharded) or (isinstance(x, Positions) and x.column is None):
         return replace(x, axis=list(permutation).index(x.axis))
     raise Stuck(describe(x))
