@@ -380,6 +380,19 @@ def test_not_equal(case: Any) -> None:
     assert not found.complete
 
 
+def test_relations_of_some_shares_alone() -> None:
+    found = derived(lambda axis, x: mean(axis, jnp.mean(x[0::2] - x[1::2])), (X,), (S,), R)
+    assert found.complete
+    assert {(each.multiple, each.length, each.primitive) for each in found.conditions} == {(2, 24, "slice")}
+    assert found.conditions[0].places[0].file == __file__
+
+
+def test_relations_of_shares_that_were_not_traced() -> None:
+    found = derived(lambda axis, x: x[0::4], (X,), (S,), S)
+    assert not found.complete and not found.conditions
+    assert [each.multiple for each in found.unmet] == [4]
+
+
 def test_effects_are_not_followed() -> None:
     def called(axis: Any, x: Any) -> Any:
         return io_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)

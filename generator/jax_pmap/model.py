@@ -321,6 +321,8 @@ class Plan:
     mutated: tuple[str, ...] = ()
     #: (argument index, path into the result) pairs: outputs that feed the next call's inputs.
     chain: tuple[tuple[str, str], ...] = ()
+    #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.
+    multiple_of: int = 1
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.
     source_hash: str = ""
     schema_version: int = PLAN_SCHEMA_VERSION
@@ -382,6 +384,10 @@ class Derivation:
     terms: tuple[str, str] = ("", "")
     #: Primitives without a rule, whose placements were measured on random operands.
     measured: tuple[str, ...] = ()
+    #: It holds where each device has a multiple of so many rows, which the emitted code sees to.
+    multiple: int = 1
+    #: The expressions that need it, as far as they are known.
+    multiple_for: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

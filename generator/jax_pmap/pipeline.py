@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -281,7 +282,7 @@ def _proved(
 
     try:
         # Device counts come from the code that takes all devices; the chosen ones are run on top.
-        evidence = run(dataclasses.replace(plan, devices=Devices()))
+        evidence, plan = _in_multiples(lambda plan: run(dataclasses.replace(plan, devices=Devices())), plan)
         if plan.devices.number is not None:
             evidence = _on_chosen(evidence, run, plan)
     except WorkerProblem as problem:
@@ -317,6 +318,17 @@ def _proved(
         return Generated(edition.text, plan, request.backend, evidence, target.source)
     code = emit(target, plan, request, evidence, loaded.carried)
     return Generated(code, plan, request.backend, evidence)
+
+
+def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Plan]:
+    """The evidence, and the plan with the rows on a device that it needs a multiple of."""
+    from jax_pmap.proof.prove import InMultiples
+
+    while True:
+        try:
+            return run(plan), plan
+        except InMultiples as needed:
+            plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
 
 
 def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:

@@ -317,6 +317,7 @@ class Context:
         axis = str(distinct[0]) if len(distinct) == 1 else "axis"
         path = "path" if uniform is not None else "path_to_leaf"
         keystr = f"{n.jax}.tree_util.keystr"
+        multiple = self.plan.multiple_of
         return {
             "arguments": names,
             "parameters": parameters,
@@ -325,6 +326,9 @@ class Context:
             "axis": axis,
             "axes": None if uniform is not None else self._shard_axes(names),
             "agree": self._sizes_agree(),
+            "unit": "count" if multiple == 1 else f"({multiple} * count)",
+            "total": "count" if multiple == 1 else f"{multiple} * count",
+            "rows": "" if multiple == 1 else f" in multiples of {multiple}",
             "reshape": self.pmap,
             "devices": self._device_list(),
             "docstring": self._shard_docstring(uniform),

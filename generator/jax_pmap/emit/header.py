@@ -64,6 +64,8 @@ class Header:
             return "NOT PROVED: the proof is still to come"
         checks = self.evidence.checks
         derived = "derived for all inputs and device counts; " if self.evidence.derived else ""
+        if self.evidence.derivation is not None and self.evidence.derivation.multiple > 1:
+            derived += f"batches give each device a multiple of {self.evidence.derivation.multiple} rows; "
         if self.evidence.derivation is not None and self.evidence.derivation.measured:
             derived += f"measured: {', '.join(self.evidence.derivation.measured)}; "
         noise = "; equal for equal draws, noise for examples differs" if self.evidence.equal_draws else ""

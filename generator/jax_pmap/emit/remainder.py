@@ -39,6 +39,14 @@ def remainder_of(plan: Plan, mode: str, backend: Backend, span: Span) -> Remaind
     """
     if mode == "error":
         return None
+    if plan.multiple_of > 1:
+        raise refused(
+            "JP060",
+            f"the function is right where each device has a multiple of {plan.multiple_of} rows, and "
+            f"--remainder {mode} makes batches that the devices share evenly, and no more",
+            "Leave --remainder out: other batches are then errors",
+            span,
+        )
     split = [argument for argument in plan.arguments if used_axes(argument.axes)]
     trees = {
         collapse(argument.axes) if isinstance(collapse(argument.axes), int) else None for argument in split

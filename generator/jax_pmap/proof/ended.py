@@ -21,17 +21,21 @@ def why_not_run(answer: Answer) -> str:
 
 
 def in_source(derivation: Derivation, emitted: str, code: str, target: Target) -> Derivation:
-    """`derivation`, with the place where it ended in the target's file and not in the `emitted` one.
+    """`derivation`, with its places in the target's file and not in the `emitted` one.
 
     An expression that stands in `code` as it does in the target is the user's; any other has no place.
     """
-    span = derivation.span
-    if span is None or Path(span.file).name != emitted:
-        return derivation
-    wanted = _expression(code, span)
-    nodes = (node for node in ast.walk(target.parsed.definition) if isinstance(node, ast.expr))
-    found = next((node for node in nodes if wanted and ast.unparse(node) == wanted), None)
-    return dataclasses.replace(derivation, span=target.parsed.span(found) if found is not None else None)
+
+    def own(span: Span | None) -> Span | None:
+        if span is None or Path(span.file).name != emitted:
+            return span
+        wanted = _expression(code, span)
+        nodes = (node for node in ast.walk(target.parsed.definition) if isinstance(node, ast.expr))
+        found = next((node for node in nodes if wanted and ast.unparse(node) == wanted), None)
+        return target.parsed.span(found) if found is not None else None
+
+    needed = tuple(span for each in derivation.multiple_for if (span := own(each)) is not None)
+    return dataclasses.replace(derivation, span=own(derivation.span), multiple_for=needed)
 
 
 def _expression(code: str, span: Span) -> str:

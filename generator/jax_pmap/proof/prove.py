@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.bound import emitted_name
 from jax_pmap.model import (
     Check,
@@ -48,6 +49,14 @@ MOST_PLACES = 4
 ROUND_BATCH = "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8"
 
 
+class InMultiples(Exception):
+    """The code is equal where each device has a multiple of some number of rows, and is to check that."""
+
+    def __init__(self, multiple: int) -> None:
+        super().__init__(multiple)
+        self.multiple = multiple
+
+
 def prove(
     session: Session,
     target: Target,
@@ -77,6 +86,7 @@ def prove(
         RefusalError: JP045, with the output, the device count, the error and the likeliest cause; JP041
             where the original takes the batch of too few device counts; JP060 where an uneven batch
             gives another result; JP061 where it is neither derived nor run.
+        InMultiples: it is equal where shares are multiples of more than ``plan.multiple_of``.
     """
     batch, chosen = batch_size(plan), plan.devices.number
     counts = [count for count in counts if count <= batch] if chosen is None else [chosen]
@@ -110,11 +120,14 @@ def prove(
                 "derive",
                 "deriving",
                 steps=2,
+                multiple=plan.multiple_of,
                 room=int(ROOM * session.memory),
                 seconds=TIME * session.timeout,
                 **question,
             )
-            found = read_derivation(told, target.source.root)
+            if told["asked"] > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
+                raise InMultiples(told["asked"])
+            found = read_derivation(told, target.source.root, plan.multiple_of)
             found = in_source(found, f"{name}_parallel.py", code, target)
             complete = found.complete
             derivation = found if derivation is None or derivation.complete else derivation
@@ -124,6 +137,9 @@ def prove(
             if why and not complete:
                 raise RefusalError(neither(found, why, target))
         used, rows = counts, None
+        if chosen is not None and plan.multiple_of > 1:
+            rows = batch // (chosen * plan.multiple_of) * chosen * plan.multiple_of
+            used = counts if rows else []
         if complete and not run_code:
             used = []
         elif told is not None and complete:
@@ -205,20 +221,34 @@ def prove(
     )
 
 
-def read_derivation(answer: Answer, root: Path) -> Derivation:
-    """What the worker derived; where it ended, at the first of the outputs that was not reached."""
+def read_derivation(answer: Answer, root: Path, multiple: int = 1) -> Derivation:
+    """What the worker derived, for code that takes a `multiple` of rows on a device.
+
+    Where it ended, at the first of the outputs that was not reached.
+    """
     if answer["complete"]:
-        return Derivation(answer["operations"], True, measured=tuple(answer["measured"]))
+        needed = [span_of(each["places"], root) for each in answer["conditions"]]
+        return Derivation(
+            answer["operations"],
+            True,
+            measured=tuple(answer["measured"]),
+            multiple=multiple,
+            multiple_for=tuple(dict.fromkeys(span for span in needed if span is not None)),
+        )
     first = answer["endings"][0]
-    places = [place for place in first["places"] if Path(place[0]).is_relative_to(root)] or first["places"]
-    span = None
-    if places:
-        file, *numbers = places[0]
-        path = Path(file)
-        shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else file
-        span = Span(shown, *numbers)
+    span = span_of(first["places"], root)
     left, right = first["terms"]
     return Derivation(answer["operations"], False, first["why"], first["primitive"], span, (left, right))
+
+
+def span_of(places: Sequence[Sequence[Any]], root: Path) -> Span | None:
+    """The innermost of some expressions, of the user's own if one is; None where none is known."""
+    own = [place for place in places if Path(place[0]).is_relative_to(root)] or places
+    if not own:
+        return None
+    file, *numbers = own[0]
+    path = Path(file)
+    return Span(path.relative_to(root).as_posix() if path.is_relative_to(root) else file, *numbers)
 
 
 def disagreeing(refusal: Refusal) -> Refusal:

@@ -115,6 +115,11 @@ def evidence_parts(evidence: Evidence) -> list[str]:
             operations += f", of which measured: {', '.join(evidence.derivation.measured)}"
         run = f"run on {counts} devices" if counts else "not run"
         parts = [f"derived for all inputs and device counts ({operations})", run]
+        multiple = evidence.derivation.multiple
+        if multiple > 1:
+            lines = dict.fromkeys(map(place, evidence.derivation.multiple_for))
+            why = f" ({', '.join(lines)})" if lines else ""
+            parts.insert(1, f"each device takes a multiple of {multiple} rows{why}, which the code checks")
     steps = max((check.steps for check in evidence.checks), default=0)
     if steps > 1:
         parts.append(f"{steps} chained steps")

@@ -39,6 +39,7 @@ def fitting(
     derived: "tuple[int, Sequence[int]]",
     room: int,
     seconds: float,
+    multiple: int = 1,
 ) -> Run:
     """The largest run of a derived program, on two device counts, that takes no more than it may.
 
@@ -50,6 +51,7 @@ def fitting(
         derived: the size of the batch that was traced, and the device counts.
         room: bytes that there are.
         seconds: processor time that there is.
+        multiple: what the rows on a device have to be a multiple of.
     """
     split = [axis is not None for axis in packed.axes(axes)]
     state = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split, strict=True) if not cut)
@@ -58,9 +60,15 @@ def fitting(
     operations, numbers = size(jaxpr), work(jaxpr)
     # Counts that share the given batch evenly, where there are two: others cut it to another size.
     given_counts = tuple(counts_for(rows)) if len(counts_for(rows)) == 2 else PAIRS[0]
-    whole = (*derived, "") if derived[0] <= rows else (None, given_counts, "")
+    whole: Any = (*derived, "") if derived[0] <= rows else (None, given_counts, "")
+    sizes = {pair: multiple * math.lcm(*pair) for pair in PAIRS}
+    if whole[0] is None and multiple > 1:
+        fit = next((pair for pair in PAIRS if sizes[pair] <= rows), None)
+        if fit is None:
+            return Run(0, (), f"{rows} rows do not give two devices a multiple of {multiple}")
+        whole = (rows // sizes[fit] * sizes[fit], fit, "")
     smaller = [
-        (math.lcm(*pair), pair, "to fit memory and time, ") for pair in PAIRS if math.lcm(*pair) < rows
+        (size, pair, "to fit memory and time, ") for pair, size in sizes.items() if size < (whole[0] or rows)
     ]
     taken = spent = 0.0
     for some, counts, why in (whole, *smaller):

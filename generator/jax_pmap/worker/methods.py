@@ -524,7 +524,8 @@ def derive_code(request: Answer) -> Answer:
     """Derive the emitted file equal to the reference; see `witness.of_emitted`."""
     trials = trials_of({**request, "derived": True}, strengthen.Found())
     emitted = emitted_of(request)
-    return witness.of_emitted(trials.question, emitted, request["room"], request["seconds"])
+    room, seconds = request["room"], request["seconds"]
+    return witness.of_emitted(trials.question, emitted, room, seconds, request["multiple"])
 
 
 def prove_code(request: Answer) -> Answer:

@@ -1,7 +1,9 @@
 """Derivation as a witness: a parallel function held against its reference, for all inputs."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -12,13 +14,18 @@ from .budget import fitting
 from .budget import size as operations
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
-from .placements.derive import Derivation, Ending, derive, describe
+from .placements.derive import Derivation, Ending, Multiple, derive, describe
 from .proving import Emitted, Question
 from .server import Answer, Problem, summary
 from .sizes import MANY, alike, program_of
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
 FEW = 3000
+#: A prime above `MANY`, and one that gives about as many for a few devices: no share of so many rows is a
+#: multiple of anything by chance.
+PRIMES = (4099, 173)
+#: Multiples that shares are tried in, where a rule asks for one.
+MOST_MULTIPLE = 64
 
 
 def witness(
@@ -28,11 +35,14 @@ def witness(
     seconds: float,
     *,
     foreign: bool = False,
+    multiple: int = 1,
 ) -> Answer:
     """What deriving shows of a parallel function; see `derive.describe`.
 
-    Where it is shown equal, ``"run"`` says which run the second witness can afford: ``{"rows", "counts",
-    "why"}``, rows 0 for none.
+    ``"multiple"`` is what the rows on each device must be a multiple of for what is shown, 1 for any number;
+    it is complete only where `multiple` holds that, and would be with ``"asked"`` for it. Where it is shown
+    equal, ``"run"`` says which run the second witness can afford: ``{"rows", "counts", "why"}``, rows 0 for
+    none.
 
     Args:
         question: the reference, its inputs and their roles.
@@ -41,6 +51,7 @@ def witness(
         room: bytes that a run may take.
         seconds: processor time that it may take.
         foreign: whether the function is not made of the reference's own text.
+        multiple: what the function itself takes multiples of alone, as rows on a device.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
@@ -48,7 +59,21 @@ def witness(
     answer = _ended(f"a batch of {base} is too small to be divided in two ways")
     for size in sizes_for(base):
         with prove.x64(question.x64):
-            answer = _derived(question, parallel, packed, size, room, seconds, foreign=foreign)
+            answer, asked = _derived(
+                question, parallel, packed, size * multiple, room, seconds, foreign=foreign, multiple=multiple
+            )
+            if multiple < asked <= MOST_MULTIPLE:
+                # On shares that a rule asks for, more can be said.
+                answer, _ = _derived(
+                    question,
+                    parallel,
+                    packed,
+                    size * asked,
+                    room,
+                    seconds,
+                    foreign=foreign,
+                    multiple=multiple,
+                )
         if answer["batch"]:
             break
     if is_abstract(values):
@@ -65,42 +90,80 @@ def _derived(
     seconds: float,
     *,
     foreign: bool,
-) -> Answer:
-    """The answer of `witness` for one size of the batch; its ``"batch"`` is 0 where that is not traced."""
+    multiple: int,
+) -> tuple[Answer, int]:
+    """The answer of `witness` for one size of the batch, and the multiple of rows that rules ask for.
+
+    Its ``"batch"`` is 0 where that is not traced.
+    """
     leaves = abstract_leaves(packed, question.axes, size)
     try:
         reference = Traced(question.traceable, packed, leaves)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
-        return _ended(f"the original is not traced for a batch of {size}: {summary(error)}")
+        return _ended(f"the original is not traced for a batch of {size}: {summary(error)}"), 0
     # What is done otherwise on one number of devices shows on that one alone.
     small = operations(reference.jaxpr) <= FEW
     chosen = counts_for(size, most=4 if small else 2)
     try:
         found = _held(reference, parallel, packed, leaves, chosen)
     except _Untraced as problem:
-        return _ended(str(problem))
-    many = _larger(question, reference, packed, size, foreign=foreign) if found.complete else None
-    if many is not None:
+        return _ended(str(problem)), 0
+    asked = _multiple(found.unmet, size)
+    needed = _multiple(found.conditions, size)
+    others: Sequence[tuple[Traced, int]] = ()
+    if found.complete:
+        known = math.lcm(needed, multiple)
+        others, hidden = _larger(question, reference, packed, size, chosen, foreign=foreign, multiple=known)
+        needed = math.lcm(needed, hidden if found.mapped else 1)
+    for larger, rows in others:
         # A slice that takes all of a small batch is another program on a large one.
-        larger, rows = many
         try:
             found = _held(larger, parallel, packed, abstract_leaves(packed, question.axes, rows), chosen)
         except _Untraced as problem:
-            return _ended(f"with a batch of {rows} {problem}")
+            if (larger, rows) != others[-1]:
+                continue  # Whoever calls it with so many is told.
+            return _ended(f"with a batch of {rows} {problem}"), 0
         if not found.complete:
             first = found.endings[0]
             why = f"a batch of {rows} is worked on in another way than one of {size}, and there {first.why}"
             found = dataclasses.replace(found, endings=(dataclasses.replace(first, why=why),))
+        needed = math.lcm(needed, _multiple(found.conditions, rows))
+        break
+    # What code that checks its batch would be equal for.
+    wanted = math.lcm(needed, multiple) if found.complete else 0
+    if found.complete and multiple % needed:
+        found = dataclasses.replace(found, endings=(_only_multiples(found, needed),))
     base = arguments.batch_size(question.data[0], question.axes)
-    run = fitting(packed, question.axes, reference.jaxpr, base, (size, chosen[:2]), room, seconds)
-    return {
+    traced = (size, chosen[:2])
+    run = fitting(packed, question.axes, reference.jaxpr, base, traced, room, seconds, multiple)
+    answer = {
         **describe(found),
         "counts": chosen,
         "batch": size,
+        "multiple": needed,
+        "asked": wanted,
         "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why},
     }
+    return answer, math.lcm(asked, multiple) if asked > 1 else 0
+
+
+def _multiple(conditions: Sequence[Multiple], size: int) -> int:
+    """What the rows on a device must be a multiple of for conditions from traces with a batch of `size`."""
+    found = 1
+    for each in conditions:
+        # So many rows of what it is about come with one example.
+        rows = Fraction(each.length, size)
+        found = math.lcm(found, (each.multiple / rows).numerator)
+    return found
+
+
+def _only_multiples(found: Derivation, needed: int) -> Ending:
+    """Where a derivation ends that holds for some shares alone."""
+    why = f"it holds only where each device has a multiple of {needed} rows, and others are not refused"
+    first = next(iter(found.conditions), None)
+    return Ending(0, why, first.primitive if first else "", first.places if first else ())
 
 
 class _Untraced(Exception):
@@ -138,34 +201,67 @@ def _held(
 
 
 def _larger(
-    question: Question, reference: Traced, packed: Packed, size: int, *, foreign: bool
-) -> "tuple[Traced, int] | None":
+    question: Question,
+    reference: Traced,
+    packed: Packed,
+    size: int,
+    chosen: Sequence[int],
+    *,
+    foreign: bool,
+    multiple: int,
+) -> "tuple[Sequence[tuple[Traced, int]], int]":
     """The reference on a batch of thousands of rows, and their number, where that is another program.
 
-    None where it is the same, but for numbers in proportion to the rows, or not traced for so many. Rows
+    Nothing where it is the same, but for numbers in proportion to the rows, or not traced for so many. Rows
     that are gone through one by one are not. A parallel function that is `foreign`, and not made of the
-    reference's own text, may have thresholds of its own: for that the larger batch always counts.
+    reference's own text, may have thresholds of its own: for that the first of two batches counts that it
+    takes.
+
+    Also what rows must be a multiple of for it to be the same. What all shares in the traces have in common
+    did not show in these: ``x[: len(x) // 4 * 4]`` is all of ``x`` on shares of 4 and of 8. That they are a
+    multiple of `multiple` is known.
     """
-    sizes = (2 * size, -(-MANY // size) * size)
-    try:
-        twice = Traced(question.traceable, packed, abstract_leaves(packed, question.axes, sizes[0]))
-        if operations(twice.jaxpr) >= operations(reference.jaxpr) + size:
-            return None
-        many = Traced(question.traceable, packed, abstract_leaves(packed, question.axes, sizes[1]))
-    except (MemoryError, Problem):
-        raise
-    except BaseException:
-        return None
-    programs = (
-        program_of(each.jaxpr, rows)
-        for each, rows in zip((reference, twice, many), (size, *sizes), strict=True)
-    )
-    return None if not foreign and alike(*programs) else (many, sizes[1])
+
+    def traced(rows: int) -> "Traced | None":
+        try:
+            return Traced(question.traceable, packed, abstract_leaves(packed, question.axes, rows))
+        except (MemoryError, Problem):
+            raise
+        except BaseException:
+            return None  # Whoever calls it with so many is told.
+
+    twice = traced(2 * size)
+    if twice is None or operations(twice.jaxpr) >= operations(reference.jaxpr) + size:
+        return (), 1
+
+    def same(rows: int, other: Traced) -> bool:
+        given = ((reference, size), (twice, 2 * size), (other, rows))
+        return alike(*(program_of(each.jaxpr, n) for each, n in given))
+
+    round_ = -(-MANY // size) * size
+    if foreign:
+        tried = [multiple * math.lcm(*chosen) * PRIMES[1], round_]
+        return [(each, rows) for rows in tried if (each := traced(rows)) is not None], 1
+    odd = traced(multiple * PRIMES[0])
+    if odd is not None and same(multiple * PRIMES[0], odd):
+        return (), 1
+    many = traced(round_)
+    if many is None or not same(round_, many):
+        return [(many, round_)] if many is not None else (), 1
+    if odd is None:
+        return (), 1
+    shared = math.gcd(*(size // count for count in chosen))
+    for part in (n for n in range(2, shared + 1) if shared % n == 0):
+        other = traced(math.lcm(part, multiple) * PRIMES[0])
+        if other is not None and same(math.lcm(part, multiple) * PRIMES[0], other):
+            return (), part
+    return (), shared
 
 
 def _ended(why: str) -> Answer:
     """The answer where nothing could be derived at all."""
-    return {**describe(Derivation(0, (Ending(0, why),))), "counts": [], "batch": 0, "run": None}
+    ended = describe(Derivation(0, (Ending(0, why),)))
+    return {**ended, "counts": [], "batch": 0, "multiple": 1, "asked": 0, "run": None}
 
 
 def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
@@ -184,11 +280,11 @@ def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
     return ""
 
 
-def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float) -> Answer:
+def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float, multiple: int = 1) -> Answer:
     """What deriving shows of code that was emitted, called as the user calls it."""
 
     def parallel(count: int) -> Callable[[Values], Any]:
         function = emitted.define(count, question.x64)
         return lambda values: question.invoke(function, values)
 
-    return witness(question, parallel, room, seconds)
+    return witness(question, parallel, room, seconds, multiple=multiple)

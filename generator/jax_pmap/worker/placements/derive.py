@@ -1,12 +1,12 @@
 """Show a parallel program equal to its reference by the placements and the meanings of their results."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..jaxpr.frames import Place, frames
 from ..jaxpr.versions import inner_jaxpr, opened, primitive_name
-from .equation import Value
+from .equation import Condition, Value
 from .interpreter import Apart, Interpreter
 from .lattice import WHOLE, Unknown, shown
 from .terms import Term, Terms
@@ -29,6 +29,18 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Multiple:
+    """A number that the rows on a device must be a multiple of, and why."""
+
+    #: The number, and the length in the traces of what it is about, which may be another than the batch's.
+    multiple: int
+    length: int
+    primitive: str
+    #: The user's expressions that led there, the innermost first.
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Derivation:
     """What deriving showed."""
 
@@ -43,6 +55,11 @@ class Derivation:
     #: Names of the rules that were used, and of primitives without one, which were measured.
     rules: frozenset[str] = field(default=frozenset())
     measured: tuple[str, ...] = ()
+    #: What it holds under, and what more would be shown where the traces met these.
+    conditions: tuple[Multiple, ...] = ()
+    unmet: tuple[Multiple, ...] = ()
+    #: Whether it has shares at all: to the compiler's mind each device has the whole.
+    mapped: bool = True
 
     @property
     def complete(self) -> bool:
@@ -120,7 +137,7 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
     if not axes and len(parallel) > 1:
         # The compiler has the meaning of the whole: each trace is a program of one device by itself.
         every = [derive(reference, [each], names) for each in parallel]
-        return next((found for found in every if not found.complete), every[0])
+        return replace(next((found for found in every if not found.complete), every[0]), mapped=False)
     walk = Interpreter(terms, axes, len(parallel))
     fixed = next((name for name, seen in walk.seen.items() if len(seen) < 2), None)
     if fixed is not None:
@@ -129,7 +146,7 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
     try:
         found = walk.run(parallel, [walk.replicated(term) for term in given])
     except Apart as apart:
-        return Derivation(walk.operations, (Ending(0, str(apart)),))
+        return Derivation(walk.operations, (Ending(0, str(apart)),), unmet=multiples(walk.unmet))
     if len(found) != len(wanted):
         return Derivation(walk.operations, (Ending(0, "it has another number of results"),))
     endings = [
@@ -144,6 +161,16 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
         tuple(place for path in walk.repeated for place in places_of(path)[:1]),
         frozenset(walk.rules_used),
         tuple(sorted(walk.measured)),
+        multiples(walk.conditions),
+        multiples(walk.unmet),
+    )
+
+
+def multiples(conditions: Iterable[Condition]) -> tuple[Multiple, ...]:
+    """Conditions with their places in the source."""
+    return tuple(
+        Multiple(each.multiple, each.length, primitive_name(each.path[0]), places_of(each.path))
+        for each in conditions
     )
 
 
@@ -188,14 +215,23 @@ def describe(found: Derivation) -> Mapping[str, Any]:
         "repeated": [[p.file, p.line] for p in found.repeated],
         "rules": sorted(found.rules),
         "measured": list(found.measured),
+        "conditions": [
+            {"multiple": each.multiple, "primitive": each.primitive, "places": described(each.places)}
+            for each in found.conditions
+        ],
         "endings": [
             {
                 "output": each.output,
                 "why": each.why,
                 "primitive": each.primitive,
-                "places": [[p.file, p.line, p.column, p.end_line, p.end_column] for p in each.places[:8]],
+                "places": described(each.places),
                 "terms": list(each.terms),
             }
             for each in found.endings
         ],
     }
+
+
+def described(places: Sequence[Place]) -> list[list[Any]]:
+    """The innermost of some expressions, as JSON."""
+    return [[p.file, p.line, p.column, p.end_line, p.end_column] for p in places[:8]]

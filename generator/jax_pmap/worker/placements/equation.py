@@ -1,7 +1,7 @@
 """What a rule is given, and the table of rules."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .lattice import Placement
@@ -10,6 +10,23 @@ from .terms import Shape, Term, Terms
 
 class Stuck(Exception):
     """No relation is claimed of what an equation makes; says why, in words for the user."""
+
+
+class Unmet(Stuck):
+    """A relation holds for shares that are multiples of a number, which not all traced ones are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a relation holds under: devices have a multiple of a number of rows."""
+
+    #: That number, and how many rows all devices together have in the traces.
+    multiple: int
+    length: int
+    #: The mesh axis.
+    axis: str
+    #: The equation that it is of, and those in whose jaxprs it stands.
+    path: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +70,8 @@ class Equation:
     dtypes: Sequence[str] = ()
     #: All mesh axes, in the order of the mesh.
     mesh: tuple[str, ...] = ()
+    #: What a rule says its answer holds under.
+    conditions: list[Condition] = field(default_factory=list)
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -94,6 +113,16 @@ class Equation:
     def whole_size(self, operand: int, axis: int) -> int:
         """Size along a sharded axis of an operand on all devices together."""
         return self.inputs[0][operand][axis] * self.counts[0]
+
+    def in_multiples(self, operand: int, axis: int, multiple: int) -> None:
+        """Say that the rule holds where the share along an axis is a multiple of a number.
+
+        Raises:
+            Unmet: those in the traces are not all so.
+        """
+        self.conditions.append(Condition(multiple, self.whole_size(operand, axis), self.axis))
+        if any(shapes[operand][axis] % multiple for shapes in self.inputs):
+            raise Unmet(f"each device needs a multiple of {multiple} of them")
 
     def value(self, operand: int) -> Any:
         """The number that an operand holds throughout, or None."""

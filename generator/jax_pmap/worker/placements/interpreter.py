@@ -21,7 +21,7 @@ from ..jaxpr.versions import (
     shard_map_specs,
 )
 from . import rules  # noqa: F401 (registers them)
-from .equation import RULES, Equation, Same, Stuck, Value, axes_apart
+from .equation import RULES, Condition, Equation, Same, Stuck, Unmet, Value, axes_apart
 from .lattice import (
     WHOLE,
     Blocks,
@@ -107,6 +107,9 @@ class Interpreter:
         #: Operations read, and primitives without a rule whose placements were measured.
         self.operations = 0
         self.measured: dict[str, None] = {}
+        #: What relations hold under, and what they would hold under, where the traces do not show it.
+        self.conditions: dict[Condition, None] = {}
+        self.unmet: dict[Condition, None] = {}
         self.rules_used: set[str] = set()
         #: Whether a key of a device's own was met: what is drawn with it is equal in distribution only.
         self.own_draws = False
@@ -420,7 +423,10 @@ class Interpreter:
             else:
                 result = found(eq, *places, **eq.params)
         except Stuck as stuck:
+            unmet = eq.conditions if isinstance(stuck, Unmet) else ()
+            self.unmet.update((replace(each, path=self.path(equation)), None) for each in unmet)
             return [Unknown(str(stuck), self.path(equation))] * count
+        self.conditions.update((replace(each, path=self.path(equation)), None) for each in eq.conditions)
         return list(result) if isinstance(result, tuple) else [result] * count
 
     def _meanings(

@@ -261,8 +261,19 @@ def slice_(
         whole = start_indices[axis] == 0 and limit_indices[axis] == eq.shape(0)[axis]
         if whole and (strides is None or strides[axis] == 1) and eq.varying() == (axis,):
             return x
+        if strides is not None and x.outer == 1 and every_nth(eq, axis, start_indices[axis], strides[axis]):
+            eq.in_multiples(0, axis, strides[axis])
+            return x
         raise Stuck("some of the examples are cut out of this device's share")
     raise Stuck(describe(x))
+
+
+def every_nth(eq: Equation, axis: int, start: int, stride: int) -> bool:
+    """Whether a slice has one of each `stride` rows, to the end, beginning among the first."""
+    return start < stride and all(
+        params["start_indices"][axis] == start and params["limit_indices"][axis] == shapes[0][axis]
+        for params, shapes in zip(eq.every, eq.inputs, strict=True)
+    )
 
 
 def one_copy(

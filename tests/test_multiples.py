@@ -1,0 +1,104 @@
+"""Functions that are equal only where each device has a multiple of some number of rows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from project import Project, simulated
+
+SIZES = """\
+import jax
+import jax.numpy as jnp
+
+
+def pairs(z):
+    return jnp.mean((z[0::2] - z[1::2]) ** 2)
+
+
+def cut(x):
+    return jnp.mean(x[: len(x) // 4 * 4] ** 2)
+
+
+def groups(x):
+    return jnp.mean(x.reshape(4, -1) ** 2)
+
+
+def p_cut(x):
+    return jax.lax.pmean(jnp.mean(x[: len(x) // 4 * 4] ** 2), "batch")
+
+
+parallel = jax.pmap(p_cut, "batch", out_axes=None)
+
+
+def drop_in(x):
+    return parallel(x.reshape(jax.device_count(), -1))
+"""
+CALL = """\
+import numpy as np
+import sizes, sizes_pmap
+
+x = np.arange(64.0) ** 2
+assert np.allclose(sizes_pmap.{name}(x), sizes.{name}(x))
+sizes_pmap.{name}(x[:40])
+"""
+
+
+@pytest.fixture
+def sizes(project: Project) -> Project:
+    project.write("sizes.py", SIZES)
+    return project
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "multiple", "line"),
+    [("pairs", "pmap", 2, [6]), ("pairs", "shard_map", 2, [6]), ("cut", "pmap", 4, [])],
+)
+def test_the_code_refuses_other_batches(
+    sizes: Project, name: str, backend: str, multiple: int, line: list[int]
+) -> None:
+    given = ("gen", f"sizes.py::{name}", "--arg", f"{'z' if name == 'pairs' else 'x'}=f32[96]")
+    made = sizes.run(*given, "--backend", backend, "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    derivation = document["evidence"]["derivation"]
+    assert (derivation["complete"], derivation["multiple"]) == (True, multiple)
+    assert [span["line"] for span in derivation["multiple_for"][:1]] == line
+    assert document["plan"]["multiple_of"] == multiple
+    assert document["evidence"]["checks"]
+    assert f"batches give each device a multiple of {multiple} rows" in document["code"]
+    Path("sizes_pmap.py").write_text(document["code"])
+    Path("call.py").write_text(CALL.format(name=name))
+    ran = subprocess.run([sys.executable, "call.py"], env=simulated(8), capture_output=True, text=True)
+    assert "axis 0 (40) does not divide over 8 devices in multiples of" in ran.stderr
+    assert f"pass a multiple of {8 * multiple}" in ran.stderr
+
+
+def test_the_report_names_the_line(sizes: Project) -> None:
+    made = sizes.run("gen", "sizes.py::pairs", "--arg", "z=f32[96]", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "each device takes a multiple of 2 rows (sizes.py:6), which the code checks" in made.words
+
+
+@pytest.mark.parametrize(("name", "options"), [("groups", ()), ("cut", ("--backend", "jit"))])
+def test_others_take_any_number(sizes: Project, name: str, options: tuple[str, ...]) -> None:
+    """What raises by itself on other sizes, and what has no shares."""
+    made = sizes.run(
+        "gen", f"sizes.py::{name}", "--arg", "x=f32[96]", "--no-run", *options, "--output-format", "json"
+    )
+    assert made.exit_code == 0, made.stderr
+    derivation = json.loads(made.stdout)["evidence"]["derivation"]
+    assert (derivation["complete"], derivation["multiple"]) == (True, 1)
+
+
+def test_uneven_batches_stay_errors(sizes: Project) -> None:
+    says = ("a multiple of 2 rows", "Leave --remainder out")
+    sizes.refused(
+        "JP060", "gen", "sizes.py::pairs", "--arg", "z=f32[96]", "--remainder", "drop", says=says, exit_code=1
+    )
+
+
+def test_code_of_others_checks_nothing(sizes: Project) -> None:
+    found = sizes.run("verify", "sizes.py::drop_in", "--against", "sizes.py::cut", "--arg", "x=f32[96]")
+    assert "derived for all inputs and device counts" not in found.words
