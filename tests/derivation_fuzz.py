@@ -192,6 +192,17 @@ f: | jax.lax.scan(lambda c, r: (c + jax.lax.scan(lambda d, t: (d + (t * r[0]).su
 r[1].reshape(2, -1))[0], None), 0.0, (jnp.ones(2), {0}.reshape(2, -1)))[0] | f:R | sum
 f: | jnp.mean(jax.vmap(lambda r, t: r @ t)({0}.reshape(2, -1), {1}.reshape(2, -1))) | f:R f:R | sum
 f:R | jnp.tanh({0}.reshape(2, -1)).reshape(-1) | f:R
+f:R | jax.lax.map(lambda r: jnp.tanh(r) * 2.0 + {1}, {0}) | f:R f:
+f:R | jax.lax.map(lambda r: jax.lax.cond(r > 0, jnp.sin, jnp.cos, r), {0}) | f:R
+f:R | jax.lax.scan(lambda c, r: (c + 1.0, r * c), 1.0, {0})[1] | f:R
+f: | jax.lax.scan(lambda c, r: (c + jnp.sin(r), r), 0.0, {0})[0] | f:R | sum
+f: | jax.lax.scan(lambda c, r: (c + 1.0, r), 0.0, {0})[0] | f:R | sum
+f: | jax.lax.scan(lambda c, r: (c * 0.5 + r, r), 0.0, {0})[0] | f:R | ?
+f: | jax.lax.scan(lambda c, r: (c + r, r), {1}, {0})[0] | f:R f: | ?
+f: | jnp.mean(jax.lax.map(lambda r: r[0] @ r[1], ({0}, {1}))) | f:RD f:RD | mean
+f:R | jnp.repeat({0}[::2], 2) | f:R
+f: | jnp.mean({0}[::2] * {1}[1::2]) | f:R f:R | mean
+f:R | jnp.stack([{0}[0::2], {0}[1::2]], 1).reshape(-1) | f:R
 f:R | jax.lax.map(lambda r: jnp.tanh(r) * 2.0, {0}.reshape(2, -1)).reshape(-1) | f:R
 f:R | ({0}.reshape(2, -1) * {1}.reshape(-1, 2).T).reshape(-1) | f:R f:R
 f:R | jax.lax.scan(lambda c, r: (r, r * c), jnp.ones({n} // 2), {0}.reshape(2, -1))[1].reshape(-1) | f:R

@@ -221,6 +221,32 @@ def layers(axis: Any, w: Any, x: Any) -> Any:
     return total(axis, lax.scan(body, jnp.zeros(3), split(x))[0])
 
 
+def one_by_one(axis: Any, w: Any, x: Any) -> Any:
+    """A loop over the examples, which adds up, and hands on what it does not touch."""
+
+    def body(carry: Any, row: Any) -> Any:
+        kept, added = carry
+        out = jnp.tanh(row * kept)
+        return (kept, added + out), out
+
+    (_, added), out = lax.scan(body, (w, jnp.zeros(3)), x)
+    return out, total(axis, added)
+
+
+def one_by_one_gradient(axis: Any, w: Any, x: Any) -> Any:
+    return mean(axis, jax.grad(lambda w: lax.map(lambda row: jnp.tanh(row @ w), x).mean())(w))
+
+
+def each_its_way(axis: Any, w: Any, x: Any) -> Any:
+    """Branches and loops of single examples."""
+
+    def one(row: Any) -> Any:
+        row = lax.cond(row[0] > 0, jnp.sin, lambda row: row * w, row)
+        return lax.scan(lambda h, w: (jnp.tanh(h * w), None), row, jnp.stack([w, 2 * w]))[0]
+
+    return lax.map(one, x)
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -240,6 +266,9 @@ EQUAL = [
     (accumulating_sums, (W, X, Y), (R, S, S), R),
     (each_group, (W, X, Y), (R, S, S), (R, R)),
     (layers, (W, X), (R, S), R),
+    (one_by_one, (W, X), (R, S), (S, R)),
+    (one_by_one_gradient, (W, X), (R, S), R),
+    (each_its_way, (W, X), (R, S), S),
 ]
 
 
@@ -327,7 +356,37 @@ def late(total: Any, grad: Any, number: Any) -> Any:
     return jnp.where(number > 1, total + grad, total)
 
 
+def through(body: Any, start: Any) -> Any:
+    """A loop over the examples, and what it carries and stacks summed up."""
+
+    def program(axis: Any, x: Any) -> Any:
+        carry, out = lax.scan(body, start, x)
+        return total(axis, jnp.sum(carry)), total(axis, jnp.sum(out))
+
+    return program
+
+
+def of_both(axis: Any, x: Any, y: Any) -> Any:
+    return lax.map(lambda row: (row[:, None] * x.T).sum(), y)
+
+
 UNEQUAL = [
+    *(
+        (through(body, start), (X,), (S,), (R, R))
+        for body, start in [
+            (lambda c, r: (c * 0.5 + r, r), jnp.zeros(3)),
+            (lambda c, r: (c + r, r), jnp.ones(3)),
+            (lambda c, r: (c + r, c), jnp.zeros(3)),
+            (lambda c, r: (r, r), jnp.zeros(3)),
+            (lambda c, r: (r, r * c), jnp.zeros(3)),
+            (lambda c, r: (c + 1, r * c), 0.0),
+            (lambda c, r: (c + 1, r), 0.0),
+            (lambda c, r: (c + lax.cond(c[0] > 3, jnp.sin, jnp.cos, r), r), jnp.zeros(3)),
+        ]
+    ),
+    (of_both, (X, X), (S, S), S),
+    (lambda axis, x: lax.map(lambda row: row * len(x), x), (X,), (S,), S),
+    (lambda axis, x: lax.map(lambda r: r[0] * r[1], (x, jnp.arange(len(x)))), (X,), (S,), S),
     *((steps(s), (W, X, Y), (R, S, S), R) for s in (halves, weighted, last, of_one_length, by_round, late)),
     (in_layers, (X,), (S,), R),
     (one_behind, (X,), (S,), S),

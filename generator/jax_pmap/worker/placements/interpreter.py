@@ -38,6 +38,7 @@ from .lattice import (
     Power,
     Replicated,
     Rounds,
+    Row,
     Running,
     Sharded,
     Unknown,
@@ -409,16 +410,18 @@ class Interpreter:
             if not any(eq.varying(result) for result in range(count)):
                 return [WHOLE] * count
         found = RULES.get(eq.name)
-        if found is None:
+        groups = grouped(places) and eq.name not in IDENTITIES
+        if found is None and not groups:
             try:
                 rows = measured(eq, places, equation)
             except Stuck as stuck:
                 return [Unknown(str(stuck), self.path(equation))] * count
             self.measured.setdefault(eq.name)
             return rows
-        self.rules_used.add(eq.name)
+        if found is not None:
+            self.rules_used.add(eq.name)
         try:
-            if grouped(places) and eq.name not in IDENTITIES:
+            if found is None or groups:
                 result = of_groups(found, eq, places)
             else:
                 result = found(eq, *places, **eq.params)
@@ -572,14 +575,29 @@ class Interpreter:
         jaxprs = [e.params["jaxpr"] for e in equations]
         bodies = [opened(jaxpr)[0] for jaxpr in jaxprs]
         lengths = {e.params["length"] for e in equations}
-        if len(lengths) > 1:
-            return self._lost(equations[0], "a loop goes over the examples of this device")
+        by_row = len(lengths) > 1
+        if by_row:
+            # As many rounds as there are examples on a device.
+            over = operands[constants + carried :]
+            lost = next((p for each in over for p in each.places if isinstance(p, Unknown)), None)
+            if lost is not None:
+                return [self.unknown(lost.reason, lost.equations) for _ in equations[0].outvars]
+            counts = next(iter(self.axes.values()))
+            lengths = {e.params["length"] * n for e, n in zip(equations, counts, strict=True)}
+            alone = len(self.axes) == 1 and all(
+                isinstance(p, Sharded) and p.axis == 0 and p.outer == 1 for each in over for p in each.places
+            )
+            if not alone or not over or len(lengths) > 1:
+                return self._lost(equations[0], "a loop goes over the examples of this device")
         shapes = [[tuple(v.aval.shape) for v in body.invars] for body in bodies]
         self._depth += 1
         try:
             rows = []
             for index, operand in enumerate(operands[constants + carried :], constants + carried):
-                places = tuple(self._item(place) for place in operand.places)
+                places = tuple(
+                    Row(self._depth, p.power) if by_row and isinstance(p, Sharded) else self._item(p)
+                    for p in operand.places
+                )
                 like = bodies[0].invars[index].aval
                 rows.append(
                     self._parameter(
@@ -622,6 +640,15 @@ class Interpreter:
         for index, variable in enumerate(equations[0].outvars):
             if index < carried:
                 at = [self._ended(place, depth) for place in settled[index]]
+                if by_row and not isinstance(at[0], (Partial, Unknown)):
+                    node = self.terms[out[index].term]
+                    if node.op == "carry" and node.params[:2] == (depth, index):
+                        made.append(start[index])  # It is handed on as it is.
+                        continue
+                    why = "a loop carries something from one example to the next"
+                    at = [Unknown(why, self.path(equations[0]))]
+            elif by_row:
+                at = [self._by_row(out[index], place, depth, equations[0]) for place in out[index].places]
             else:
                 at = [self._rows(place, depth) for place in out[index].places]
             made.append(self._looped(equations, index, variable, key, inner, free, at))
@@ -676,10 +703,15 @@ class Interpreter:
                     fits = isinstance(place, (Replicated, Partial)) and isinstance(now, Replicated)
                     if isinstance(place, Sharded) and isinstance(now, Sharded):
                         fits = (place.axis, place.outer) == (now.axis, now.outer)
-                    if isinstance(place, Rounds) and isinstance(now, Replicated):
+                    if isinstance(place, (Rounds, Row)) and isinstance(now, Replicated):
                         # Of a loop around this one it may be anything; of this one, what is added up.
                         fits = place.loop == self._depth
                         place = Running(place.loop, place.power)
+                    row = value.places[at]
+                    if isinstance(row, Row) and row.loop < self._depth:
+                        # What is whole, and the same for all examples, is one of them as well.
+                        place, zero = row, not self.terms.varies(given.term, row.loop)
+                        fits = now == Replicated(row.power)
                     if isinstance(place, Dealt):
                         fits = (
                             place.loop < self._depth and isinstance(now, Sharded) and now.axis == place.axis
@@ -722,6 +754,16 @@ class Interpreter:
         if isinstance(place, (Positions, Blocks, Copies, OwnKeys)):
             return Unknown("a loop goes over positions")
         return place
+
+    def _by_row(self, value: Value, place: Placement, loop: int, equation: Any) -> Placement:
+        """The placement of what a loop over the examples stacks."""
+        if isinstance(place, Row) and place.loop == loop:
+            return Sharded(0, place.power)
+        if isinstance(place, Replicated) and not self.terms.varies(value.term, loop):
+            return Sharded(0, place.power)
+        if isinstance(place, Unknown):
+            return place
+        return Unknown("a loop carries something from one example to the next", self.path(equation))
 
     @staticmethod
     def _ended(place: Placement, loop: int) -> Placement:
@@ -815,7 +857,8 @@ class Interpreter:
     def _cond(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """All devices must take one branch; what the branches give must be of one kind."""
         which, given = operands[0], operands[1:]
-        apart = next((place for place in which.places if place != WHOLE), None)
+        rows = [place for place in which.places if isinstance(place, Row) and not place.power]
+        apart = next((place for place in which.places if place != WHOLE and place not in rows), None)
         if apart is not None:
             why = (
                 apart.reason
@@ -831,7 +874,13 @@ class Interpreter:
         for index, variable in enumerate(equations[0].outvars):
             values = [branch[index] for branch in branches]
             places = tuple(self._joined(values, at, equations[0]) for at in range(len(self.axes)))
-            places = tuple(self._every_round(place, which.term, equations[0]) for place in places)
+            if rows:
+                places = tuple(
+                    self._of_row(chosen, place, [value.term for value in values], equations[0])
+                    for chosen, place in zip(which.places, places, strict=True)
+                )
+            else:
+                places = tuple(self._every_round(place, which.term, equations[0]) for place in places)
             key = ("cond", len(branches))
             terms = tuple(value.term for value in values)
             if len(set(terms)) == 1 and not any(isinstance(p, Unknown) for p in places):
@@ -840,9 +889,19 @@ class Interpreter:
                 made.append(self._looped(equations, index, variable, key, (which.term, *terms), (), places))
         return made
 
+    def _of_row(self, test: Placement, place: Placement, terms: Sequence[Term], equation: Any) -> Placement:
+        """The placement of what is chosen for each example by itself."""
+        if not isinstance(test, Row) or isinstance(place, Unknown):
+            return place
+        if place == test or (place == WHOLE and not any(self.terms.varies(t, test.loop) for t in terms)):
+            return test
+        return Unknown(
+            "what is chosen for one example differs between devices in another way", self.path(equation)
+        )
+
     def _every_round(self, place: Placement, test: Term, equation: Any) -> Placement:
         """A placement that holds if all rounds of a loop are seen together, where all do what a test says."""
-        if isinstance(place, (Dealt, Rounds, Running)) and self.terms.varies(test, place.loop):
+        if isinstance(place, (Dealt, Row, Rounds, Running)) and self.terms.varies(test, place.loop):
             why = "a loop goes over groups of other rows than in the whole batch, and not all alike"
             return Unknown(why, self.path(equation))
         return place

@@ -84,6 +84,14 @@ class Dealt:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """In a round of a loop over the examples: one of the device's rows of ``V``, or what is made of it."""
+
+    loop: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds:
     """In a round of a loop: ``N**power * v`` summed over devices and rounds is ``V`` summed over rounds."""
 
@@ -163,8 +171,8 @@ class Unknown:
 
 
 Placement: TypeAlias = (
-    "Replicated | Sharded | Partial | Extreme | Mixed | Loose | Dealt | Rounds | Running | Index | Positions"
-    " | OwnKey | Blocks | Copies | OwnKeys | Unknown"
+    "Replicated | Sharded | Partial | Extreme | Mixed | Loose | Dealt | Row | Rounds | Running | Index"
+    " | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
 P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..jaxpr.versions import named_axes
 from .equation import Equation, Result, Rule, Same, Stuck
-from .lattice import Dealt, Loose, Partial, Placement, Replicated, Rounds, Running, Sharded
-from .rules.elementwise import describe
+from .lattice import WHOLE, Dealt, Loose, Partial, Placement, Replicated, Rounds, Row, Running, Sharded
+from .rules.elementwise import describe, power_of
 
 #: Operations element by element that are linear in operands which are sums of groups.
 LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "convert_element_type", "copy", "stop_gradient"})
@@ -19,10 +19,10 @@ LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "convert_element_type", "
 
 def grouped(places: Sequence[Placement]) -> bool:
     """Whether an operand is a slice of groups, or a sum of them."""
-    return any(isinstance(place, (Dealt, Rounds, Running, Loose)) for place in places)
+    return any(isinstance(place, (Dealt, Row, Rounds, Running, Loose)) for place in places)
 
 
-def of_groups(found: Rule, eq: Equation, places: Sequence[Placement]) -> Result:
+def of_groups(found: "Rule | None", eq: Equation, places: Sequence[Placement]) -> Result:
     """What a rule gives for operands of which some are slices of groups, or sums of them.
 
     Raises:
@@ -32,6 +32,10 @@ def of_groups(found: Rule, eq: Equation, places: Sequence[Placement]) -> Result:
         raise Stuck(describe(next(place for place in places if grouped([place]))))
     if any(isinstance(place, Running) for place in places):
         return _added(eq, places)
+    if any(isinstance(place, Row) for place in places):
+        return _of_rows(found, eq, places)
+    if found is None:
+        raise Stuck(f"`{eq.name}` has no rule")
     if any(isinstance(place, Loose) for place in places):
         return _of_sums(found, eq, places)
     loops = {place.loop for place in places if isinstance(place, (Dealt, Rounds))}
@@ -72,6 +76,31 @@ def of_groups(found: Rule, eq: Equation, places: Sequence[Placement]) -> Result:
     return tuple(map(back, result)) if isinstance(result, tuple) else back(result)
 
 
+def _of_rows(found: "Rule | None", eq: Equation, places: Sequence[Placement]) -> Result:
+    """What is made of one example, and of what is whole on every device and the same in all rounds."""
+    loops = {place.loop for place in places if isinstance(place, Row)}
+    loop = loops.pop()
+    given: list[Placement] = []
+    for index, place in enumerate(places):
+        if isinstance(place, Row):
+            given.append(Replicated(place.power))
+        elif not isinstance(place, Replicated) or loops or eq.terms.varies(eq.operands[index].term, loop):
+            raise Stuck("one example is combined with what differs between devices, or between examples")
+        else:
+            given.append(place)
+    if eq.name != "rng_uniform" and all(place == WHOLE for place in given):
+        if not any(eq.varying(result) for result in range(len(eq.outputs[0]))):
+            return Row(loop)
+    if found is None:
+        raise Stuck(f"`{eq.name}` has no rule")
+    result = found(eq, *given, **eq.params)
+    rows = result if isinstance(result, tuple) else (result,)
+    if not all(isinstance(row, Replicated) for row in rows):
+        raise Stuck("one example is combined with what differs between devices, or between examples")
+    made = tuple(Row(loop, power_of(row)) for row in rows if isinstance(row, Replicated))
+    return made if isinstance(result, tuple) else made[0]
+
+
 def _added(eq: Equation, places: Sequence[Placement]) -> Result:
     """A running sum, to which more is added, or nothing."""
     index = next(i for i, place in enumerate(places) if isinstance(place, Running))
@@ -80,9 +109,14 @@ def _added(eq: Equation, places: Sequence[Placement]) -> Result:
     assert isinstance(place, Running)
     if eq.name == "convert_element_type" and eq.terms[eq.operands[0].term].dtype == eq.dtypes[0]:
         return Same(place)
-    if eq.name == "add" and (eq.is_zero(1 - index) or other == Rounds(place.loop, place.power)):
+    if eq.name == "add" and (eq.is_zero(1 - index) or _adds_up(other, place)):
         return place
     raise Stuck(describe(place))
+
+
+def _adds_up(other: "Placement | None", place: Running) -> bool:
+    """Whether something is of the rounds of a running sum, and off by its power."""
+    return isinstance(other, (Rounds, Row)) and (other.loop, other.power) == (place.loop, place.power)
 
 
 def _of_sums(found: Rule, eq: Equation, places: Sequence[Placement]) -> Result:

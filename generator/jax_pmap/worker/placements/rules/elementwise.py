@@ -21,6 +21,7 @@ from ..lattice import (
     Power,
     Replicated,
     Rounds,
+    Row,
     Running,
     Sharded,
     scaled,
@@ -143,6 +144,8 @@ def describe(place: Placement) -> str:
         return "the device's index takes part in the computation"
     if isinstance(place, (Mixed, Dealt)):
         return "the groups that rows are divided into are of other rows on a device than in the whole batch"
+    if isinstance(place, Row):
+        return "one example is combined with others"
     if isinstance(place, (Loose, Rounds, Running)):
         return "sums of groups, of other rows on a device than in the whole batch, are used one by one"
     if isinstance(place, Positions):
