@@ -12,7 +12,7 @@ import pytest
 
 from jax_pmap import pipeline
 from jax_pmap.model import Backend, Generated, Refusal, Request
-from jax_pmap.worker import kinds, observe, prove
+from jax_pmap.worker import prove
 
 pytest.importorskip("flax")
 pytest.importorskip("haiku")
@@ -185,39 +185,3 @@ def test_rounding_is_measured_where_numbers_are_drawn() -> None:
     assert bounds([zero + 1e-17, value * (1 + 2**-8)], 2**-8)[1] < 0.2
     # Weights kept in wider floats than the gradients: no rounding inside moves them much.
     assert bounds([zero + 1e-17, value], 2**-8)[1] < 1e-14
-
-
-def test_what_cancels_is_compared_by_the_size_of_its_rounding() -> None:
-    """The gradient of a bias in front of a normalisation: nothing but rounding, on shards as on the whole."""
-    random = np.random.default_rng(0)
-    whole = 1e-17 * random.normal(size=3)
-    parts = random.normal(size=(4, 3))
-    parts += whole + 1e-17 - parts.mean(axis=0)
-    assert kinds.agree([kinds.candidates(whole, parts, 2e-16)]) == kinds.VARYING
-    allowed = kinds.candidates(whole, parts, 2e-16, noise=1e-15)
-    assert {"pmean", "psum"} <= allowed and kinds.REPLICATED not in allowed
-    # Averaged, the copies are one to the last bit; those that are not still have to be.
-    assert kinds.REPLICATED in kinds.candidates(whole, np.stack([whole + 1e-17] * 4), 2e-16, noise=1e-15)
-    assert kinds.REPLICATED not in kinds.candidates(whole, parts * 1e-17, 2e-16, noise=1e-15)
-
-    # Which reduction it is, the gradients beside it tell.
-    leaves = [{"kind": "pmean", "allowed": sorted(allowed)}, {"kind": "psum"}]
-    observe.settle(leaves)
-    assert [leaf["kind"] for leaf in leaves] == ["psum", "psum"]
-
-
-def test_what_all_shards_have_alike_is_kept_once_and_means_the_same():
-    whole = np.random.default_rng(0).normal(size=(90, 100))
-    for factor in (1.0, 0.25, 2.0):
-        parts = np.stack([whole * factor] * 4)
-        one = kinds.stacked(parts)
-        assert one.strides[0] == 0 and np.array_equal(one, parts)
-        assert kinds.candidates(whole, one, 2e-16) == kinds.candidates(whole, parts, 2e-16)
-    parts[3, 5] += 1e-9
-    assert kinds.stacked(parts) is parts
-
-
-def test_data_on_which_float16_underflows_says_nothing():
-    given = [[np.array([89.0]), np.array([1e-6])], [np.array([4e-7]), np.array([1e-6])], [np.zeros(1)] * 2]
-    assert observe.underflowing(given, 2.0**-10) == {1}
-    assert observe.underflowing(given, 2.0**-7) == set()

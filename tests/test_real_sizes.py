@@ -90,7 +90,7 @@ def test_the_shape_of_an_array_in_the_body_is_no_array(big: Project) -> None:
 
 
 def test_what_shapes_do_not_tell_is_refused(big: Project) -> None:
-    says = ("cannot be told from shapes alone", "pure_callback")
+    says = ("the inputs are shapes alone", "`pure_callback` has no rule")
     big.refused("JP061", "gen", "big.py::looked_up", "--inputs", "big.py::shapes", says=says, exit_code=1)
 
 

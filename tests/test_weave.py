@@ -23,7 +23,7 @@ import pytest
 from jax_pmap.emit.lines import as_written, shifted
 from jax_pmap.emit.places import Body, Branch, Expression, Statement, place
 from jax_pmap.emit.syntax import without_annotations
-from jax_pmap.emit.weave import RECORDER, Probe, inside_of, name_node, probe_name, rebuild, weave
+from jax_pmap.emit.weave import RECORDER, inside_of, name_node, rebuild, weave
 from jax_pmap.model import Guard, Source, Span, Sync
 from jax_pmap.reading.parse import parse
 from jax_pmap.reading.text import FunctionText
@@ -142,6 +142,10 @@ class Recorder:
 
     def tap(self, point: int, value: Any) -> Any:
         self.seen.setdefault(point, []).append(value)
+        return value
+
+    def side(self, point: int, value: Any) -> Any:
+        self.reached.add(point)
         return value
 
     def reach(self, branch: int) -> None:
@@ -696,7 +700,7 @@ def test_what_decides_the_way() -> None:
     assert not {"x.shape[1]", "x.shape[5]"} & deciding
 
 
-# --- taps and probes --------------------------------------------------------------------------
+# --- taps -------------------------------------------------------------------------------------
 
 
 def test_taps_see_values_in_order() -> None:
@@ -726,12 +730,14 @@ def test_a_tap_sees_what_the_collective_made() -> None:
     body = body_of("def f(x):\n    m = x.mean()\n    return m\n")
     call, (_, name) = expression(body, "x.mean()"), statement(body, "m = x.mean()").names[0]
     code = woven(body, after(body, "m = x.mean()", "m"), taps=[call.point, name])
-    assert code.index(".mean())") < code.index("pmean(m") < code.index(f"tap({name}, m)")
+    order = (".mean())", f"before({name}, m)", "pmean(m", f"tap({name}, m)")
+    assert [code.index(each) for each in order] == sorted(code.index(each) for each in order)
     code = woven(body, around(body, "x.mean()"), taps=[call.point])
-    assert f"{RECORDER}.tap({call.point}, jax.lax.pmean(x.mean(), axis_name=AXIS))" in code
+    operand = f"{RECORDER}.before({call.point}, x.mean())"
+    assert f"{RECORDER}.tap({call.point}, jax.lax.pmean({operand}, axis_name=AXIS))" in code
 
 
-def test_an_inner_function_is_looked_into() -> None:
+def test_functions_inside_are_tapped_where_they_stand() -> None:
     body = body_of("""
         def f(w, x):
             def loss(w):
@@ -741,19 +747,12 @@ def test_an_inner_function_is_looked_into() -> None:
             z = 0; g = grad(loss)(w)
             return g + grad(lambda v: v * x)(w)
     """)
-    named, anonymous = expression(body, "grad(loss)(w)"), expression(body, "grad(lambda v: v * x)(w)")
-    scopes = {scope.name: index for index, scope in body.scopes.items()}
-    inner = statement(body, "a = x * w").names[0][1]
-    product = expression(body, "v * x").point
-    probes = [Probe(named.point, scopes["loss"]), Probe(anonymous.point, scopes[""])]
-    code = woven(body, taps=[inner, product], probes=probes)
+    inner, product = statement(body, "a = x * w").names[0][1], expression(body, "v * x").point
     recorder = Recorder()
-    scope: dict[str, Any] = {"grad": lambda fn: lambda w: 100, RECORDER: recorder}
-    exec(code, scope)
-    assert scope["f"](2, 3) == 200
-    # The function under grad ran once for its taps, the one that grad got has none.
+    scope: dict[str, Any] = {"grad": lambda fn: lambda w: fn(w) + 100, RECORDER: recorder}
+    exec(woven(body, taps=[inner, product]), scope)
+    assert scope["f"](2, 3) == 212
     assert recorder.seen == {inner: [6], product: [6]}
-    assert f"def {probe_name(scopes['loss'])}(w)" in code
 
 
 def test_numbers_are_shared_between_bodies() -> None:
@@ -787,7 +786,7 @@ def test_the_source_of_a_body() -> None:
 
 
 def test_records_are_immutable() -> None:
-    branch = Branch(0, Span("user.py", 1, 0, 1, 1), "if a", False)
+    branch = Branch(0, 0, Span("user.py", 1, 0, 1, 1), "if a", False)
     with pytest.raises(AttributeError):
         branch.index = 1  # type: ignore[misc]
 

@@ -21,7 +21,22 @@ AXIS = "batch"
 def p_standardised(x):
     """`standardised` on one device's share; `x` leaves are (devices, per_device, ...)."""
     return (x - jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)) / (
-        jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True).std(axis=0) + 1e-6
+        jax.numpy.sqrt(
+            jax.lax.pmean(
+                jax.numpy.mean(
+                    (
+                        x
+                        - jax.lax.pmean(
+                            jax.numpy.mean(x, axis=0, keepdims=True), axis_name=AXIS
+                        )
+                    )
+                    ** 2,
+                    axis=0,
+                ),
+                axis_name=AXIS,
+            )
+        )
+        + 1e-6
     )
 
 

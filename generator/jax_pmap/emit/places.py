@@ -129,6 +129,8 @@ class Branch:
     """
 
     index: int
+    #: Index of the `Scope` it belongs to.
+    scope: int
     span: Span
     condition: str
     #: True when there is nothing in it but ``raise``, ``pass`` or ``assert``.
@@ -236,14 +238,15 @@ class Body:
                 self._compound(line, scope)
                 rest = lines[order + 1 :]
                 if rest and leaves(line):
-                    self._rest(line, rest)
+                    self._rest(line, rest, scope)
 
-    def _rest(self, line: cst.CSTNode, rest: Sequence[cst.CSTNode]) -> None:
+    def _rest(self, line: cst.CSTNode, rest: Sequence[cst.CSTNode], scope: int) -> None:
         """The lines behind a compound statement that may leave their suite: an else in all but name."""
         first, last = self.span(rest[0]), self.span(rest[-1])
         span = replace(first, end_line=last.end_line, end_column=last.end_column)
         condition = f"code after `{self._condition(line)}`"
-        branch = Branch(next(self.numbers), span, condition, harmless(rest), decided_by=names_in(line))
+        decided_by = names_in(line)
+        branch = Branch(next(self.numbers), scope, span, condition, harmless(rest), decided_by=decided_by)
         self.branches.append(branch)
         for each in rest:
             self.rests.setdefault(each, []).append(branch)
@@ -256,6 +259,7 @@ class Body:
                 if isinstance(node, BRANCHING):
                     branch = Branch(
                         next(self.numbers),
+                        scope,
                         self.span(child),
                         self._condition(node),
                         harmless(lines_of(child)),
@@ -275,7 +279,7 @@ class Body:
             elif isinstance(child, cst.WithItem):
                 self._alone(child.item, "other", scope)
         if isinstance(node, cst.If):
-            self._pass(node, decided_by)
+            self._pass(node, scope, decided_by)
 
     def _deciding(self, node: cst.CSTNode) -> frozenset[str]:
         """Names that decide which suites of a compound statement are run, and of a try all in it."""
@@ -284,7 +288,7 @@ class Body:
         heads = [getattr(node, part, None) for part in ("test", "iter", "subject", "guard")]
         return frozenset().union(*(names_in(head) for head in heads if isinstance(head, cst.CSTNode)))
 
-    def _pass(self, node: cst.If, decided_by: frozenset[str]) -> None:
+    def _pass(self, node: cst.If, scope: int, decided_by: frozenset[str]) -> None:
         """What is done where the test of an if without an else fails: nothing, and that is a way too."""
         if node.orelse is not None or is_check(node.body) or never_falls_through(node.body):
             return
@@ -292,7 +296,7 @@ class Body:
         start = replace(span, end_line=span.line, end_column=span.column)
         condition = f"the way past `{self._condition(node)}`"
         self.passes[node] = Branch(
-            next(self.numbers), start, condition, False, names_in(node.test), decided_by
+            next(self.numbers), scope, start, condition, False, names_in(node.test), decided_by
         )
         self.branches.append(self.passes[node])
 

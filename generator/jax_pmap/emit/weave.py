@@ -10,21 +10,17 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import libcst as cst
 
-from jax_pmap.emit.places import Body, Branch, Expression, Statement, inside, place
+from jax_pmap.emit.decomposed import TOGETHER, reduction
+from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.model import Guard, Sync
 
 RECORDER = "__jax_pmap__"
-#: What observed code calls the helper that takes the first slice of every leaf.
-FIRST_SLICE = "__jax_pmap_first_slice__"
-#: What observed code calls the helper that binds to a probe what is bound to a function.
-THROUGH = "__jax_pmap_through__"
 #: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
 #: device's part of a value that all of them have whole.
 FOLD, OWN_SHARE = "fold_in", "own_share"
@@ -41,36 +37,30 @@ def weave(
     guards: Sequence[Guard] = (),
     axis: str = "AXIS",
     taps: Iterable[int] = (),
-    probes: Sequence[Probe] = (),
     reach: bool = False,
     result: str = "result",
     jax: str = "jax",
-    everywhere: bool = False,
     renames: Mapping[str, str] = MappingProxyType({}),
     own_share: str = "own_share",
     tests: Mapping[int, int] = MappingProxyType({}),
     own_draws: str = "own_draws",
     asked: Mapping[str, int] | None = None,
-    outermost: bool = True,
     unseen: str = "unseen",
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
-    `axis` is the source of the axis name; `taps` are points to record; `probes` are inner
-    functions to run for their taps before they are called; with `reach`, entered branches are
-    recorded too; with `everywhere`, inner functions are tapped like the outermost; `result` names
-    the result where it must be taken apart, `jax` is what jax is imported as; `renames` are sources
-    in place of functions that are called as ``module.name`` or ``self.name``; `own_share` is the name of
-    the helper that takes a device's part of a whole value, `own_draws` that of the one that folds the keys
-    inside objects while the body runs; `tests` are numbers under which what decides on the way through the
-    function is recorded, by point; `asked` are sources of what is called, with the number under which
-    is noted what that is: unless it is None, functions inside are noted too; without `outermost`, nothing is
-    tapped but inner functions where they are probed; `unseen` is the name of the helper that raises in place
-    of the side of an expression that a guard stands for.
+    `axis` is the source of the axis name; `taps` are points to record, in functions inside too; with
+    `reach`, entered branches are recorded; `result` names the result where it must be taken apart, `jax` is
+    what jax is imported as; `renames` are sources in place of functions that are called as ``module.name`` or
+    ``self.name``; `own_share` is the name of the helper that takes a device's part of a whole value,
+    `own_draws` that of the one that folds the keys inside objects while the body runs; `tests` are numbers
+    under which what decides on the way through the function is recorded, by point; `asked` are sources of
+    what is called, with the number under which is noted what that is: unless it is None, functions inside are
+    noted too; `unseen` is the name of the helper that raises in place of the side of an expression that a
+    guard stands for.
     """
-    scope = body.scope.index if outermost else -1
-    editor = Editor(body, syncs, guards, axis, frozenset(taps), probes, reach, result, jax, scope)
-    editor.everywhere, editor.renames, editor.tests = everywhere, renames, tests
+    editor = Editor(body, syncs, guards, axis, frozenset(taps), reach, result, jax)
+    editor.renames, editor.tests = renames, tests
     editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
     editor.unseen = unseen
     woven = body.module.visit(editor)
@@ -82,42 +72,9 @@ def weave(
     return function
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A call whose function is looked into: it is run once, tapped, before the call itself.
-
-    So the values inside a differentiated function are seen as they are, not as tracers of grad.
-    """
-
-    #: Point of the call expression.
-    call: int
-    #: Scope of the function it calls.
-    scope: int
-    #: Source of the object it is called on, where that is the function's first argument.
-    receiver: str = ""
-    #: Sources of its arguments where they are not those of the call, and the axis along which one is cut
-    #: of which the function gets a slice: for the body of a scan.
-    arguments: tuple[tuple[str, int | None], ...] | None = None
-    #: Source of what is called, where that is the function with arguments bound to it.
-    through: str = ""
-    #: Source of what is called, where that holds the function among others: it is run where it is held.
-    held: str = ""
-    #: Whether what holds it must be run itself, as `apply` of a Haiku transform, with the tapped copy inside.
-    within: bool = False
-    #: Module and name of a function that a value holds, where the tapped copy stands in for that alone.
-    named: tuple[str, str] | None = None
-    #: Whether the tapped copy takes the place of the call: what is run would not be the same a second time.
-    instead: bool = False
-
-
 def method_name(scope: int) -> str:
     """What the copy of a method is called, outside its class."""
     return f"__jax_pmap_method_{scope}__"
-
-
-def probe_name(scope: int) -> str:
-    """What the tapped copy of an inner function is called."""
-    return f"__jax_pmap_probe_{scope}__"  # Ends so that no class mangles it.
 
 
 class Editor(cst.CSTTransformer):
@@ -130,18 +87,13 @@ class Editor(cst.CSTTransformer):
         guards: Sequence[Guard],
         axis: str,
         taps: frozenset[int],
-        probes: Sequence[Probe],
         reach: bool,
         result: str,
         jax: str,
-        scope: int,
     ) -> None:
         super().__init__()
         self.body, self.axis, self.taps, self.reach, self.result = body, axis, taps, reach, result
-        self.syncs, self.probes, self.jax = syncs, probes, jax
-        #: The scope that is tapped; collectives go into all of them.
-        self.scope = scope
-        self.everywhere = False
+        self.jax = jax
         self.renames: Mapping[str, str] = {}
         self.own_share, self.own_draws, self.unseen = "own_share", "own_draws", "unseen"
         self.tests: Mapping[int, int] = {}
@@ -205,8 +157,10 @@ class Editor(cst.CSTTransformer):
             new = self.with_own_draws(updated)
         elif isinstance(original, cst.BaseExpression) and isinstance(updated, cst.BaseExpression):
             new = self.expression(original, updated)
-            if isinstance(original, cst.Lambda):
-                new = self.held(original, new)
+            if isinstance(original, cst.Lambda) and self.asked is not None:
+                new = self.tap(self.body.scope_nodes[original].index, new, "known")
+        if self.reach and isinstance(new, cst.FunctionDef) and original in self.body.scope_nodes:
+            new = with_first(new, f"{RECORDER}.reach({self.body.scope_nodes[original].index})")
         if original in self.body.branch_nodes:
             assert isinstance(new, cst.BaseSuite)
             new = self.branch(original, new)
@@ -237,17 +191,18 @@ class Editor(cst.CSTTransformer):
             sync = self.wrap.get(where)
             if sync is not None and sync.value == expression.text:
                 self.used.add(("wrap", where))
+                if expression.point in self.taps:
+                    updated = self.tap(expression.point, updated, "before")
                 updated = self.wrapped(sync, updated)
-            updated = self.probed(original, expression, updated)
             if expression.side_of is not None and where in self.guards:
                 updated = self.unseen_side(expression)
-            elif self.tapped_here(expression):
-                updated = self.tap(expression.point, updated)
             else:
                 if expression.point in self.tests:
                     updated = self.tap(self.tests[expression.point], updated, "test")
                 if self.reach and expression.side_of is not None:
                     updated = self.tap(expression.point, updated, "side")
+                if self.tapped_here(expression):
+                    updated = self.tap(expression.point, updated)
             if updated is not plain and self.body.is_tight(original):
                 updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return updated
@@ -274,27 +229,6 @@ class Editor(cst.CSTTransformer):
         name = self.renames.get(original.value) if isinstance(original, cst.Name) else None
         return updated if name is None else cst.parse_expression(name)
 
-    def held(self, original: cst.Lambda, updated: cst.BaseExpression) -> cst.BaseExpression:
-        """A lambda that is noted where functions are, or that goes where its tapped copy is run."""
-        scope = self.body.scope_nodes[original].index
-        if self.asked is not None:
-            return self.tap(scope, updated, "known")
-        if not any(probe.scope == scope and probe.held for probe in self.probes):
-            return updated
-        body = original.body.visit(self.inner(scope))
-        copy = original.with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        if any(probe.scope == scope and probe.within for probe in self.probes):
-            made = cst.parse_expression(f"{RECORDER}.diverting({scope}, f)(f)")
-            assert isinstance(made, cst.Call) and isinstance(made.func, cst.Call)
-            number, probe = made.func.args
-            function = made.func.with_changes(args=[number, probe.with_changes(value=copy)])
-            return made.with_changes(func=function, args=[made.args[0].with_changes(value=updated)])
-        made = cst.parse_expression(f"{RECORDER}.probing({scope}, f, f)")
-        assert isinstance(made, cst.Call)
-        number, *_ = made.args
-        whole = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        return made.with_changes(args=[number, *(made.args[1].with_changes(value=v) for v in (whole, copy))])
-
     def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
         """A collective, a fold of a key, or the taking of a share around a node."""
         if sync.op == OWN_SHARE:
@@ -302,6 +236,10 @@ class Editor(cst.CSTTransformer):
             call = cst.parse_expression(f"{self.own_share}(x{axis})")
             assert isinstance(call, cst.Call)
             return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
+        if sync.op in TOGETHER:
+            found = reduction(sync.value)
+            assert found is not None
+            return cst.parse_expression(found.written(self.collective, f"{self.jax}.numpy"))
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis, sync.axis)
         if sync.paths != ("",):
@@ -329,114 +267,15 @@ class Editor(cst.CSTTransformer):
         """Whether an expression is tapped where it stands; a result made whole is, once it is whole."""
         statement = self.body.statements[expression.statement]
         later = statement.kind == "return" and statement.value == expression.point
-        synced = later and place(statement.span) in self.after
-        return expression.point in self.taps and self.tapped(statement.index) and not synced
-
-    def tapped(self, statement: int) -> bool:
-        """Whether a statement belongs to the scope that is tapped."""
-        return self.everywhere or self.body.statements[statement].scope == self.scope
-
-    def inner(self, scope: int) -> Editor:
-        """The same editor for an inner function's own statements."""
-        editor = Editor(
-            self.body, self.syncs, (), self.axis, self.taps, self.probes, False, self.result, self.jax, scope
-        )
-        editor.renames, editor.own_share = self.renames, self.own_share
-        return editor
+        return expression.point in self.taps and not (later and place(statement.span) in self.after)
 
     def nested(self, original: cst.FunctionDef, updated: cst.CSTNode) -> Replacement:
-        """A nested function, and behind it the tapped copy that probes call."""
-        scope, name = self.body.scope_nodes.get(original), original.name.value
-        if scope is not None and self.asked is not None:
-            return cst.FlattenSentinel(
-                [updated, cst.parse_statement(f"{RECORDER}.known({scope.index}, {name})")]
-            )
-        probes = [probe for probe in self.probes if scope is not None and probe.scope == scope.index]
-        if scope is None or not probes:
+        """A nested function, noted where functions are."""
+        scope = self.body.scope_nodes.get(original)
+        if scope is None or self.asked is None:
             return updated
-        editor, copied = self.inner(scope.index), probe_name(scope.index)
-        suite = original.body.visit(editor)
-        copy = original.with_changes(name=cst.Name(copied), body=suite, decorators=())
-        if any(probe.within for probe in probes):
-            assert isinstance(updated, cst.FunctionDef)
-            decorator = cst.Decorator(cst.parse_expression(f"{RECORDER}.diverting({scope.index}, {copied})"))
-            return cst.FlattenSentinel(
-                [copy, updated.with_changes(decorators=[*updated.decorators, decorator])]
-            )
-        lines: list[Any] = [updated, copy]
-        if any(probe.held for probe in probes):
-            lines.append(cst.parse_statement(f"{RECORDER}.probing({scope.index}, {name}, {copied})"))
-        return cst.FlattenSentinel(lines)
-
-    def probe_calls(self, statement: Statement) -> list[cst.BaseStatement]:
-        """Calls of inner functions for their taps, with the arguments they are about to get."""
-        out: list[cst.BaseStatement] = []
-        for probe in self.probes:
-            node = next((n for n, e in self.body.expression_nodes.items() if e.point == probe.call), None)
-            if node is None or self.body.expression_nodes[node].statement != statement.index:
-                continue
-            if probe.instead:
-                continue
-            assert isinstance(node, cst.Call)
-            out.append(cst.SimpleStatementLine([cst.Expr(self.probe_call(probe, node))]))
-        return out
-
-    def probe_call(self, probe: Probe, node: cst.Call) -> cst.Call:
-        """A call of an inner function for its taps, with the arguments that `node` gets, untapped."""
-        lambdas = [n for n, scope in self.body.scope_nodes.items() if scope.index == probe.scope]
-        callee: cst.BaseExpression = cst.Name(probe_name(probe.scope))
-        if lambdas and isinstance(lambdas[0], cst.Lambda):
-            # A lambda is written where it is used, so its tapped copy can be called in place.
-            body = lambdas[0].body.visit(self.inner(probe.scope))
-            callee = lambdas[0].with_changes(body=body, lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-        if probe.within:
-            callee = cst.parse_expression(f"{RECORDER}.within({probe.scope}, {probe.held})")
-        elif probe.held:
-            callee = cst.parse_expression(f"{RECORDER}.probe({probe.scope}, {probe.held})")
-        if probe.named is not None:
-            module, name = probe.named
-            made = cst.parse_expression(
-                f"{RECORDER}.in_place_of_probe({probe.through}, {module!r}, {name!r}, f)"
-            )
-            assert isinstance(made, cst.Call)
-            callee = made.with_changes(args=[*made.args[:-1], cst.Arg(callee)])
-        elif probe.through and (probe.within or not probe.held):
-            bound = [cst.Arg(cst.parse_expression(probe.through)), cst.Arg(callee)]
-            callee = cst.Call(cst.Name(THROUGH), bound)
-        first = [cst.Arg(cst.parse_expression(probe.receiver))] if probe.receiver else []
-        if probe.arguments is None:
-            editor = self.inner(self.scope)
-            editor.taps, editor.probes = frozenset(), ()
-            given = [argument.visit(editor) for argument in node.args]
-            return cst.Call(callee, [*first, *(each for each in given if isinstance(each, cst.Arg))])
-        sources = [
-            source if axis is None else f"{FIRST_SLICE}(({source}), {axis})"
-            for source, axis in probe.arguments
-        ]
-        made = cst.parse_expression(f"f({', '.join(sources)})")
-        assert isinstance(made, cst.Call)
-        return cst.Call(callee, [*first, *made.args])
-
-    def probed(
-        self, original: cst.BaseExpression, expression: Expression, updated: cst.BaseExpression
-    ) -> cst.BaseExpression:
-        """``(probe(x), f(x))[1]`` for a call in an expression that has no line of its own: a lambda's."""
-        probes = [probe for probe in self.probes if probe.call == expression.point]
-        if not probes or not self.tapped(expression.statement):
-            return updated
-        if probes[0].instead:
-            assert isinstance(updated, cst.Call)
-            receiver = probes[0].receiver
-            first = [cst.Arg(cst.parse_expression(receiver))] if receiver else []
-            return updated.with_changes(
-                func=cst.Name(probe_name(probes[0].scope)), args=[*first, *updated.args]
-            )
-        if expression.statement in {statement.index for statement in self.body.statement_nodes.values()}:
-            return updated
-        assert isinstance(original, cst.Call)
-        calls = [self.probe_call(probe, original) for probe in probes]
-        both = cst.Tuple([cst.Element(each) for each in (*calls, updated)])
-        return cst.Subscript(both, [cst.SubscriptElement(cst.Index(cst.Integer(str(len(calls)))))])
+        noted = cst.parse_statement(f"{RECORDER}.known({scope.index}, {original.name.value})")
+        return cst.FlattenSentinel([updated, noted])
 
     def line(self, original: cst.CSTNode, updated: cst.CSTNode) -> Replacement:
         """A line of simple statements with collectives and taps, each behind its own statement."""
@@ -453,10 +292,7 @@ class Editor(cst.CSTTransformer):
                 lines.append(cst.SimpleStatementLine([*together, last]))
                 together.clear()
 
-        for before, small, after in map(self.small, original.body, updated.body):
-            if before:
-                end_line()
-                lines += before
+        for small, after in map(self.small, original.body, updated.body):
             together.append(small)
             if after:
                 end_line()
@@ -473,32 +309,31 @@ class Editor(cst.CSTTransformer):
 
     def small(
         self, original: cst.BaseSmallStatement, updated: cst.BaseSmallStatement
-    ) -> tuple[list[cst.BaseStatement], cst.BaseSmallStatement, list[str]]:
-        """One simple statement, with what comes before it and what comes after it."""
+    ) -> tuple[cst.BaseSmallStatement, list[str]]:
+        """One simple statement, and what comes after it."""
         statement = self.body.statement_nodes.get(original)
         if statement is None:
-            return [], updated, []
-        before: list[cst.BaseStatement] = []
+            return updated, []
         after: list[str] = []
         where = place(statement.span)
         syncs = self.after.get(where, [])
         if syncs:
             self.used.add(("after", where))
+            for name, point in statement.names if not any(s.paths != ("",) for s in syncs) else ():
+                if point in self.taps and any(sync.value == name for sync in syncs):
+                    after.append(f"{name} = {RECORDER}.before({point}, {name})")
             after += self.assignments(syncs)
             if statement.kind == "return":
                 assert isinstance(updated, cst.Return) and updated.value is not None
                 updated = cst.Assign([cst.AssignTarget(cst.Name(self.result))], updated.value)
-                tapped = statement.value in self.taps and self.tapped(statement.index)
+                tapped = statement.value in self.taps
                 last = f"{RECORDER}.tap({statement.value}, {self.result})" if tapped else self.result
                 after.append(f"return {last}")
-        if statement.scope == self.scope:
-            before = self.probe_calls(statement)
-            after += [
-                f"{RECORDER}.tap({point}, {name})"
-                for name, point in (*statement.names, *statement.touches)
-                if point in self.taps
-            ]
-        return before, updated, after
+        for name, point in (*statement.names, *statement.touches):
+            if point in self.taps:
+                bound = f"{name} = " if name.isidentifier() and (name, point) in statement.names else ""
+                after.append(f"{bound}{RECORDER}.tap({point}, {name})")
+        return updated, after
 
     def assignments(self, syncs: Sequence[Sync]) -> list[str]:
         """``loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)`` and its like."""
@@ -528,7 +363,7 @@ class Editor(cst.CSTTransformer):
         if guard is not None:
             return cst.IndentedBlock([self.guarded(guard)])
         if self.reach:
-            return suite.with_changes(body=[reached(branch), *suite.body])
+            return suite.with_changes(body=[reached(branch.index), *suite.body])
         return updated
 
     def past(self, original: cst.CSTNode, new: Replacement) -> Replacement:
@@ -537,7 +372,7 @@ class Editor(cst.CSTTransformer):
         guard = self.guards.get(place(branch.span))
         if not isinstance(new, cst.If) or (guard is None and not self.reach):
             return new
-        line = self.guarded(guard) if guard is not None else reached(branch)
+        line = self.guarded(guard) if guard is not None else reached(branch.index)
         return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
 
     def rest(self, original: cst.CSTNode, new: Replacement) -> Replacement:
@@ -553,7 +388,7 @@ class Editor(cst.CSTTransformer):
                 return self.guarded(guard).with_changes(leading_lines=blank)
             if self.reach and is_first:
                 lines = new if isinstance(new, cst.FlattenSentinel) else [new]
-                new = cst.FlattenSentinel([reached(branch), *lines])
+                new = cst.FlattenSentinel([reached(branch.index), *lines])
         return new
 
     def unseen_side(self, side: Expression) -> cst.BaseExpression:
@@ -579,9 +414,9 @@ class Editor(cst.CSTTransformer):
         return cst.parse_statement(f"raise NotImplementedError({text!r})")
 
 
-def reached(branch: Branch) -> cst.BaseStatement:
-    """The line that records that a branch was run."""
-    return cst.parse_statement(f"{RECORDER}.reach({branch.index})")
+def reached(index: int) -> cst.BaseStatement:
+    """The line that records that a branch was run, or a function entered."""
+    return cst.parse_statement(f"{RECORDER}.reach({index})")
 
 
 def name_node(name: str) -> cst.Name:

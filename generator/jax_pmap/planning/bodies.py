@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from jax_pmap.emit.beside import Beside, Neighbourhood
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
-from jax_pmap.emit.weave import FIRST_SLICE, RECORDER, THROUGH, method_name, name_node, probe_name
+from jax_pmap.emit.weave import RECORDER, method_name, name_node
+from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
 from jax_pmap.problems import Answer
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
 OWN_DRAWS_NAME = "__jax_pmap_own_draws__"
-#: What observed code calls: the device's share of a value, the folding of keys inside objects, and what a
-#: loop over slices begins with.
+#: What observed code calls: the device's share of a value, and the folding of keys inside objects.
 HELPERS = f"""\
 @__jax_pmap_contextlib__.contextmanager
 def {OWN_DRAWS_NAME}(*objects):
@@ -36,18 +36,6 @@ def {OWN_DRAWS_NAME}(*objects):
 def {OWN_SHARE_NAME}(x, axis=0):
     size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
     return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
-
-def {THROUGH}(function, probe):
-    wrapped = getattr(function, "__wrapped__", None)
-    if isinstance(wrapped, __jax_pmap_functools__.partial):
-        return {THROUGH}(wrapped, probe)
-    if not isinstance(function, __jax_pmap_functools__.partial):
-        return probe
-    inner = {THROUGH}(function.func, probe)
-    return __jax_pmap_functools__.partial(inner, *function.args, **function.keywords)
-
-def {FIRST_SLICE}(tree, axis=0):
-    return {JAX}.tree.map(lambda leaf: leaf[(slice(None),) * axis + (0,)], tree)
 """
 
 
@@ -100,7 +88,7 @@ class Bodies:
 
     def around(
         self,
-        define: Callable[[Body], Sequence[FunctionDef]],
+        define: Callable[[Body], FunctionDef],
         besides: Sequence[Body] = (),
         noted: Callable[[Body, str], Sequence[str]] = lambda *_: (),
     ) -> Answer:
@@ -116,34 +104,29 @@ class Bodies:
             HELPERS.format(axis=repr(self.axis_name)),
         ]
         here, elsewhere = list(first), dict[str, list[str]]()
-        defined: set[str] = set()
         own = self.neighbourhood.origin.source.path
         for body in (*self.bodies[1:], *besides):
             source = self.home(body.scope.index).source
             lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
-            made = define(body)
-            lines += [body.definition(function) for function in made]
-            defined |= {function.name.value for function in made}
+            lines.append(body.definition(define(body)))
             scope, home = body.scope.index, self.home(body.scope.index)
-            name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
+            name = method_name(scope) if home.is_apart else home.facts.name
             lines += noted(body, name)
             if home.owner:
-                method = f"{home.owner}, {home.facts.name!r}"
-                lines.append(f"{name} = {RECORDER}.guarded({scope}, {method}, {name})")
-                if probe in defined:
-                    lines.append(f"{probe} = {RECORDER}.guarded_probe({method}, {probe})")
+                lines.append(
+                    f"{name} = {RECORDER}.guarded({scope}, {home.owner}, {home.facts.name!r}, {name})"
+                )
         exports = []
         for caller, called, scope in self.linked(besides):
             home, by = self.home(scope), self.home(caller)
             into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
             if into != module:
-                name, probe = method_name(scope) if home.is_apart else home.facts.name, probe_name(scope)
+                name = method_name(scope) if home.is_apart else home.facts.name
                 held = self.neighbourhood.held(called, by)
                 named = home.is_apart or held is not None or "[" in called
                 exports.append([into, name if named else called, module, name])
                 # What the object is made with stands in the file where that is done.
                 exports += [[into, each, module, each] for each in sorted(held.names if held else ())]
-                exports += [[into, probe, module, probe]] if probe in defined else []
         return {
             "prelude": "\n".join(here),
             "elsewhere": {module: "\n".join(lines) for module, lines in elsewhere.items()},
@@ -203,6 +186,14 @@ class Bodies:
             known = [body.scope.index]
         self.links[caller.scope.index, called, known[0]] = None
         return known[0]
+
+    def point_of(self, sync: Sync) -> int | None:
+        """The point of the expression, or of the name, that a collective is taken of; None for neither."""
+        if sync.where == "after":
+            bound = (s for s in self.statements.values() if s.span == sync.span)
+            return next((point for s in bound for name, point in s.names if name == sync.value), None)
+        found = (e for e in self.by_point.values() if e.span == sync.span and e.text == sync.value)
+        return next((each.point for each in found), None)
 
     def elements(self, display: Expression) -> list[Expression]:
         """The members of a display, through displays inside it."""

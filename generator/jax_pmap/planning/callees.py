@@ -85,7 +85,7 @@ class Callees:
                 "callees",
                 "finding out what is called",
                 code=observer.body.definition(tapped(observer.body)),
-                around=observer.around(lambda body: [tapped(body)], noted=noted),
+                around=observer.around(tapped, noted=noted),
                 name=observer.facts.name,
                 overrides=dict(self.overrides),
                 **self.roles.request(),

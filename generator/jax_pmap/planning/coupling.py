@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
-from jax_pmap.planning.decomposed import decomposed
 from jax_pmap.reading.facts import FunctionFacts
 
 #: How jax and equinox speak of values whose types say that they differ between devices, where a loop or a
@@ -65,8 +65,8 @@ def coupled(
 
 def way_out(text: str) -> str:
     """What to do about an expression that couples the examples."""
-    written = decomposed(text)
-    instead = f"Write it as `{written}`" if written else "Compute it from sums or means over the batch"
+    found = reduction(text)
+    instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
     return (
         f"{instead}, keep it on one device, or try --backend jit, where the compiler keeps the global meaning"
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_pmap.emit.places import Expression, place
-from jax_pmap.emit.weave import Probe
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.problems import Answer
 
@@ -42,16 +41,8 @@ class Event:
     def alike(self) -> bool:
         """Whether it is arrays and numbers, no key among them, that are the same on every device."""
         return not self.unaligned and all(
-            leaf["kind"] == "replicated"
-            and leaf["category"] not in ("key", "opaque")
-            and not leaf.get("options")
-            for leaf in self.leaves
+            leaf["kind"] == "replicated" and leaf["category"] not in ("key", "opaque") for leaf in self.leaves
         )
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether some array in it is the same on every shard of this data, and need not be on other data."""
-        return any(leaf.get("options") and leaf["kind"] == "varying" for leaf in self.arrays)
 
     def partial(self, numbers: bool = False) -> list[Answer]:
         """Its partial array leaves; with `numbers`, Python numbers too."""
@@ -125,8 +116,8 @@ class State:
     syncs: list[Sync] = field(default_factory=list)
     #: Syncs that were tried and did not help.
     blocked: set[tuple[str, tuple[int, int, int, int], str]] = field(default_factory=set)
-    #: Calls that are looked into, by the scope of the function and the point of the call.
-    opened: dict[tuple[int, int], Probe] = field(default_factory=dict)
+    #: Calls that are looked into: the scope of the function, and the point of the call.
+    opened: set[tuple[int, int]] = field(default_factory=set)
     #: Scopes of functions whose result goes into their next run.
     loops: set[int] = field(default_factory=set)
     #: Those of them whose result decides whether there is another round.

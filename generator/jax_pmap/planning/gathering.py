@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jax_pmap.emit.decomposed import TOGETHER, reduction
 from jax_pmap.emit.places import Expression, Statement, inside, place
 from jax_pmap.emit.weave import FOLD, OWN_SHARE
 from jax_pmap.model import Sync
@@ -60,6 +61,22 @@ class Gathering:
                 added |= state.add(sync, operand.point)
                 if alone:
                     state.attempts.trial = sync, culprit.point
+        return added
+
+    def together(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
+        """Have devices compute a variance or a norm over the examples together, by its sums or means."""
+        added = False
+        for culprit in culprits:
+            found = reduction(culprit.text) if culprit.is_call else None
+            if found is None or found.name not in TOGETHER or not found.is_plain:
+                continue
+            # Narrow floats would be rounded between the means.
+            arrays = events[culprit.point].arrays
+            if any(leaf["dtype"] not in ("float32", "float64") for leaf in arrays):
+                continue
+            size = TOGETHER[found.name] * self.observer.bytes_of(arrays)
+            sync = Sync(found.name, culprit.text, "wrap", culprit.span, bytes=size)
+            added |= state.add(sync, culprit.point)
         return added
 
     def end_trial(self, state: State, events: Sequence[Event] | None) -> bool:

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.emit.places import Body, Statement, place
 from jax_pmap.emit.weave import OWN_SHARE
 from jax_pmap.model import Span, Sync
@@ -34,8 +35,8 @@ def merge_neighbours(body: Body, syncs: Sequence[Sync]) -> tuple[Sync, ...]:
         kinds = {(sync.op, sync.axis) for sync in around}
         if len(around) == len(elements) == parts(display.text) > 1 and len(kinds) == 1:
             op, axis = kinds.pop()
-            if op == OWN_SHARE:
-                continue  # It takes one array.
+            if op == OWN_SHARE or op in TOGETHER:
+                continue  # They take one array.
             size = sum(sync.bytes for sync in around)
             out = [sync for sync in out if sync not in around]
             out.append(Sync(op, display.text, "wrap", display.span, bytes=size, axis=axis))

@@ -1,8 +1,8 @@
-"""Find the collectives a function needs by running it whole and on shards and comparing its values.
+"""Find the collectives a function needs by tracing it whole and on shares and comparing its values.
 
-One observation weaves taps into the body, runs the original on the whole batch and the woven
-body on shards, and gives every value its kind. At the first value that is partial (a mean, sum,
-maximum or minimum over shards of the whole value) a collective is woven in and the run repeated;
+One observation weaves taps into the body, traces the original on the whole batch and the woven
+body on shares, and gives every value its kind by its placement. At the first value that is partial (a
+mean, sum, maximum or minimum over shards of the whole value) a collective is woven in and the trace repeated;
 at the first value that is none of these, its subexpressions are looked at, and the partial ones
 that feed it are made whole. A collective that raises or does not help is taken back.
 """
@@ -10,25 +10,14 @@ that feed it are made whole. A collective that raises or does not help is taken 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body, Expression, Statement, place
-from jax_pmap.emit.weave import (
-    OWN_SHARE,
-    RECORDER,
-    Probe,
-    inside_of,
-    name_node,
-    probe_name,
-    weave,
-)
+from jax_pmap.emit.weave import OWN_SHARE, inside_of, weave
 from jax_pmap.model import Callee, Guard, Refusal, Span, Sync
 from jax_pmap.planning.bodies import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, Bodies
 from jax_pmap.planning.callees import Callees
@@ -39,34 +28,20 @@ from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Opening
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.watching import Watch
-from jax_pmap.problems import Answer, WorkerProblem
+from jax_pmap.problems import Answer
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
 
 if TYPE_CHECKING:
     from libcst import FunctionDef
 
-#: The collective that makes a reduction of this name whole.
-REDUCTIONS = {
-    "all": "pmin",
-    "amax": "pmax",
-    "amin": "pmin",
-    "any": "pmax",
-    "max": "pmax",
-    "mean": "pmean",
-    "min": "pmin",
-    "sum": "psum",
-}
-#: Set to 1 to have values compared by running the function, as they are where placements leave doubt; to 0
-#: to have that be an error.
-NUMERIC = "JAX_PMAP_NUMERIC"
 #: Rounds of weaving before giving up; each adds, or takes back, at least one collective.
 ROUNDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What running a function showed."""
+    """What tracing a function showed."""
 
     syncs: tuple[Sync, ...]
     #: Kind, path, shape and dtype of every leaf of the result, and its containers.
@@ -83,6 +58,8 @@ class Observation:
     whole: frozenset[int] = frozenset()
     #: Those of them that had nothing but arrays: no number that could choose an axis or a branch.
     arrays: frozenset[int] = frozenset()
+    #: Whether collectives are taken of what is whole already, by point; of those that were passed.
+    idle: Mapping[int, bool] = field(default_factory=dict)
     #: Static arguments of which any other would do: see `callables.only_given_whole`.
     free: frozenset[str] = frozenset()
     #: What is read of static objects, by argument, as (source, value): see `callables.told_apart`.
@@ -93,13 +70,6 @@ class Observation:
     callees: tuple[Callee, ...] = ()
     #: What is called and was not found when it was to be looked into, and why where that is known.
     closed: Mapping[str, str] = field(default_factory=dict)
-
-
-def gathers(outcome: Observation | Refusal) -> float:
-    """How many values an observation gathers; without end for a refusal."""
-    if isinstance(outcome, Refusal):
-        return math.inf
-    return sum(sync.op == "all_gather" for sync in outcome.syncs)
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -137,10 +107,8 @@ class Observer(Bodies):
         self.closed: dict[str, str] = {}
         #: Of methods that have a copy, another one that objects were seen to have, by the scope.
         self.others: dict[int, str] = {}
-        #: Why placements of values are not known, in words.
-        self.doubts: set[str] = set()
-        #: Whether values are told apart by running, not by their placements.
-        self.numeric = os.environ.get(NUMERIC) == "1"
+        #: The last question that the worker was asked, and its answer.
+        self._last: tuple[Answer, Answer] | None = None
         #: What running tells of calls, on the values that are observed.
         self.callees: Callees
         self.results = [
@@ -156,6 +124,10 @@ class Observer(Bodies):
             for name, point in statement.touches
             if name in mutated
         }
+        # Nearly always there is something to do in what is differentiated.
+        for call in list(self.gradients.values()):
+            if call.function not in {scope.name for scope in body.scopes.values()}:
+                self.open(call.function, body)
         self.mutated = tuple(mutated)
         self.read_names = frozenset(name for s in body.statements.values() for name in s.reads)
 
@@ -172,95 +144,55 @@ class Observer(Bodies):
 
     # -- running -----------------------------------------------------------------------------
 
-    def _taps(self) -> list[int]:
+    def _taps(self) -> frozenset[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.by_point)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
-        return sorted(taps | set(self.touched))
+        return frozenset(taps | set(self.touched))
 
-    def _code(self, state: State, syncs: Sequence[Sync]) -> tuple[str, Answer]:
-        """The tapped target, and the functions that are looked into, tapped and plain."""
-        taps = self._taps()
-        probes = self._probes(state)
-        woven = functools.partial(
-            weave, axis=repr(self.axis_name), jax=JAX, own_share=OWN_SHARE_NAME, own_draws=OWN_DRAWS_NAME
-        )
+    def _code(self, syncs: Sequence[Sync]) -> tuple[str, Answer]:
+        """The target and the functions of the user's that it calls, tapped, with collectives in them."""
         known = {body.scope.index for body in self.bodies}
         besides = [body for scope, body in self.watch.bodies.items() if scope not in known]
+        taps = self._taps()
 
-        def define(body: Body) -> list[FunctionDef]:
-            own, renames = inside_of(body, syncs), self.renames(body, besides)
-            watched, tests = self.watch.is_watched(body), self.watch.numbers_of(body)
-            plainly = functools.partial(woven, body, own, renames=renames, reach=watched, tests=tests)
-            inner = body.scopes.keys() - {body.scope.index}
-            if any(probe.held and probe.scope in inner for probe in probes):
-                # They may be called where the tapped version is not.
-                plainly = functools.partial(plainly, taps=taps, probes=probes, outermost=False)
-            plain = self.named(body, plainly())
-            if body.scope.index not in known:
-                return [plain]
-            tapped = woven(body, own, taps=taps, probes=probes, renames=renames)
-            return [plain, tapped.with_changes(name=name_node(probe_name(body.scope.index)))]
+        def woven(body: Body) -> FunctionDef:
+            made = weave(
+                body,
+                inside_of(body, syncs),
+                axis=repr(self.axis_name),
+                jax=JAX,
+                own_share=OWN_SHARE_NAME,
+                own_draws=OWN_DRAWS_NAME,
+                taps=taps,
+                reach=body is self.body or self.watch.is_watched(body),
+                renames=self.renames(body, besides),
+                tests=self.watch.numbers_of(body),
+            )
+            return self.named(body, made) if body is not self.body else made
 
-        own, renames = inside_of(self.body, syncs), self.renames(self.body, besides)
-        target = woven(self.body, own, taps=taps, probes=probes, reach=True, renames=renames)
-
-        def noted(body: Body, name: str) -> list[str]:
-            scope, probe = body.scope.index, probe_name(body.scope.index)
-            if any(each.within for each in probes if each.scope == scope):
-                return [f"{name} = {RECORDER}.diverting({scope}, {probe})({name})"]
-            held = any(each.held for each in probes if each.scope == scope)
-            return [f"{RECORDER}.probing({scope}, {name}, {probe})"] if held else []
-
-        return self.body.definition(target), self.around(define, besides, noted)
-
-    def _probes(self, state: State) -> list[Probe]:
-        """The calls that are looked into; in what an object runs, tapped copies take the place of functions.
-
-        There, a second call would not be the same: it would make layers of other names, and draw other keys.
-        """
-        probes = list(state.opened.values())
-        inside = {probe.scope for probe in probes if probe.within}
-        while True:
-            caller = {probe: self.owner[probe.call].scope for probe in probes}
-            more = {probe.scope for probe in probes if caller[probe] in inside} - inside
-            if not more:
-                break
-            inside |= more
-
-        def plain(probe: Probe) -> bool:
-            """Whether the call itself runs the function, and with its own arguments."""
-            called = probe.call not in self.gradients and probe.arguments is None
-            return called and not (probe.held or probe.through or probe.named)
-
-        return [
-            dataclasses.replace(probe, instead=caller[probe] in inside and plain(probe)) for probe in probes
-        ]
+        return self.body.definition(woven(self.body)), self.around(woven, besides)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
-        plain, plain_around = self._code(state, ())
-        woven, woven_around = self._code(state, state.syncs) if state.syncs else (plain, plain_around)
-        self.say(f"observing on {count} shards ({len(state.syncs)} collectives)")
-        answer = self.session.ask(
-            "observe",
-            "observing the function",
-            reference_code=plain,
-            reference_around=plain_around,
-            code=woven,
-            around=woven_around,
-            name=self.facts.name,
-            results=self.results,
-            axis_name=self.axis_name,
-            count=count,
-            overrides=dict(overrides),
-            measure=any(sync.op == "all_gather" for sync in state.syncs),
-            numeric=self.numeric,
+        """What tracing shows; the same once more where nothing has changed but what is looked into."""
+        plain, plain_around = self._code(())
+        woven, woven_around = self._code(state.syncs) if state.syncs else (plain, plain_around)
+        self.say(f"tracing on {count} devices ({len(state.syncs)} collectives)")
+        request = {
+            "reference_code": plain,
+            "reference_around": plain_around,
+            "code": woven,
+            "around": woven_around,
+            "name": self.facts.name,
+            "results": self.results,
+            "axis_name": self.axis_name,
+            "count": count,
+            "overrides": dict(overrides),
+            "measure": any(sync.op == "all_gather" for sync in state.syncs),
             **roles.request(),
-        )
-        if answer.get("numeric") and os.environ.get(NUMERIC) == "0":
-            raise RuntimeError(f"placements left doubt: {answer['doubt']}")
-        # What numbers have to tell once, placements will not tell in the next round.
-        self.numeric = self.numeric or bool(answer.get("numeric"))
-        return answer
+        }
+        if self._last is None or self._last[0] != request:
+            self._last = request, self.session.ask("observe", "tracing the function", **request)
+        return self._last[1]
 
     def observe(
         self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync] = ()
@@ -269,44 +201,12 @@ class Observer(Bodies):
 
         `overrides` are values (Python source) for static arguments, `count` the shards to use.
         """
-        outcome: Observation | Refusal | None = None
-        try:
-            outcome = self._observe(roles, overrides, count, start)
-            if not self.numeric and os.environ.get(NUMERIC) != "0" and self._may_be_better(outcome):
-                self.numeric = True
-                measured = self._observe(roles, overrides, count, start)
-                if isinstance(outcome, Refusal) or gathers(measured) < gathers(outcome):
-                    outcome = measured
-                else:
-                    self.numeric = False
-        except WorkerProblem as problem:
-            if problem.kind != "abstract":
-                raise
-            return outcome or Refusal(
-                "JP061",
-                f"what `{self.facts.name}` needs cannot be told from shapes alone: {problem.message}",
-                "Give arrays in place of shapes: --inputs FILE::callable, of a smaller model if need be",
-                self.facts.span,
-            )
-        return outcome
-
-    def _may_be_better(self, outcome: Observation | Refusal) -> bool:
-        """Whether numbers may show a relation that no rule knows of yet.
-
-        A mean is that of all rows in whatever order a reshape has put them.
-        """
-        mixed = any(why.startswith("a reshape mixes") for why in self.doubts)
-        return isinstance(outcome, Refusal) or (mixed and gathers(outcome) > 0)
-
-    def _observe(
-        self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync]
-    ) -> Observation | Refusal:
         state = State(list(start))
         self.callees = Callees(self, roles, overrides)
         for _ in range(ROUNDS):
             answer = self._run(roles, overrides, count, state)
             if "raised" in answer:
-                every = [Event(data) for data in answer["events"]]
+                every = self._visible(state, answer["events"])
                 watched = [event for event in every if event.point in self.watch.tests]
                 failed = [e for e in every if e.point in self.owner and e.point not in self.watch.tests]
                 if self.gathering.go_on(state, failed):
@@ -319,12 +219,12 @@ class Observer(Bodies):
                 self._retreat(state)
                 continue
             self.others = dict(answer["others"])
-            every = [Event(data) for data in answer["events"]]
-            self.doubts |= {leaf["why"] for event in every for leaf in event.leaves if leaf.get("why")}
+            passed = frozenset(data["point"] for data in answer["events"])
+            every = self._visible(state, answer["events"])
             watched = [event for event in every if event.point in self.watch.tests]
             changes = [event for event in every if event.point < 0 or event.point in self.touched]
             others = [event for event in every if event.point not in self.watch.tests]
-            events = [self._named(event) for event in others if event not in changes]
+            events = [event for event in others if event not in changes]
             if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
                 continue
             state.fresh.clear()
@@ -356,7 +256,7 @@ class Observer(Bodies):
                 unsure = (
                     self.owner[event.point]
                     for event in events
-                    if event.by_chance or self.opening.disagrees(state, self.owner[event.point], events)
+                    if self.opening.disagrees(state, self.owner[event.point], events)
                 )
                 statement = next(unsure, None)
                 if statement is not None:
@@ -375,10 +275,11 @@ class Observer(Bodies):
                     final.tree,
                     final.point,
                     frozenset(answer["reached"]),
-                    frozenset(event.point for event in events),
+                    passed,
                     answer.get("share"),
                     points_of(events, lambda event: event.alike),
                     points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
+                    idle=dict(answer["idle"]),
                     closed=dict(self.closed),
                 )
             if not self._advance(state, events):
@@ -426,17 +327,14 @@ class Observer(Bodies):
             [(home, bodies[scope]) for scope, home in known],
         )
 
-    def _named(self, event: Event) -> Event:
-        """Settle what the data could not tell, where the call's own name says which reduction it is."""
-        value = self.owner[event.point].value
-        expression = self.by_point.get(event.point) or (self.by_point.get(value) if value else None)
-        if expression is not None and expression.is_call:
-            callee = re.match(r"[\w.]*?(\w+)\(", expression.text)
-            method = re.search(r"\.(\w+)\([^()]*\)$", expression.text)
-            named = [REDUCTIONS.get(match[1]) for match in (callee, method) if match]
-            for leaf in event.leaves:
-                leaf["kind"] = next((op for op in named if op in leaf.get("options", ())), leaf["kind"])
-        return event
+    def _visible(self, state: State, events: Sequence[Answer]) -> list[Event]:
+        """What the target showed, and what the functions showed that are looked into."""
+        scopes = {self.body.scope.index, *(scope for scope, _ in state.opened)}
+
+        def seen(point: int) -> bool:
+            return point not in self.owner or self.owner[point].scope in scopes
+
+        return [Event(data) for data in events if seen(data["point"])]
 
     def _retreat(self, state: State) -> None:
         """The last collectives raised: try them one by one from now on, the first alone."""
@@ -594,6 +492,8 @@ class Observer(Bodies):
             else self.mending.origins(value, first)
         )
         if self.wrap_all(state, added, first, numbers=True):
+            return True
+        if self.gathering.together(state, culprits, first):
             return True
         if self.gathering.gather(state, culprits, first):
             for culprit in culprits:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.beside import Beside
 from jax_pmap.emit.places import Expression, Statement, inside, place
-from jax_pmap.emit.weave import Probe
-from jax_pmap.model import Span, Sync
+from jax_pmap.model import Span
 from jax_pmap.planning.events import Event, State
 from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.runs import behind, held_inside
@@ -64,13 +62,12 @@ class Opening:
             if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
                 return False
             opened = [
-                self._open(state, call, run.function, run.function_span, run.arguments, run.repeats)
-                for run in runs
+                self._open(state, call, run.function, run.function_span, True, run.repeats) for run in runs
             ]
             for run in deciding:
                 scope = self._scope_of(run.function, call, run.function_span)
-                if scope is not None and scope not in state.deciding:
-                    self._agree(state, scope)
+                if scope is not None:
+                    state.deciding.add(scope)
             return any(opened)
         return self._open(state, call, callee, call.span)
 
@@ -80,43 +77,36 @@ class Opening:
         call: Expression,
         callee: str,
         span: Span,
-        arguments: tuple[tuple[str, int | None], ...] | None = None,
+        given: bool = False,
         repeats: bool = False,
     ) -> bool:
-        """Open the function `callee`, written inside `span` if it is a lambda."""
-        scope, through = self._scope_of(callee, call, span), ""
-        body = self.observer.body_of[call.statement]
+        """Open the function `callee`, written inside `span` if it is a lambda; whether that is new.
+
+        `given` says that the call hands it on, as `jax.lax.scan` does, and does not call it by itself.
+        """
+        scope, body = self._scope_of(callee, call, span), self.observer.body_of[call.statement]
         homes = self.observer.homes
         caller = homes[body.scope.index]
-        if scope is None and arguments is None:
+        if scope is None and not given:
             bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
             if bound:
-                scope, through, callee = self._scope_of(bound, call, span), callee, bound
+                scope, callee = self._scope_of(bound, call, span), bound
         made = held_inside(caller.parsed, make_resolver(caller.parsed), callee) if scope is None else ""
-        inner = self._scope_of(made, call, span) if made else None
-        if inner is not None:
-            scope, held = inner, callee
+        scope = self._scope_of(made, call, span) if made else scope
+        if scope is not None:
+            scopes = [scope]
+            if scope in self.observer.others:
+                self.observer.closed[callee] = self.observer.both(scope)
         else:
-            known = self.observer.neighbourhood.held(callee, caller)
-            held = known.around(homes[scope].facts.name) if scope in homes and known else ""
-        if scope is None:
             seen = self.observer.callees.scopes(callee, body)
             scope = self._scope_of(callee, call, span)
             if not seen and (callee in self.observer.callees.why or self._users_own(callee, caller)):
                 self.observer.closed[callee] = self.observer.callees.why.get(callee, "")
-            probes = [Probe(call.point, each, "", arguments, held=through or callee) for each in seen]
-        if scope is not None:
-            receiver = self.observer.neighbourhood.receiver(callee, caller) if scope in homes else ""
-            probes = [Probe(call.point, scope, receiver, arguments, through, held, within=bool(held))]
-            if scope in homes and homes[scope].by_value:
-                named = self.observer.neighbourhood.seen_as(callee, caller)
-                probes = [dataclasses.replace(probes[0], through=through or callee, named=named)]
-            if scope in self.observer.others:
-                self.observer.closed[callee] = self.observer.both(scope)
-        new = [probe for probe in probes if (probe.scope, probe.call) not in state.opened]
-        state.opened |= {(probe.scope, probe.call): probe for probe in new}
+            scopes = seen if scope is None else [scope]
+        new = {(each, call.point) for each in scopes} - state.opened
+        state.opened |= new
         if repeats:
-            state.loops |= {probe.scope for probe in new}
+            state.loops |= {each for each, _ in new}
         return bool(new)
 
     def _open_method(self, state: State, call: Expression, callee: str, method: str) -> bool:
@@ -125,27 +115,9 @@ class Opening:
         scope = self.observer.open(method, body)
         if scope is None or not self.observer.homes[scope].is_method:
             return False
-        probe = Probe(call.point, scope, held=callee, within=True)
         new = (scope, call.point) not in state.opened
-        state.opened.setdefault((scope, call.point), probe)
+        state.opened.add((scope, call.point))
         return new
-
-    def _agree(self, state: State, scope: int) -> None:
-        """Have devices do as many rounds of a loop as the one that needs most.
-
-        Those that disagreed on whether there is another one would wait at its collectives for ever.
-        """
-        state.deciding.add(scope)
-        if not self.observer.numeric:
-            return  # Nothing runs, so nothing waits: what differs is made whole where it is made.
-        by_point = self.observer.by_point
-        for statement in self.observer.statements.values():
-            if statement.scope == scope and statement.kind == "return" and statement.value in by_point:
-                value = by_point[statement.value]
-                # Whatever it gives now: what it compares is made whole after it.
-                together = Sync("pmax", value.text, "wrap", value.span, bytes=1)
-                if together not in state.syncs:
-                    state.syncs.append(together)
 
     def disagrees(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Whether devices decide on another round of a loop by values that differ between them."""

@@ -22,7 +22,7 @@ def or_changing(session: Session, target: Target, refusal: Refusal, statics: Seq
     if refusal.code not in BY_COMPARING:
         return refusal
     try:
-        answer = session.ask("repeats", "running the function twice", statics=list(statics))
+        answer = session.ask("repeats", "tracing the function twice", statics=list(statics))
     except (WorkerProblem, RefusalError):
         return refusal
     if answer["same"]:

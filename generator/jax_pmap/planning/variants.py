@@ -112,7 +112,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     if request.backend is not Backend.JIT:
         check_structure(target, roles, observer.watch.guards)
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
-    syncs = minimal(observer, roles, count, found.syncs, target)
+    syncs = minimal(observer, roles, count, at_work(observer, found.syncs, found.observations), target)
     for variant in found.variants:
         folded = find_folds(observer, roles, variant, count, syncs)
         if isinstance(folded, Refusal):
@@ -152,6 +152,7 @@ class _Tried:
     seen: frozenset[int]
     variants: tuple[dict[str, str], ...]
     values: dict[str, tuple[str, ...]]
+    observations: tuple[Observation, ...]
 
 
 def _observe_others(
@@ -169,12 +170,14 @@ def _observe_others(
     are other kinds of values is left out: the emitted file does not take it.
     """
     syncs, reached, seen = base.syncs, base.reached, base.seen
+    observations = [base]
     # The batch as it is may go another way than what is left of it when it is cut to fit the shards.
     whole = next((fewer for fewer in range(count, 1, -1) if size % fewer == 0), count)
     if whole != count:
         outcome = observer.observe(roles, {}, whole, syncs)
         if not isinstance(outcome, Refusal) and kinds(outcome) == kinds(base):
             syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
+            observations.append(outcome)
     variants: list[dict[str, str]] = [{}]
     values: dict[str, tuple[str, ...]] = {}
     for name, given in restricted.items():
@@ -192,10 +195,11 @@ def _observe_others(
             if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base):
                 continue
             syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
+            observations.append(outcome)
             variants.append({name: value})
             proved.append(value)
         values[name] = tuple(proved)
-    return _Tried(syncs, reached, seen, tuple(variants), values)
+    return _Tried(syncs, reached, seen, tuple(variants), values, tuple(observations))
 
 
 def unseen_sides(
@@ -234,10 +238,11 @@ def side_guards(sides: Iterable[Expression]) -> tuple[Guard, ...]:
 def minimal(
     observer: Observer, roles: Roles, count: int, syncs: tuple[Sync, ...], target: Target
 ) -> tuple[Sync, ...]:
-    """Without the collectives that the body's own ones make unnecessary, or those found inside them later."""
-    own = bool(target.facts.collectives or target.own_axis)
+    """Without the collectives that the body's own ones, which stand further on, make unnecessary."""
+    if not target.facts.collectives and not target.own_axis:
+        return syncs
     kept = list(syncs)
-    for sync in (sync for sync in syncs if (own and sync.op != FOLD) or outside_others(sync, syncs)):
+    for sync in (sync for sync in syncs if sync.op != FOLD):
         fewer = [other for other in kept if other is not sync]
         outcome = observer.observe(roles, {}, count, fewer)
         if not isinstance(outcome, Refusal) and len(outcome.syncs) == len(fewer):
@@ -245,15 +250,20 @@ def minimal(
     return tuple(kept)
 
 
-def outside_others(sync: Sync, syncs: Sequence[Sync]) -> bool:
-    """Whether an extreme or a mean is taken of what holds another collective, and so may be whole already."""
-    return sync.op in ("pmax", "pmin", "pmean") and any(
-        other is not sync
-        and other.span != sync.span
-        and other.span.file == sync.span.file
-        and inside(place(other.span), place(sync.span))
-        for other in syncs
-    )
+def at_work(
+    observer: Observer, syncs: Sequence[Sync], observations: Sequence[Observation]
+) -> tuple[Sync, ...]:
+    """Without the collectives that were never seen to be taken of anything but what is whole already.
+
+    A maximum or a mean may have been put around what turned out to need one further inside.
+    """
+
+    def idle(sync: Sync) -> bool:
+        point = observer.point_of(sync)
+        seen = [each.idle[point] for each in observations if point is not None and point in each.idle]
+        return sync.op in ("pmean", "pmax", "pmin") and bool(seen) and all(seen)
+
+    return tuple(sync for sync in syncs if not idle(sync))
 
 
 def outermost_guards(branches: Sequence[Branch]) -> tuple[Guard, ...]:

@@ -99,6 +99,8 @@ class Watch:
             for branch in body.branches:
                 if branch.index in reached or branch.harmless or self._constant(branch.decided_by, home):
                     continue
+                if branch.scope not in reached:
+                    continue  # Nothing jax traces calls it: a function that jax calls back, on arrays.
                 yield body, branch
 
     def unseen(self, reached: Collection[int]) -> Iterator[Expression]:

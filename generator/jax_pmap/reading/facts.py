@@ -53,8 +53,6 @@ class FunctionRun:
     #: Source of the function, and its place.
     function: str
     function_span: Span
-    #: Sources of its arguments, and for one that gets a slice at a time the axis it is cut along.
-    arguments: tuple[tuple[str, int | None], ...]
     #: Whether what it returns goes into its next run.
     repeats: bool
     #: Whether what it returns decides if there is another round.

@@ -10,19 +10,12 @@ from jax_pmap.reading.facts import FunctionRun
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import Resolver
 
-#: Parameters of the loops of `jax.lax`, and for each function among them which of the others it is given:
-#: as they are, or (a name ending in ``[0]``) the first slice of them.
-LOOPS: Mapping[str, tuple[tuple[str, ...], Mapping[str, tuple[str, ...]]]] = {
-    "jax.lax.scan": (("f", "init", "xs"), {"f": ("init", "xs[0]")}),
-    "jax.lax.fori_loop": (
-        ("lower", "upper", "body_fun", "init_val"),
-        {"body_fun": ("lower", "init_val")},
-    ),
-    "jax.lax.map": (("f", "xs"), {"f": ("xs[0]",)}),
-    "jax.lax.while_loop": (
-        ("cond_fun", "body_fun", "init_val"),
-        {"cond_fun": ("init_val",), "body_fun": ("init_val",)},
-    ),
+#: Parameters of the loops of `jax.lax`, and those among them that are functions it runs.
+LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "jax.lax.scan": (("f", "init", "xs"), ("f",)),
+    "jax.lax.fori_loop": (("lower", "upper", "body_fun", "init_val"), ("body_fun",)),
+    "jax.lax.map": (("f", "xs"), ("f",)),
+    "jax.lax.while_loop": (("cond_fun", "body_fun", "init_val"), ("cond_fun", "body_fun")),
 }
 #: Loops whose function gets what it returned, and the function that decides whether there is another round.
 CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop"})
@@ -60,49 +53,36 @@ def function_runs(parsed: ParsedSource, resolver: Resolver) -> tuple[FunctionRun
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             made |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
     return tuple(
-        FunctionRun(
-            parsed.span(call),
-            parsed.segment(function),
-            parsed.span(function),
-            tuple((parsed.segment(source), axis) for source, axis in arguments),
-            repeats,
-            decides,
-        )
+        FunctionRun(parsed.span(call), parsed.segment(function), parsed.span(function), repeats, decides)
         for call in body_calls(parsed)
-        for function, arguments, repeats, decides in _runs(resolver, call, made)
+        for function, repeats, decides in _runs(resolver, call, made)
     )
 
 
 def _runs(
     resolver: Resolver, call: ast.Call, made: Mapping[str, ast.Call]
-) -> Iterator[tuple[ast.expr, list[tuple[ast.expr, int | None]], bool, bool]]:
+) -> Iterator[tuple[ast.expr, bool, bool]]:
     name = resolver.qualify(call.func)
     if name is not None and name in LOOPS:
-        parameters, runs = LOOPS[name]
+        parameters, functions = LOOPS[name]
         given = dict(zip(parameters, call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in parameters}
-        for function, sources in runs.items():
-            wanted = [(source.removesuffix("[0]"), source.endswith("[0]")) for source in sources]
-            if function in given and all(source in given for source, _ in wanted):
-                arguments = [(given[source], 0 if sliced else None) for source, sliced in wanted]
-                yield given[function], arguments, name in CARRYING, function == DECIDES
+        for function in functions:
+            if function in given:
+                yield given[function], name in CARRYING, function == DECIDES
     elif name in ("jax.lax.cond", "jax.lax.switch") and len(call.args) > 2:
         branches: Sequence[ast.expr] = call.args[1:3]
-        operands = call.args[3:]
         if name == "jax.lax.switch":
-            branches, operands = getattr(call.args[1], "elts", ()), call.args[2:]
+            branches = getattr(call.args[1], "elts", ())
         for branch in branches:
-            yield branch, [(operand, None) for operand in operands], False, False
+            yield branch, False, False
     else:
         maker = call.func if isinstance(call.func, ast.Call) else None
         if isinstance(call.func, ast.Name):
             maker = made.get(call.func.id)
         made_by = resolver.qualify(maker.func) if maker is not None else None
-        if maker is None or not maker.args or made_by not in WRAPPERS | MAPS:
-            return
-        axes = _axes(resolver, maker, len(call.args)) if made_by in MAPS else [None] * len(call.args)
-        if axes is not None and not call.keywords:
-            yield maker.args[0], list(zip(call.args, axes, strict=True)), False, False
+        if maker is not None and maker.args and made_by in WRAPPERS | MAPS:
+            yield maker.args[0], False, False
 
 
 def behind(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
@@ -187,13 +167,3 @@ def _made_once(definition: ast.AST, name: str) -> ast.expr | None:
     if len(made) + len(defined) != 1 or stored != len(made):
         return None
     return made[0].value if made else as_decorated(defined[0])
-
-
-def _axes(resolver: Resolver, maker: ast.Call, count: int) -> list[int | None] | None:
-    """The axis along which vmap cuts each of `count` arguments, or None where that is not written out."""
-    options = {keyword.arg: keyword.value for keyword in maker.keywords}
-    written = options.get("in_axes", maker.args[1] if len(maker.args) > 1 else None)
-    axes = 0 if written is None else resolver.literal(written)
-    each = axes if isinstance(axes, tuple) else (axes,) * count
-    known = [axis for axis in each if axis is None or isinstance(axis, int)]
-    return known if len(known) == len(each) == count else None

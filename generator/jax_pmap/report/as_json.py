@@ -38,7 +38,7 @@ from jax_pmap.model import (
 
 REPORT_SCHEMA_VERSION = 1
 
-SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share")
+SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "var", "std", "norm")
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 
 

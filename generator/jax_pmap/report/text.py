@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
+from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.model import (
     Argument,
     Backend,
@@ -31,6 +32,9 @@ MAX_LEAF_ROWS = 8
 _SHORT_DTYPES = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 #: What the compiler has to do where the code holds no collective of that name.
 _KINDS = {"psum": "sum", "pmean": "mean", "pmax": "max", "pmin": "min", "all_gather": "gather"}
+_KINDS |= {each: each for each in TOGETHER}
+
+
 # --- plans and generated code -------------------------------------------------------------
 
 

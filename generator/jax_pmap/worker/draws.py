@@ -116,6 +116,10 @@ class Marker:
         is_array = isinstance(leaf, (jax.Array, np.ndarray))
         return is_array and leaf.dtype == np.uint32 and leaf.shape == self.key_shape
 
+    def before(self, _: int, value: Any) -> Any:
+        """The operand of a collective."""
+        return value
+
     def reach(self, branch: int) -> None:
         """Branches are noted elsewhere."""
 

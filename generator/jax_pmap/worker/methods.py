@@ -1,14 +1,12 @@
 """What the generator can ask of the worker."""
 
 import dataclasses
-import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
-import numpy as np
 
 from . import (
     arguments,
@@ -28,23 +26,19 @@ from . import (
     strengthen,
     witness,
 )
-from .arguments import LeafAxes, Packed, Values
+from .arguments import Packed, Values
 from .around import Around, furnish
 from .call import Call, unbound
 from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
-from .generator import Shares, rekeyed, repeat_draws
-from .jaxpr.trace import abstract_leaves, counts_for
-from .leaves import is_abstract, to_float64
+from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
+from .marks import is_no_mark
 from .one_device import OneDevice
-from .perturb import ahead, jitter, perturb, shrink, vary_numbers
-from .placements.interpreter import Apart
+from .placements.derive import same_meaning
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, leaf_axes
 from .tracing import find_layers, find_reductions, precision, trace, widen
 from .work import work
-
-T = TypeVar("T")
 
 
 def forget(request: Answer) -> Answer:
@@ -79,7 +73,7 @@ def load_target(request: Answer) -> Answer:
             raise Problem("missing", vars(value)["why"], name=name)
     TARGET.module = module
     # What was found out of another target in this worker holds no more.
-    TARGET.trials, TARGET.whole, TARGET.eps, TARGET.rounding = {}, {}, {}, {}
+    TARGET.trials, TARGET.eps, TARGET.rounding = {}, {}, {}
     TARGET.widened, TARGET.placed = False, {}
     TARGET.jitted, TARGET.found = {}, {}
     TARGET.x64 = bool(jax.config.jax_enable_x64)
@@ -141,32 +135,6 @@ def capture_call(request: Answer) -> Answer:
     return {"arguments": describe(TARGET.data[0]), "x64": TARGET.x64, "called_at": call.caller}
 
 
-def observing_data(request: Answer, axes: LeafAxes) -> list[Values]:
-    """The sets of values to observe: as given and in generic position, cut to fit, in float64 if it runs."""
-    statics = request["statics"]
-    wide = "float64" in TARGET.eps
-    data = []
-    for index in range(len(TARGET.data)):
-        given, _ = prove.cut_to(TARGET.values(request.get("overrides", {}), index), axes, request["count"])
-        data.append(given)
-    data.append(perturb(data[0], axes, statics, SEED))
-    data.append(perturb(data[0], axes, statics, SEED + 1, wild=True))
-    data.append(shrink(data[len(TARGET.data)], axes))
-    later = ahead(data[len(TARGET.data)], axes, statics)
-    data.append(vary_numbers(later, statics, SEED))
-    for values in found_inputs(request).inputs:
-        data.append(prove.cut_to(values, axes, request["count"])[0])
-    # Inputs made with another seed may differ in shape; they are left to the proof.
-    data = [values for values in data if form_of(values) == form_of(data[0])]
-    shares = shares_of(data[0], axes, request["count"])
-    return [rekeyed(to_float64(values) if wide else values, shares) for values in data]
-
-
-def form_of(values: Values) -> str:
-    """Structure, shapes and dtypes of values, whatever numbers they hold."""
-    return str([(each["name"], each["tree"], each["leaves"]) for each in describe(values)])
-
-
 def reference_of(request: Answer) -> Callable[[Values], Any]:
     """The reference on one device, compiled, for a request's constants and overrides."""
     key = repr((request["statics"], request.get("overrides")))
@@ -176,21 +144,12 @@ def reference_of(request: Answer) -> Callable[[Values], Any]:
 
 
 def repeats(request: Answer) -> Answer:
-    """Whether the reference, traced twice, returns the same both times."""
-    values, statics = TARGET.values({}), request["statics"]
-    if is_abstract(values):
-        return {"same": True}
+    """Whether the reference, traced twice, means the same both times."""
+    packed = Packed(TARGET.values({}), request["statics"])
+    leaves = abstract_leaves(packed, {})
     with prove.x64(TARGET.x64):
-        one, other = (jax.tree.leaves(TARGET.compiled(statics)(values)) for _ in range(2))
-    pairs = [(prove.host(a), prove.host(b)) for a, b in zip(one, other, strict=True)]
-
-    def alike(a: np.ndarray, b: np.ndarray) -> bool:
-        if a.dtype.kind not in "fc":
-            return bool(np.array_equal(a, b))
-        close = 64 * float(np.finfo(a.dtype).eps) * float(np.max(np.abs(b), initial=0.0))
-        return bool(np.allclose(a, b, rtol=0.0, atol=close, equal_nan=True))
-
-    return {"same": all(alike(a, b) for a, b in pairs)}
+        one, other = (Traced(TARGET.reference, packed, leaves).jaxpr for _ in range(2))
+    return {"same": same_meaning(one, other, leaf_names(packed))}
 
 
 def found_inputs(request: Answer) -> strengthen.Found:
@@ -215,73 +174,27 @@ def found_inputs(request: Answer) -> strengthen.Found:
     return TARGET.found[key]
 
 
-def shares_of(values: Values, axes: LeafAxes, count: int) -> Shares | None:
-    """The shares that random numbers are drawn for while a function is compared with itself."""
-    rows = arguments.batch_size(values, axes)
-    return Shares(-(-rows // count), rows) if TARGET.draws and rows else None
-
-
-def accepted(
-    compiled: Callable[[Sequence[Any]], T], data: Sequence[Values], statics: Sequence[str]
-) -> dict[int, T]:
-    """What a function returns for each set of values in `data` that it runs on; on the first, it must.
-
-    It may refuse others when it runs, as a solver does that is given times out of order.
-
-    Raises:
-        Problem: ``"reference"``, it fails on the first.
-    """
-    made = {}
-    for index, values in enumerate(data):
-        try:
-            made[index] = compiled(Packed(values, statics).leaves)
-        except (MemoryError, Problem):
-            raise
-        except BaseException as error:
-            if index and isinstance(error, Exception):
-                continue
-            found = describe_exception(error, "<jax-pmap")
-            raise Problem("reference", summary(error), error=found) from error
-    return made
-
-
 def observe_code(request: Answer) -> Answer:
     """What each value of tapped code is on shards, beside the tapped original on the whole batch.
 
     `reference_code` is the tapped original, `code` the tapped original with collectives in it. It is told
-    from their placements, or, where that leaves doubt or ``"numeric"`` asks for it, by running both.
-    """
-    doubt = "it was asked for"
-    if not request["numeric"]:
-        try:
-            return derive_events(request)
-        except (placed.Unsure, Apart) as why:
-            doubt = str(why)
-    if is_abstract(TARGET.data[0]):
-        raise Problem("abstract", doubt)
-    return {**observe_numbers(request), "numeric": True, "doubt": doubt}
-
-
-def derive_events(request: Answer) -> Answer:
-    """The answer of `observe_code` from placements alone.
-
-    Raises:
-        Unsure, Apart: numbers must tell.
+    from placements: both are traced from shapes, the code on the shares of several counts of devices.
     """
     axes, statics, name = leaf_axes(request), request["statics"], request["axis_name"]
     values = TARGET.values(request.get("overrides", {}))
-    size = arguments.batch_size(values, axes) // request["count"] * request["count"]
-    counts = counts_for(size, request["count"])
-    if len(counts) < 2 or counts[0] != request["count"]:
-        raise placed.Unsure(f"a batch of {size} cannot be divided in two ways")
+    count = request["count"]
+    size = arguments.batch_size(values, axes) // count * count
     recorder = observe.Recorder(request["results"], TARGET.mutated)
     namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
 
-    def tapped(code: str, around: Around) -> Callable[[Values], Any]:
-        scope = dict(namespace)
-        furnish(scope, around, {observe.RECORDER: recorder})
-        fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
-        return lambda given: recorder.call(fn, TARGET.signature, given)
+    def tapped(code: str, around: Around) -> Callable[[], Callable[[Values], Any]]:
+        def anew() -> Callable[[Values], Any]:
+            scope = dict(namespace)
+            furnish(scope, around, {observe.RECORDER: recorder})
+            fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
+            return lambda given: recorder.call(fn, TARGET.signature, given)
+
+        return anew
 
     original = request["reference_code"], request["reference_around"]
     key = repr((*original, request.get("axes"), request.get("overrides"), size))
@@ -293,137 +206,40 @@ def derive_events(request: Answer) -> Answer:
                 program = placed.Program(
                     tapped(*original), recorder, packed, leaves, wrap=TARGET.one_device.run
                 )
-                TARGET.placed = {key: placed.Whole(program, packed)}
             except (MemoryError, Problem):
                 raise
             except BaseException as error:
-                raise placed.Unsure(f"the original is not traced: {summary(error)}") from error
+                found = describe_exception(error, "<jax-pmap")
+                raise Problem("reference", summary(error), error=found) from error
+            TARGET.placed = {key: placed.Whole(program, packed)}
         whole = TARGET.placed[key]
-        recorder.most = request["count"] * observe.largest(whole.program.events)
+        recorder.most = count * observe.largest(whole.program.events)
+        shard = tapped(request["code"], request["around"])
+
+        def share(devices: int) -> placed.Program:
+            leaves = abstract_leaves(packed, axes, size // devices)
+            return placed.Program(shard, recorder, packed, leaves, {name: devices})
+
         try:
-            shard = tapped(request["code"], request["around"])
-            shares = [
-                placed.Program(
-                    shard, recorder, packed, abstract_leaves(packed, axes, size // count), {name: count}
-                )
-                for count in counts
-            ]
+            first = share(count)
         except MemoryError:
             raise
         except BaseException as error:
             points = [event["point"] for event in recorder.events]
-            seen: observe.Recorded = whole.program.events, [], []
             return {
                 "raised": describe_exception(error, hide="_jax_pmap"),
                 "last": points[-1] if points else None,
-                "events": observe.compare_forms(seen, recorder.events, request["count"]),
+                "events": placed.compare_forms(whole.program.events, recorder.events, count),
             }
-        events = placed.placed_events(whole, shares, counts, name, packed, axes, request["results"])
-    parts, all_of_it = (work(each.jaxpr.jaxpr) for each in (shares[0], whole.program))
+        events, idle = placed.events_of_some(
+            whole, first, count, share, counts_for(size, count, 7), name, packed, axes, request["results"]
+        )
+    parts, all_of_it = (work(each.jaxpr.jaxpr, is_no_mark) for each in (first, whole.program))
     return {
         "share": parts / max(all_of_it, 1.0) if request["measure"] else None,
         "events": events,
-        "reached": sorted(whole.program.reached | shares[0].reached),
-        "others": sorted(recorder.others),
-    }
-
-
-def observe_numbers(request: Answer) -> Answer:
-    """The answer of `observe_code` by running both."""
-    axes, statics, count = leaf_axes(request), request["statics"], request["count"]
-    widen(statics)
-    wide = "float64" in TARGET.eps
-    data = observing_data(request, axes)
-    recorder = observe.Recorder(request["results"], TARGET.mutated, blocks=TARGET.draws)
-    namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
-
-    def function(code: str, around: Around) -> Callable[..., Any]:
-        scope = dict(namespace)
-        furnish(scope, around, {observe.RECORDER: recorder})
-        fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
-        return fn
-
-    key = repr(
-        (
-            request["reference_code"],
-            request["reference_around"],
-            request.get("axes"),
-            request.get("overrides"),
-            count,
-        )
-    )
-    with prove.x64(wide or TARGET.x64), repeat_draws(shares_of(data[0], axes, count)):
-        if key not in TARGET.whole:
-            packed = Packed(data[0], statics)
-            compiled = observe.run_whole(
-                function(request["reference_code"], request["reference_around"]),
-                recorder,
-                TARGET.signature,
-                packed,
-                TARGET.one_device.run,
-            )
-            made = accepted(compiled, data, statics)
-            used = list(made)
-            recorded = observe.recorded(recorder, list(made.values()))
-
-            @functools.cache
-            def measured() -> list[list[float]]:
-                eps = TARGET.eps["float64" if wide else "given"]
-                moved = [jitter(data[i], statics, eps, SEED + i) or data[i] for i in used]
-                return observe.rounding_noise(
-                    compiled, recorded[1], [Packed(v, statics).leaves for v in moved]
-                )
-
-            TARGET.whole[key] = recorded, measured, used
-        whole, noise, used = TARGET.whole[key]
-        data = [data[i] for i in used]
-        recorder.most = count * observe.largest(whole[0])
-        try:
-            sharded = function(request["code"], request["around"])
-            parts = observe.shard_run(
-                sharded, recorder, TARGET.signature, data, axes, statics, request["axis_name"], count
-            )
-            if not TARGET.collectives:
-                observe.note_varying(
-                    sharded,
-                    recorder,
-                    TARGET.signature,
-                    data[0],
-                    axes,
-                    statics,
-                    request["axis_name"],
-                    parts[0],
-                )
-        except MemoryError:
-            raise
-        except BaseException as error:
-            points = [event["point"] for event in recorder.events]
-            return {
-                "raised": describe_exception(error, hide="_jax_pmap"),
-                "last": points[-1] if points else None,
-                "events": observe.compare_forms(whole, recorder.events, count),
-            }
-        share = None
-        if request["measure"]:
-            reference = function(request["reference_code"], request["reference_around"])
-            share = observe.share_of_work(
-                reference,
-                sharded,
-                TARGET.signature,
-                data[0],
-                axes,
-                statics,
-                request["axis_name"],
-                count,
-                TARGET.one_device.run,
-            )
-        eps = TARGET.eps["float64" if wide else "given"]
-        coarsest = min(eps, 2e-2 / 4096)
-        events = observe.compare(whole, parts, count, coarsest, request["results"], noise, eps)
-    return {
-        "share": share,
-        "events": events,
-        "reached": sorted(set(whole[2]) | set(parts[2])),
+        "idle": sorted(idle.items()),
+        "reached": sorted(whole.program.reached | first.reached),
         "others": sorted(recorder.others),
     }
 

@@ -1,40 +1,42 @@
 """Say what each value of a tapped function is, whole and on shards, by its placement and its meaning."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
 
-from . import kinds
 from .arguments import LeafAxes, Packed, Values
 from .jaxpr.trace import leaf_names
-from .observe import split_axis
+from .observe import Recorder, split_axis
 from .placements.derive import input_terms, places_of
 from .placements.equation import Value
-from .placements.interpreter import Interpreter
+from .placements.interpreter import Apart, Interpreter
 from .placements.lattice import (
     Extreme,
     OwnKey,
     Partial,
+    Placement,
     Replicated,
     Sharded,
     Unknown,
 )
 from .placements.terms import Terms
+from .server import Problem
 
 Event = dict[str, Any]
-
-
-class Unsure(Exception):
-    """Values are known on devices and are not recognised as those of the whole batch: numbers must tell."""
+Idle = dict[int, bool]
+REPLICATED, VARYING = "replicated", "varying"
+#: Inside a mapped function: of each example its own.
+MAPPED = "mapped"
 
 
 class Program:
-    """Tapped code traced from shapes: its jaxpr, and the events whose arrays are its results.
+    """Tapped code traced from shapes: its jaxpr, in which values are marked, and the events of the trace.
 
     Args:
-        call: runs the tapped code on values; the recorder is reset before.
+        tapped: makes what runs the tapped code on values, anew: jax keeps what it traced by the function.
         recorder: what the tapped code writes to.
         packed: the values that are taken apart.
         leaves: the shapes that they are traced with.
@@ -44,25 +46,29 @@ class Program:
 
     def __init__(
         self,
-        call: Callable[[Values], Any],
-        recorder: Any,
+        tapped: Callable[[], Callable[[Values], Any]],
+        recorder: Recorder,
         packed: Packed,
         leaves: Sequence[Any],
         axes: "Mapping[str, int] | None" = None,
         wrap: Callable[[Callable[[], Any]], Any] = lambda body: body(),
     ) -> None:
+        call = tapped()
+
         def run(given: Sequence[Any]) -> list[Any]:
             def body() -> list[Any]:
                 recorder.reset()
                 call(packed.unpack(given))
-                return list(recorder.arrays)
+                return []
 
             return list(wrap(body))
 
         environment = list((axes or {}).items()) or None
         self.jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
         self.events: list[Event] = list(recorder.events)
+        self.constants = dict(recorder.constants)
         self.reached = set(recorder.reached)
+        recorder.marked.clear()
 
 
 class Whole:
@@ -72,8 +78,73 @@ class Whole:
         self.program = program
         self.terms = Terms()
         self.inputs = input_terms(self.terms, program.jaxpr, leaf_names(packed))
-        plain = Interpreter(self.terms, {}, 1)
-        self.values = plain.run([program.jaxpr], [plain.replicated(term) for term in self.inputs])
+        plain = Interpreter(self.terms, {}, 1, supposes=True)
+        plain.run([program.jaxpr], [plain.replicated(term) for term in self.inputs])
+        self.values = values_of(plain, [program])
+
+
+def values_of(walk: Interpreter, programs: Sequence[Program]) -> dict[int, tuple[Value, tuple[int, ...]]]:
+    """Every value that was met, by its number, with the axes that `vmap` had put into it."""
+    constants = {
+        index: (walk.known([program.constants[index] for program in programs]), ())
+        for index in programs[0].constants
+        if all(index in program.constants for program in programs)
+    }
+    return constants | walk.marks
+
+
+def events_of_some(
+    whole: Whole,
+    first: Program,
+    count: int,
+    share: Callable[[int], Program],
+    counts: Sequence[int],
+    *question: Any,
+) -> tuple[list[Event], Idle]:
+    """`placed_events` on `count` devices and another number of them, on which the function goes the same way.
+
+    `first` is the trace on a share of `count`. Where it goes another way on each of the `counts`, that trace
+    alone has to do, and its numbers count as those of the whole batch: enough to look for collectives.
+    """
+    for other in counts:
+        if other == count:
+            continue
+        try:
+            second = share(other)
+        except (MemoryError, Problem):
+            raise
+        except Exception:  # The user's function may not take shares of that size.
+            continue
+        with contextlib.suppress(Apart):
+            return placed_events(whole, [first, second], [count, other], *question)
+    return placed_events(whole, [first], [count], *question)
+
+
+def compare_forms(whole: Sequence[Event], events: Sequence[Event], count: int) -> list[Event]:
+    """What can be said of `events`, those of a trace on shares that did not come to its end.
+
+    That is kinds of Python numbers, and of arrays along which axis they have the shape of a share.
+    """
+    at: dict[int, list[Event]] = {}
+    for event in whole:
+        at.setdefault(event["point"], []).append(event)
+    out = []
+    for event in events:
+        seen = at.get(event["point"], [])
+        if event.get("before") or not seen or len(seen[0]["leaves"]) != len(event["leaves"]):
+            continue
+        leaves = []
+        for left, right in zip(seen[0]["leaves"], event["leaves"], strict=True):
+            form = {key: left[key] for key in ("shape", "dtype") if key in left}
+            if "value" in left and "value" in right:
+                kind = number_kind(left["value"], [right["value"]], [count])
+                leaves.append({**right, "shape": [], "dtype": "", "kind": kind, "number": True})
+            elif "index" in left and "index" in right:
+                split = split_axis(left["shape"], right["shape"], count)
+                leaves.append({**right, **form, "kind": "unknown", "split": split})
+        if len(leaves) == len(event["leaves"]):
+            out.append({"point": event["point"], "occurrence": 0, "leaves": leaves})
+    return out
 
 
 def placed_events(
@@ -84,53 +155,89 @@ def placed_events(
     packed: Packed,
     axes: LeafAxes,
     results: Sequence[int],
-) -> list[Event]:
-    """Kinds of every leaf of every event, as `observe.compare` gives them, without running anything.
+) -> tuple[list[Event], Idle]:
+    """Kinds of every leaf of every event, in the order of the trace, and `idle_collectives`.
+
+    An event is ``{"point", "occurrence", "leaves": [{"path", "category", "kind", "shape", "dtype"}]}``. A
+    point that is passed a different number of times on a share than on the whole batch (a loop over rows)
+    has ``"unaligned"``.
 
     Raises:
-        Unsure: numbers must tell.
         Apart: the shares are traced to other programs for other counts of devices.
     """
-    walk = Interpreter(whole.terms, {axis_name: tuple(counts)}, len(counts))
+    walk = Interpreter(whole.terms, {axis_name: tuple(counts)}, len(counts), supposes=True)
     given = [
         Value(term, (Replicated() if axis is None else Sharded(axis),))
         for term, axis in zip(whole.inputs, packed.axes(axes), strict=True)
     ]
-    found = walk.run([each.jaxpr for each in shares], given)
+    walk.run([each.jaxpr for each in shares], given)
+    if len({len(each.events) for each in shares}) > 1:
+        raise Apart("it goes another way on other numbers of devices")
+    found = values_of(walk, shares)
+    idle = idle_collectives(shares[0].events, found, walk.not_whole)
     by_point: dict[int, list[Event]] = {}
-    times: dict[int, int] = {}
     for event in whole.program.events:
-        by_point.setdefault(event["point"], []).append(event)
-    for event in shares[0].events:
-        times[event["point"]] = times.get(event["point"], 0) + 1
+        if is_live(event, whole.values):
+            by_point.setdefault(event["point"], []).append(event)
+    rows = [
+        row
+        for row in zip(*(each.events for each in shares), strict=True)
+        if is_live(row[0], found) and not row[0].get("before")
+    ]
+    times: dict[int, int] = {}
+    for row in rows:
+        times[row[0]["point"]] = times.get(row[0]["point"], 0) + 1
     seen: dict[int, int] = {}
     out: list[Event] = []
-    for index, event in enumerate(shares[0].events):
-        point = event["point"]
+    for row in rows:
+        event, point = row[0], row[0]["point"]
         occurrence = seen.get(point, 0)
         seen[point] = occurrence + 1
         others = by_point.get(point, [])
         answer: Event = {"point": point, "occurrence": occurrence}
-        if len(others) != times[point] or len(others[occurrence]["leaves"]) != len(event["leaves"]):
+        if len(others) != times[point] or len({len(e["leaves"]) for e in (others[occurrence], *row)}) > 1:
             answer.update(unaligned=True, leaves=[])
         else:
-            again = [each.events[index] for each in shares]
-            answer["leaves"] = [
-                leaf_kind(left, rows, whole.values, found, counts)
-                for left, *rows in zip(
-                    others[occurrence]["leaves"], *(each["leaves"] for each in again), strict=True
-                )
-            ]
+            leaves = zip(others[occurrence]["leaves"], *(each["leaves"] for each in row), strict=True)
+            kinds = [leaf_kind(left, right, whole.values, found, counts) for left, *right in leaves]
+            answer["leaves"] = [kind for kind in kinds if kind is not None]
             if point in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
         out.append(answer)
-    return out
+    return out, idle
+
+
+def idle_collectives(events: Sequence[Event], found: Mapping[int, Any], not_whole: Set[int]) -> Idle:
+    """Of the points with collectives, whether what they are taken of is whole already, each time and in full.
+
+    A point is left out that only values pass which nothing uses.
+    """
+    idle: Idle = {}
+    for event in events:
+        arrays = [leaf["index"] for leaf in event["leaves"] if leaf.get("index") in found]
+        if event.get("before") and arrays and len(event["leaves"]) == len(arrays):
+            point = event["point"]
+            idle[point] = idle.get(point, True) and not_whole.isdisjoint(arrays)
+    return idle
+
+
+def is_live(event: Event, values: Mapping[int, Any]) -> bool:
+    """Whether an event stands for something: a pass of jax may trace a body again, and drop what it had."""
+    arrays = [leaf["index"] for leaf in event["leaves"] if "index" in leaf]
+    return not arrays or any(index in values for index in arrays)
 
 
 def leaf_kind(
-    left: Event, rows: Sequence[Event], wanted: Sequence[Value], found: Sequence[Value], counts: Sequence[int]
-) -> Event:
-    """Kind of one leaf: `left` from the whole batch, `rows` from the shares for each count of devices."""
+    left: Event,
+    rows: Sequence[Event],
+    wanted: Mapping[int, tuple[Value, tuple[int, ...]]],
+    found: Mapping[int, tuple[Value, tuple[int, ...]]],
+    counts: Sequence[int],
+) -> Event | None:
+    """Kind of one leaf: `left` from the whole batch, `rows` from the shares for each count of devices.
+
+    None for an array that nothing uses.
+    """
     right = rows[0]
     answer: Event = {
         "path": right["path"],
@@ -139,61 +246,58 @@ def leaf_kind(
         "dtype": left.get("dtype", ""),
     }
     if "index" in left and "index" in right:
-        value = found[right["index"]]
-        answer.update(kind_of(value, wanted[left["index"]], left, right, counts[0]))
-    elif "value" in left and all("value" in row for row in rows):
-        answer["kind"] = number_kind(left["value"], [row["value"] for row in rows], counts)
-        answer["number"] = True
-    elif "index" not in left and "index" not in right:
-        answer["kind"] = kinds.REPLICATED
-    else:
-        raise Unsure("a value is a number of Python here, and an array there")
-    return answer
+        if left["index"] not in wanted or right["index"] not in found:
+            return None
+        value, mapped = found[right["index"]]
+        return {**answer, **kind_of(value, wanted[left["index"]][0], mapped, left, right, counts[0])}
+    if "value" in left and all("value" in row for row in rows):
+        kind = number_kind(left["value"], [row["value"] for row in rows], counts)
+        return {**answer, "kind": kind, "number": True}
+    if "index" not in left and "index" not in right:
+        return {**answer, "kind": REPLICATED}
+    return {**answer, "kind": VARYING, "why": "it is a number of Python here, and an array there"}
 
 
-def kind_of(value: Value, wanted: Value, left: Event, right: Event, count: int) -> Event:
-    """The kind of an array by its placement.
-
-    Raises:
-        Unsure: it is known on the devices, and is not the whole batch's value as far as terms tell.
-    """
-    (place,) = value.places
+def kind_of(
+    value: Value, wanted: Value, mapped: Sequence[int], left: Event, right: Event, count: int
+) -> Event:
+    """The kind of an array by its placement."""
+    place: Placement | None = value.places[0]
+    split = split_axis(left["shape"], right["shape"], count)
     if isinstance(place, Unknown):
-        split = split_axis(left["shape"], right["shape"], count)
         places = [
             [p.file, p.line, p.column, p.end_line, p.end_column] for p in places_of(place.equations)[:6]
         ]
-        return {"kind": kinds.VARYING, "split": split, "why": place.reason, "places": places}
+        return {"kind": VARYING, "split": split, "why": place.reason, "places": places}
     if value.term != wanted.term:
-        raise Unsure("a value is not recognised as that of the whole batch")
-    kind = kinds.VARYING
-    if isinstance(place, OwnKey):
-        kind = kinds.REPLICATED
+        return {"kind": VARYING, "split": split, "why": "it is not recognised as that of the whole batch"}
+    for axis in reversed(mapped):
+        if isinstance(place, Sharded):
+            place = None if place.axis == axis else Sharded(place.axis - (place.axis > axis), place.power)
+    kind = VARYING
+    if place is None:
+        kind = MAPPED
+    elif isinstance(place, OwnKey):
+        kind = REPLICATED
     elif isinstance(place, Extreme):
         kind = f"p{place.op}"
     elif isinstance(place, Replicated):
-        kind = {0: kinds.REPLICATED, 1: "psum"}.get(
-            int(place.power) if place.power in (0, 1) else -9, kinds.VARYING
-        )
+        kind = {0: REPLICATED, 1: "psum"}.get(int(place.power) if place.power in (0, 1) else -9, VARYING)
     elif isinstance(place, Partial):
-        kind = {0: "psum", -1: "pmean"}.get(int(place.power) if place.power in (0, -1) else -9, kinds.VARYING)
+        kind = {0: "psum", -1: "pmean"}.get(int(place.power) if place.power in (0, -1) else -9, VARYING)
     elif isinstance(place, Sharded) and not place.power and place.outer == 1:
         kind = f"sharded {place.axis}"
-    return (
-        {"kind": kind, "split": split_axis(left["shape"], right["shape"], count)}
-        if kind == kinds.VARYING
-        else {"kind": kind}
-    )
+    return {"kind": kind, "split": split} if kind == VARYING else {"kind": kind}
 
 
 def number_kind(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> str:
     """The kind of a number of Python, by what it is on shares of several sizes."""
     if all(part == whole and type(part) is type(whole) for part in parts):
-        return kinds.REPLICATED
+        return REPLICATED
     if isinstance(whole, bool):
-        return kinds.VARYING
+        return VARYING
     if all(
         np.isclose(part * count, whole, rtol=1e-12, atol=0) for part, count in zip(parts, counts, strict=True)
     ):
         return "psum"
-    return kinds.VARYING
+    return VARYING

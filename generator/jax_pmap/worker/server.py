@@ -37,14 +37,7 @@ def describe_exception(error: BaseException, hide: str = "") -> Answer:
         and (not hide or hide not in frame.filename)
         and f"{os.sep}jax{os.sep}_src{os.sep}" not in frame.filename
     ]
-    # jax appends where its tracing began; those are our lines, not the user's.
-    message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", text_of(error))[
-        0
-    ].strip()
-    # An error in a callback carries the whole stack as text, down to our first file.
-    head, stack, rest = message.partition("Traceback (most recent call last):")
-    if stack:
-        message = f"{head.strip()} {rest.strip().splitlines()[-1] if rest.strip() else ''}".strip()
+    message = cleaned(text_of(error))
     if isinstance(error, SyntaxError):
         return {
             "type": type(error).__name__,
@@ -75,9 +68,22 @@ def text_of(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def cleaned(message: str) -> str:
+    """A message without what jax and its callbacks add of our own lines."""
+    # jax appends where its tracing began; those are our lines, not the user's.
+    message = re.split(r"\n(?:The error occurred while tracing|-{20}|See https://docs.jax)", message)[
+        0
+    ].strip()
+    # An error in a callback carries the whole stack as text, down to our first file.
+    head, stack, rest = message.partition("Traceback (most recent call last):")
+    if stack:
+        message = f"{head.strip()} {rest.strip().splitlines()[-1] if rest.strip() else ''}".strip()
+    return message
+
+
 def summary(error: BaseException) -> str:
     """Type and message of an exception, as the last line of a traceback has them."""
-    text = text_of(error)
+    text = cleaned(text_of(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from . import arguments, load, observe, placed, prove, proving, strengthen
+from . import arguments, load, placed, prove, proving, strengthen
 from .arguments import LeafAxes, Packed, Values
 from .call import Call
 from .leaves import dtype_of, shape_of
@@ -33,7 +33,6 @@ class Target:
         self.x64 = False
         #: Argument values by parameter name, one dict for each set of inputs.
         self.data: list[Values] = []
-        self.whole: dict[str, tuple[observe.Recorded, observe.Noise, list[int]]] = {}
         #: The tapped original with the meanings of its values, of the last question.
         self.placed: dict[str, placed.Whole] = {}
         self.eps: dict[str, float] = {}

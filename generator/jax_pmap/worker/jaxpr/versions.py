@@ -62,6 +62,7 @@ NO_MEANING = frozenset(
     {
         "sharding",
         "out_sharding",
+        "result_avals",
         "mesh",
         "ctx_mesh",
         "name",

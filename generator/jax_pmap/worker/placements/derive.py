@@ -174,6 +174,15 @@ def multiples(conditions: Iterable[Condition]) -> tuple[Multiple, ...]:
     )
 
 
+def same_meaning(one: Any, other: Any, names: Sequence[str]) -> bool:
+    """Whether two programs of one device, closed jaxprs with the same inputs, mean the same."""
+    terms = Terms()
+    given = input_terms(terms, one, names)
+    plain = Interpreter(terms, {}, 1)
+    found = [plain.run([each], [plain.replicated(term) for term in given]) for each in (one, other)]
+    return [value.term for value in found[0]] == [value.term for value in found[1]]
+
+
 def compared(terms: Terms, index: int, value: Value, wanted: Term) -> "Ending | None":
     """Why a value is not shown to be `wanted`, whole on every device; None where it is."""
     lost = next((place for place in value.places if isinstance(place, Unknown)), None)

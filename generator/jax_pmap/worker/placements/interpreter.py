@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ from .lattice import (
     Sharded,
     Unknown,
 )
-from .measure import measured
+from .measure import FOREIGN, measured, supposed
 from .rounds import grouped, of_groups
 from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of
 
@@ -68,6 +69,8 @@ ASKED_ALWAYS = frozenset(
 )
 #: Parameters that are sizes: those of a share become those of the whole.
 SIZES = frozenset({"shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"})
+#: The primitive that hands on what is to be seen, see `marks`.
+MARK = "jax_pmap_mark"
 #: Primitives that only run the jaxpr that they hold.
 INLINED = frozenset({"jit", "composite"})
 #: Primitives that go over mesh axes.
@@ -76,9 +79,25 @@ COLLECTIVES = frozenset(
 )
 
 
+#: Collectives that reduce over axes of the array too, and the reductions over those alone.
+REDUCED = {"psum": "reduce_sum", "pmax": "reduce_max", "pmin": "reduce_min"}
+
+
 def has_effects(equation: Any) -> bool:
     """Whether an equation does more than make its results of its operands: callbacks, references."""
     return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
+
+
+def replaced(equation: Any, params: Mapping[str, Any], invars: Sequence[Any], outvars: Sequence[Any]) -> Any:
+    """A part of what an equation does, where that stands."""
+    return SimpleNamespace(
+        primitive=equation.primitive,
+        params=params,
+        invars=invars,
+        outvars=outvars,
+        effects=equation.effects,
+        source_info=equation.source_info,
+    )
 
 
 class Apart(Exception):
@@ -91,10 +110,14 @@ class Interpreter:
     Args:
         terms: the table that meanings are put in; that of the reference and of the parallel program is one.
         axes: mesh axes, each with its number of devices in each trace. Without any, a reference is read.
+        supposes: whether functions outside jax are taken to work row by row: to look for collectives.
     """
 
-    def __init__(self, terms: Terms, axes: Mapping[str, Sequence[int]], traces: int) -> None:
+    def __init__(
+        self, terms: Terms, axes: Mapping[str, Sequence[int]], traces: int, *, supposes: bool = False
+    ) -> None:
         self.terms = terms
+        self.supposes = supposes
         self.axes = {name: tuple(counts) for name, counts in axes.items()}
         self.traces = traces
         #: For each mesh axis, the traces that differ from the first in the size of that axis alone.
@@ -116,6 +139,10 @@ class Interpreter:
         self.own_draws = False
         #: Sums over devices of what is whole on each of them already.
         self.repeated: list[tuple[Any, ...]] = []
+        #: What was met at each mark: the value, and the axes that `vmap` had put into it.
+        self.marks: dict[int, tuple[Value, tuple[int, ...]]] = {}
+        #: Marks at which a value was not the whole one on every device, in one round of a loop or another.
+        self.not_whole: set[int] = set()
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
         #: Nesting depth of loops, to tell their parameters apart.
@@ -323,6 +350,11 @@ class Interpreter:
         if len(names) > 1:
             raise Apart(f"it is traced to {' and '.join(sorted(names))} on other numbers of devices")
         name = names.pop()
+        if name == MARK:
+            # Of what a loop repeats, the first round: later ones may lose it for another reason.
+            self.marks.setdefault(equations[0].params["index"], (operands[0], equations[0].params["mapped"]))
+            self.not_whole |= {equations[0].params["index"]} if operands[0].places != self.whole else set()
+            return list(operands)
         special = getattr(self, f"_{name}", None) if name in SPECIAL else None
         params = [e.params for e in equations]
         if special is not None or (name in INLINED and inner_jaxpr(params[0]) is not None):
@@ -337,6 +369,9 @@ class Interpreter:
             finally:
                 self._around.pop()
         self.operations += 1
+        if name in REDUCED and any(isinstance(axis, int) for axis in params[0].get("axes", ())):
+            equations, operands = self._over_rows(name, equations, operands)
+            params = [e.params for e in equations]
         if name in COLLECTIVES and not self._same_form(params):
             return self._lost(equations[0], "what it does depends on the number of devices")
         if name in COLLECTIVES and not set(named_axes(params[0])) & set(self.axes):
@@ -344,6 +379,25 @@ class Interpreter:
             alone = self._on_one_device(name, equations[0], operands) if one else None
             return alone or self._lost(equations[0], "a collective over an axis that is not followed")
         return self.apply(name, params, equations, operands)
+
+    def _over_rows(
+        self, name: str, equations: Sequence[Any], operands: Sequence[Value]
+    ) -> "tuple[list[Any], list[Value]]":
+        """A collective over axes of the array too, as `vmap` leaves it: first the reduction over those."""
+        reduced = []
+        for index, operand in enumerate(operands):
+            parts = []
+            for each in equations:
+                axes = tuple(axis for axis in each.params["axes"] if isinstance(axis, int))
+                made = SimpleNamespace(aval=each.outvars[index].aval)
+                parts.append(replaced(each, {"axes": axes}, [each.invars[index]], [made]))
+            [value] = self.apply(REDUCED[name], [e.params for e in parts], parts, [operand])
+            reduced.append(value)
+        rest = [
+            replaced(each, {**each.params, "axes": named_axes(each.params)}, each.outvars, each.outvars)
+            for each in equations
+        ]
+        return rest, reduced
 
     def _on_one_device(self, name: str, equation: Any, operands: Sequence[Value]) -> "list[Value] | None":
         """A collective over mesh axes of one device: it hands on what it is given; None where it does not."""
@@ -413,6 +467,8 @@ class Interpreter:
         groups = grouped(places) and eq.name not in IDENTITIES
         if found is None and not groups:
             try:
+                if self.supposes and eq.name in FOREIGN:
+                    return supposed(eq, places)
                 rows = measured(eq, places, equation)
             except Stuck as stuck:
                 return [Unknown(str(stuck), self.path(equation))] * count
@@ -525,6 +581,11 @@ class Interpreter:
             if name in NO_MEANING:
                 continue
             values = [freeze(each[name]) for each in params]
+            if self.supposes and name == "callback":
+                # Traced anew with other collectives in it, its code is another, and its name is not.
+                values = [
+                    str(getattr(each[name], "callback_func", each[name])).split(" at ")[0] for each in params
+                ]
             if all(value == values[0] for value in values[1:]):
                 found.append((name, values[0]))
             elif name not in SIZES:
@@ -684,9 +745,7 @@ class Interpreter:
         after a round only if it is zero.
         """
         places = [list(value.places) for value in start]
-        zeros = {
-            index: value for index, value in enumerate(start) if self.axes and self.terms.is_zero(value.term)
-        }
+        zeros = {index: value for index, value in enumerate(start) if self.terms.is_zero(value.term)}
         for round_ in range(MOST_ROUNDS):
             # What zeros become in the first round, they are from then on.
             out = body(places, zeros) if zeros and not round_ else body(places)
@@ -826,6 +885,8 @@ class Interpreter:
                     for i, row in enumerate(places)
                 ]
 
+            # What decides on the first round is seen as it is in that round.
+            self.run(tests, [*operands[:ahead], *carry([value.places for value in start])])
             places, out = self._settled(
                 lambda now, zeros=NOTHING: self.run(
                     bodies, [*operands[ahead : ahead + inside], *carry(now, zeros)]

@@ -101,6 +101,22 @@ def measured(eq: Equation, places: Sequence[Placement], equation: Any) -> tuple[
     return found
 
 
+def supposed(eq: Equation, places: Sequence[Placement]) -> tuple[Placement, ...]:
+    """Placements of what a function outside jax gives if it works row by row, as what it gives has shares.
+
+    Raises:
+        Stuck: it gives what has none.
+    """
+    made: list[Placement] = []
+    for result in range(len(eq.outputs[0])):
+        axis = eq.split(result)
+        rows = [place for place in places if place != Replicated()]
+        if axis is None or any(not isinstance(row, Sharded) or row != Sharded(row.axis) for row in rows):
+            raise Stuck(f"`{eq.name}` has no rule, and calls what jax does not see")
+        made.append(Sharded(axis))
+    return tuple(made)
+
+
 def _fixed(eq: Equation, operand: int) -> Any:
     """The number that an operand holds throughout in the program, or None."""
     value = eq.value(operand)

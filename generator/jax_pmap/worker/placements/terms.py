@@ -5,9 +5,11 @@ factors stand in front. What may differ is rounding, overflow, and what becomes 
 """
 
 import bisect
+import contextlib
 import functools
 import hashlib
 import math
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -134,6 +136,10 @@ def freeze(value: Any) -> Any:
     body = getattr(value, "jaxpr", value)
     if hasattr(body, "eqns") and hasattr(body, "invars"):
         return freeze_jaxpr(body, getattr(value, "consts", ()))
+    if isinstance(value, types.FunctionType):
+        return freeze_function(value)
+    if hasattr(value, "callback_func"):
+        return ("callback", freeze(value.callback_func), str(getattr(value, "in_tree", "")))
     if callable(value) and not isinstance(value, type) and "__eq__" not in _names(type(value)):
         return Kept(value)
     try:
@@ -146,6 +152,23 @@ def freeze(value: Any) -> Any:
 def _names(kind: type) -> set[str]:
     """What a class defines, with those it is made of, beyond what every object has."""
     return {name for base in kind.__mro__[:-1] for name in vars(base)}
+
+
+def freeze_function(function: types.FunctionType) -> Any:
+    """A function of Python as something that is the same for all with its code and what that refers to."""
+    own = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # What is still to be defined is nothing yet.
+            own.append(cell.cell_contents)
+    names = function.__globals__
+    free = [names[name] for name in sorted(_names_in(function.__code__)) if name in names]
+    return ("function", function.__code__, tuple(Kept(each) for each in (*own, *free)))
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Names that code refers to, with that of the functions inside it."""
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def freeze_jaxpr(body: Any, consts: Sequence[Any]) -> Any:

@@ -26,8 +26,6 @@ def elsewhere(eq: Equation) -> bool:
     """Whether a collective goes over other mesh axes than the one that is looked at."""
     if eq.params.get("axis_index_groups") is not None:
         raise Stuck("a collective over groups of devices has no rule")
-    if any(isinstance(axis, int) for axis in eq.params.get("axes", ())):
-        raise Stuck("a collective over axes of an array has no rule")
     names = named_axes(eq.params)
     if eq.name in ORDERED and len(names) > 1:
         # Parts of parts lie in the order of the mesh's axes.
