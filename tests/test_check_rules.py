@@ -1,6 +1,9 @@
 """The rules of `check`, held to the snippets in their own files."""
 
 import ast
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +158,39 @@ def test_fixes_keep_line_endings_and_make_an_import_once():
         "f = functools.partial(jax.pmap, axis_name='a')\r\n"
         "g = functools.partial(jax.pmap, axis_name='b')\r\n"
     )
+
+
+def test_the_table_of_removals_holds_of_the_installed_jax():
+    """In a process of its own: it imports every module that jax ever had for this, deprecated ones too."""
+    script = Path(__file__).with_name("removals_hold.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("imports", "mended"),
+    [
+        ("from functools import partial\nimport jax\n", "partial(jax.pmap, axis_name='a')"),
+        ("import functools as ft\nimport jax\n", "ft.partial(jax.pmap, axis_name='a')"),
+        ("import jax\nimport functools\n", "functools.partial(jax.pmap, axis_name='a')"),
+    ],
+)
+def test_a_fix_adds_no_import_that_is_there_under_another_name(imports, mended):
+    text = f"{imports}f = jax.pmap(axis_name='a')\n"
+    assert apply_edits(text, check_text(text, "snippet.py"))[0] == f"{imports}f = {mended}\n"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["import functools\nfunctools = None\nimport jax\n", "if input():\n    import functools\nimport jax\n"],
+)
+def test_a_fix_trusts_no_import_that_may_not_hold(imports):
+    text = f"{imports}f = jax.pmap(axis_name='a')\n"
+    mended, _ = apply_edits(text, check_text(text, "snippet.py"))
+    assert mended.startswith("import functools\n")
+    assert mended.count("import functools") == 2
+
+
+def test_a_fix_writes_a_new_name_as_the_module_can():
+    text = "import jax as j\nimport jax.numpy as jnp\nf = j.pmap(lambda x: j.tree_map(jnp.sin, x))\n"
+    assert "j.tree.map(jnp.sin, x)" in apply_edits(text, check_text(text, "snippet.py"))[0]

@@ -88,7 +88,7 @@ class Module:
         self.tree = tree
         scopes = Scopes(tree)
         self.parents, self.scopes = scopes.parents, scopes.of
-        self._qualnames: dict[ast.AST, str | None] = {}
+        self._names: dict[ast.AST, frozenset[str]] = {}
         self._applications: dict[ast.Call, Application | None] = {}
 
     # --- places ---------------------------------------------------------------------------
@@ -147,12 +147,46 @@ class Module:
         """The edit that puts `text` in the place of `node`."""
         return Edit(*self.bounds(node), text)
 
-    def import_edit(self, statement: str) -> tuple[Edit, ...]:
-        """The edit that adds an import behind the docstring and `__future__`; none where it is there."""
-        name = statement.removeprefix("import ").strip()
-        found = self.scopes[self.tree].bindings.get(name, [])
-        if any(binding.kind == "import" and binding.qualname == name for binding in found):
-            return ()
+    def spelled(self, name: str, node: ast.AST) -> tuple[str, tuple[Edit, ...]]:
+        """How code at `node` can write a dotted name, through an import that is there or one that is added.
+
+        Args:
+            name: such as ``"functools.partial"``, of which ``"partial"`` is left after
+                ``from functools import partial``.
+            node: the place whose scope counts.
+
+        Returns:
+            The text, and the edit that adds ``import functools`` where nothing leads to the name.
+        """
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            for local in self._imported.get(".".join(parts[:length]), ()):
+                seen = lookup(local, self.scopes[node]) or []
+                same = all(each.kind == "import" and each.qualname == seen[0].qualname for each in seen)
+                if same and any(self._is_certain(each, node) for each in seen):
+                    return ".".join([local, *parts[length:]]), ()
+        return name, self._import_edit(f"import {parts[0]}")
+
+    @cached_property
+    def _imported(self) -> dict[str, list[str]]:
+        """Dotted names, and the local names they are imported under at the top of the module."""
+        found: dict[str, list[str]] = {}
+        for local, bindings in self.scopes[self.tree].bindings.items():
+            for binding in bindings:
+                if binding.kind == "import":
+                    found.setdefault(binding.qualname, []).append(local)
+        return found
+
+    def _is_certain(self, binding: Binding, node: ast.AST) -> bool:
+        """Whether an import at the top of the module has run when `node` does."""
+        statement = self.statement(node)
+        if binding.value not in self.tree.body:
+            return False  # in an `if` or a `try`
+        inside = statement is None or self.enclosing_function(node) is not None
+        return inside or (binding.value is not None and binding.value.lineno < node.lineno)  # type: ignore[attr-defined]
+
+    def _import_edit(self, statement: str) -> tuple[Edit, ...]:
+        """The edit that adds an import behind the docstring and `__future__`."""
         newline = "\r\n" if "\r\n" in self.text else "\n"
         last: ast.stmt | None = None
         for node in self.tree.body:
@@ -176,32 +210,41 @@ class Module:
         return lookup(name.id, self.scopes[name])
 
     def qualname(self, node: ast.AST | None) -> str | None:
-        """The dotted name `node` stands for, such as ``"jax.lax.psum"``; None where that is not certain."""
-        if node is None:
-            return None
-        if node not in self._qualnames:
-            self._qualnames[node] = None  # what refers to itself stands for nothing
-            self._qualnames[node] = self._qualname(node)
-        return self._qualnames[node]
+        """The dotted name `node` stands for, such as ``"jax.lax.psum"``; None where that is not certain.
 
-    def _qualname(self, node: ast.AST) -> str | None:
+        What jax has under several names is called by one of them: `names` tells which was written.
+        """
+        found = {_CANONICAL.get(name, name) for name in self.names(node)}
+        return found.pop() if len(found) == 1 else None
+
+    def names(self, node: ast.AST | None) -> frozenset[str]:
+        """Every dotted name that `node` may stand for, as it was imported; empty where one is not known."""
+        if node is None:
+            return frozenset()
+        if node not in self._names:
+            self._names[node] = frozenset()  # what refers to itself stands for nothing
+            self._names[node] = self._find_names(node)
+        return self._names[node]
+
+    def _find_names(self, node: ast.AST) -> frozenset[str]:
         if isinstance(node, ast.Attribute):
-            base = self.qualname(node.value)
-            return _canonical(f"{base}.{node.attr}") if base else None
+            return frozenset(f"{base}.{node.attr}" for base in self.names(node.value))
         if not isinstance(node, ast.Name) or node not in self.scopes:
-            return None
-        found = self.bindings(node)
-        if found is None:
-            return f"builtins.{node.id}" if hasattr(builtins, node.id) else None
-        names = set()
-        for binding in found:
+            return frozenset()
+        bindings = self.bindings(node)
+        if bindings is None:
+            return frozenset({f"builtins.{node.id}"} if hasattr(builtins, node.id) else ())
+        found: set[str] = set()
+        for binding in bindings:
             if binding.kind == "import":
-                names.add(_canonical(binding.qualname))
-            elif binding.kind == "assign" and isinstance(binding.value, ast.Name | ast.Attribute):
-                names.add(self.qualname(binding.value) or "")
-            else:
-                return None
-        return names.pop() or None if len(names) == 1 else None
+                found.add(binding.qualname)
+                continue
+            is_name = binding.kind == "assign" and isinstance(binding.value, ast.Name | ast.Attribute)
+            names = self.names(binding.value) if is_name else frozenset()
+            if not names:
+                return frozenset()
+            found |= names
+        return frozenset(found)
 
     def assigned(self, node: ast.AST | None) -> ast.AST | None:
         """`node`, or what the name it is was assigned, followed as far as there is exactly one binding."""
@@ -403,6 +446,10 @@ class Module:
         for parent in self.ancestors(node):
             if isinstance(parent, ast.Try) and parent.handlers and child not in parent.orelse:
                 return True
+            if isinstance(parent, ast.With) and any(
+                "suppress" in ast.unparse(i.context_expr) for i in parent.items
+            ):
+                return True
             asked = isinstance(parent, ast.If | ast.IfExp) and child is not parent.test
             if asked and _ASKS.search(ast.unparse(parent.test)):  # type: ignore[attr-defined]
                 return True
@@ -422,7 +469,3 @@ def names_in(node: ast.AST) -> set[str]:
 
 def _is_open(call: ast.Call) -> bool:
     return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
-
-
-def _canonical(name: str) -> str:
-    return _CANONICAL.get(name, name)

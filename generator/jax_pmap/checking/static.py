@@ -15,7 +15,8 @@ _RAISE = frozenset({"JP101", "JP102", "JP103", "JP108", "JP109", "JP115", "JP116
 ABOUT = re.compile(
     rb"pmap|shard_map|p(?:sum|mean|max|min)\b|all_gather|psum_scatter|axis_index|device_put_(?:repl|shard)"
     rb"|PmapSharding|device_count|JAX_NUM_CPU_DEVICES|PositionalSharding"
-    rb"|use_mesh|experimental|jax\.interpreters|global_device_array"
+    rb"|use_mesh|experimental|jax\.interpreters|global_device_array|\bMesh\b|make_mesh|with_sharding_constraint"
+    rb"|GSPMDSharding|pvary|\.vma\b|axis_frame|axis_env|host_count|host_id|jax\.lib\b|jax_cpu_enable_gloo"
 )
 
 

@@ -105,10 +105,8 @@ def _edits(module: Module, call: ast.expr) -> tuple[Edit, ...]:
     start = module.bounds(call.func)[0]
     opening = module.text.index("(", module.bounds(call.func)[1]) + 1
     gap = "" if module.text[opening] in "\r\n" else " "
-    return (
-        Edit(start, opening, f"functools.partial({name},{gap}"),
-        *module.import_edit("import functools"),
-    )
+    partial, imports = module.spelled("functools.partial", call)
+    return (Edit(start, opening, f"{partial}({name},{gap}"), *imports)
 
 
 RULE = Rule(

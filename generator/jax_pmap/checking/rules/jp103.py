@@ -134,8 +134,8 @@ def _is_mapped_around(mappings: Mappings, mapping: Mapping) -> bool:
 def _edits(module: Module, mapping: Mapping, axis: str) -> tuple[Edit, ...]:
     node = mapping.node
     if not isinstance(node, ast.Call):
-        text = f'functools.partial({module.source(node)}, axis_name="{axis}")'
-        return (module.replace(node, text), *module.import_edit("import functools"))
+        partial, edits = module.spelled("functools.partial", node)
+        return (module.replace(node, f'{partial}({module.source(node)}, axis_name="{axis}")'), *edits)
     if mapping.application.factory or not node.args:
         return ()
     last = max(

@@ -1,11 +1,11 @@
-"""JP107: functions that jax no longer has."""
+"""JP107: what jax no longer has."""
 
-import ast
 from collections.abc import Iterator
 
-from jax_pmap.checking.findings import Edit, Finding
+from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
+from jax_pmap.checking.removed import uses
 from jax_pmap.checking.rule import Rule, diagnostic
 
 INVALID = (
@@ -33,6 +33,61 @@ import jax.numpy as jnp
 
 kind = jax.sharding.PmapSharding.default((8, 2))
 """,
+    """\
+from jax.interpreters import pxla
+
+
+def is_pmap(equation):
+    return equation.primitive is pxla.xla_pmap_p
+""",
+    """\
+import jax
+
+jax.config.update("jax_pmap_shmap_merge", False)
+step = jax.pmap(lambda x: 2 * x)
+""",
+    """\
+from jax import config
+
+config.jax_pmap_no_rank_reduction = True
+""",
+    """\
+import functools
+
+import jax
+from jax.sharding import PartitionSpec as P
+from mine import mesh
+
+
+@functools.partial(jax.shard_map, mesh=mesh, in_specs=P("i"), out_specs=P(), check_rep=False)
+def total(x):
+    return jax.lax.psum(x, "i")
+""",
+    """\
+import jax
+from jax.sharding import PartitionSpec as P
+from mine import body, mesh
+
+step = jax.shard_map(body, mesh, P("i"), P())
+""",
+    """\
+import jax
+
+
+def varying(x):
+    return jax.typeof(x).vma
+""",
+    """\
+import jax.tree_util
+from jax import lax, tree_map
+
+
+def average(tree):
+    return tree_map(lambda x: lax.pmean(x, "i"), tree)
+""",
+    """\
+import jax.experimental.host_callback as hcb
+""",
 )
 VALID = (
     """\
@@ -54,108 +109,62 @@ try:
     from jax.experimental.maps import Mesh
 except ImportError:
     from jax.sharding import Mesh
+if jax.__version_info__ < (0, 10):
+    jax.config.update("jax_pmap_shmap_merge", False)
+try:
+    jax.config.update("jax_pmap_no_rank_reduction", False)
+except AttributeError:
+    pass
+""",
+    """\
+import contextlib
+
+import jax
+
+with contextlib.suppress(AttributeError):
+    jax.config.update("jax_pmap_shmap_merge", False)
+jax.config.update("jax_threefry_partitionable", True)
 """,
     """\
 class Mine:
     device_put_replicated = None
+    config = None
 
 
 jax = Mine()
 jax.device_put_replicated
+jax.config.update("jax_pmap_shmap_merge", False)
+""",
+    """\
+import jax
+from jax.sharding import PartitionSpec as P
+from mine import body, mesh
+
+step = jax.shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(), check_vma=False)
+
+
+def average(tree):
+    return jax.tree.map(lambda x: jax.lax.pmean(x, "i"), tree)
 """,
 )
 
-_PUT = "place a copy with `jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))`"
-#: Name -> since which version it is gone, what to use, and the name that is the very same thing.
-_REMOVED: dict[str, tuple[str, str, str]] = {
-    "jax.device_put_replicated": ("0.10", _PUT, ""),
-    "jax.device_put_sharded": (
-        "0.10",
-        "stack the parts and place them with `jax.device_put(x, NamedSharding(mesh, PartitionSpec(axis)))`",
-        "",
-    ),
-    "jax.sharding.PmapSharding": ("0.10", "use `jax.sharding.NamedSharding`", ""),
-    "jax.sharding.PositionalSharding": ("0.10", "use `jax.sharding.NamedSharding`", ""),
-    "jax.experimental.maps.Mesh": ("0.5", "use `jax.sharding.Mesh`", "jax.sharding.Mesh"),
-    "jax.experimental.maps.xmap": ("0.5", "use `jax.shard_map`", ""),
-    "jax.experimental.maps": ("0.5", "use `jax.shard_map` and `jax.sharding.Mesh`", ""),
-    "jax.experimental.PartitionSpec": (
-        "0.5",
-        "use `jax.sharding.PartitionSpec`",
-        "jax.sharding.PartitionSpec",
-    ),
-    "jax.experimental.global_device_array": ("0.5", "use `jax.make_array_from_callback`", ""),
-    "jax.interpreters.sharded_jit": ("0.5", "use `jax.jit` with `in_shardings`", ""),
-    "jax.interpreters.pxla.ShardedDeviceArray": ("0.5", "there is one array type: `jax.Array`", ""),
-    "jax.interpreters.pxla.PartitionSpec": (
-        "0.6",
-        "use `jax.sharding.PartitionSpec`",
-        "jax.sharding.PartitionSpec",
-    ),
-    "jax.interpreters.pxla.Mesh": ("0.6", "use `jax.sharding.Mesh`", "jax.sharding.Mesh"),
-    "jax.soft_pmap": ("0.5", "use `jax.pmap` of a `jax.vmap`", ""),
-    "jax.sharding.use_mesh": ("0.10", "use `jax.set_mesh`", ""),
-}
-
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
-    """Uses and imports of what was removed, where the code does not ask whether it is there."""
-    for node in module.nodes:
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield from _report(module, node, full)
-        elif isinstance(node, ast.Attribute):
-            name = module.qualname(node)
-            parent = module.parents.get(node)
-            whole = f"{name}.{parent.attr}" if isinstance(parent, ast.Attribute) else ""
-            if name and whole not in _REMOVED:
-                yield from _report(module, node, name)
-
-
-def _report(module: Module, node: ast.ImportFrom | ast.Attribute, name: str) -> Iterator[Finding]:
-    if name not in _REMOVED or module.is_guarded(node):
-        return
-    if isinstance(node, ast.ImportFrom) and name == "jax.experimental.maps" and _uses(module, node):
-        return  # each use is reported, with its own cure
-    since, cure, same = _REMOVED[name]
-    edits: tuple[Edit, ...] = ()
-    if same and isinstance(node, ast.Attribute) and not name.startswith("jax.experimental.maps"):
-        edits = (module.replace(node, same), *module.import_edit("import jax"))
-    elif same and isinstance(node, ast.ImportFrom) and len(node.names) == 1:
-        package, _, last = same.rpartition(".")
-        alias = f" as {node.names[0].asname}" if node.names[0].asname else ""
-        edits = (module.replace(node, f"from {package} import {last}{alias}"),)
-    yield module.finding(
-        "JP107",
-        node,
-        f"`{name}` is gone since jax {since}",
-        f"{cure[0].upper()}{cure[1:]}",
-        edits,
-    )
-
-
-def _uses(module: Module, node: ast.ImportFrom) -> bool:
-    names = {alias.asname or alias.name for alias in node.names}
-    return any(
-        isinstance(each, ast.Attribute)
-        and isinstance(each.value, ast.Name)
-        and each.value.id in names
-        and module.qualname(each) in _REMOVED
-        for each in module.nodes
-    )
+    """Names, parameters and options that are gone, where the code does not ask whether they are there."""
+    for use in uses(module):
+        if use.removal.gone:
+            yield module.finding("JP107", use.node, use.message, use.hint, use.edits)
 
 
 RULE = Rule(
     diagnostic(
         "JP107",
         "removed from jax",
-        meaning="The code uses a function of jax for parallel work that current versions no longer have.",
-        why="It is an `AttributeError` or `ImportError` as soon as jax is upgraded.",
+        meaning="The code uses what current versions of jax no longer have: a name, a parameter, an option.",
+        why="It is an `AttributeError`, `ImportError` or `TypeError` as soon as jax is upgraded.",
         cure=(
-            "Place arrays with `jax.device_put` and a `NamedSharding`; map with `jax.pmap` or "
-            "`jax.shard_map`. "
-            "Code that asks first (`hasattr`, `try`, a version) is left alone."
+            "Each finding names the version and what to write instead; `--fix` writes it where a name has a "
+            "new one. Code that asks first (`hasattr`, `try`, a version) is left alone."
         ),
         invalid=INVALID[0],
         valid=VALID[0],

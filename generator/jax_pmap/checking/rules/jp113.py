@@ -92,7 +92,8 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         written = module.source(made)
         edits: tuple[Edit, ...] = ()
         if module.qualname(made.func) == "jax.device_count" and made is size:
-            edits = (module.replace(made.func, "jax.local_device_count"), *module.import_edit("import jax"))
+            text, imports = module.spelled("jax.local_device_count", made.func)
+            edits = (module.replace(made.func, text), *imports)
         elif not _counts_all(module, made):
             continue
         yield module.finding(

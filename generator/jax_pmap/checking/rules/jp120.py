@@ -32,7 +32,7 @@ step = jax.jit(jax.shard_map(train_step, mesh=mesh, in_specs=(P(), P("batch")), 
 import functools
 
 import jax
-from jax.experimental.shard_map import shard_map
+from jax import shard_map
 from jax.sharding import PartitionSpec
 from model import mesh
 
@@ -94,7 +94,7 @@ def the_loss_is_that_of_all_devices(params, batch):
 
 
 def parameters_are_made_to_vary(params, batch):
-    params = jax.lax.pvary(params, "batch")
+    params = jax.lax.pcast(params, "batch", to="varying")
     grads = jax.grad(loss_fn)(params, batch)
     return jax.lax.pmean(grads, "batch")
 

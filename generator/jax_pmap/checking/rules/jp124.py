@@ -1,0 +1,147 @@
+"""JP124: what jax deprecates."""
+
+import ast
+from collections.abc import Iterator
+
+from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Module
+from jax_pmap.checking.removals import WITH_MESH
+from jax_pmap.checking.removed import uses
+from jax_pmap.checking.rule import Rule, diagnostic
+
+INVALID = (
+    """\
+from jax.experimental.shard_map import shard_map
+from jax.sharding import PartitionSpec as P
+from mine import body, mesh
+
+step = shard_map(body, mesh, in_specs=P("i"), out_specs=P(), check_rep=False)
+""",
+    """\
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+mesh = Mesh(np.array(jax.devices()), ("data",))
+step = jax.jit(lambda x: 2 * x)
+
+
+def run(x):
+    with mesh:
+        return step(x)
+""",
+    """\
+import jax
+
+step = jax.pmap(lambda x: 2 * x)
+
+
+def run(x):
+    with jax.make_mesh((8,), ("data",)):
+        return step(x)
+""",
+    """\
+import jax
+from jax.experimental import mesh_utils
+from jax.experimental.pjit import pjit
+
+step = pjit(lambda x: jax.lax.psum(x, "i"))
+""",
+    """\
+from jax.interpreters import pxla
+
+mesh = pxla.thread_resources.env.physical_mesh
+""",
+)
+VALID = (
+    """\
+import jax
+from jax.sharding import PartitionSpec as P
+from mine import body, mesh
+
+step = jax.shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P(), check_vma=False)
+""",
+    """\
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+mesh = Mesh(np.array(jax.devices()), ("data",))
+step = jax.jit(lambda x: 2 * x)
+
+
+def run(x, lock):
+    with jax.set_mesh(mesh), lock:
+        return step(x)
+""",
+    """\
+try:
+    from jax import shard_map
+except ImportError:
+    from jax.experimental.shard_map import shard_map
+from jax.sharding import PartitionSpec as P
+from mine import body, mesh
+
+step = shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P())
+""",
+)
+
+
+def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
+    """What still works and says that it will not, where the code does not ask whether it is there."""
+    for use in uses(module):
+        if not use.removal.gone:
+            yield module.finding("JP124", use.node, use.message, use.hint, use.edits)
+    for node in module.nodes:
+        if isinstance(node, ast.With):
+            for item in node.items:
+                if _is_mesh(module, item.context_expr) and not module.is_guarded(node):
+                    yield _with_mesh(module, mappings, node, item.context_expr)
+
+
+def _with_mesh(module: Module, mappings: Mappings, node: ast.With, mesh: ast.expr) -> Finding:
+    maps = any(mappings.pmap_at(call.func) is not None for call in module.calls(node))
+    hint = (
+        "Leave it out: `pmap` makes a mesh of its own, and raises an error under another `jax.set_mesh`"
+        if maps
+        else f"{WITH_MESH.cure[0].upper()}{WITH_MESH.cure[1:]}"
+    )
+    return module.finding(
+        "JP124",
+        mesh,
+        f"`with {module.source(mesh)}:` is deprecated since jax {WITH_MESH.since}",
+        hint,
+    )
+
+
+def _is_mesh(module: Module, node: ast.expr) -> bool:
+    made = module.assigned(node)
+    return isinstance(made, ast.Call) and module.qualname(made.func) in (
+        "jax.sharding.Mesh",
+        "jax.make_mesh",
+        "jax.experimental.maps.Mesh",
+    )
+
+
+RULE = Rule(
+    diagnostic(
+        "JP124",
+        "deprecated in jax",
+        meaning="The code uses what jax still has and will remove: a name, or `with mesh:`.",
+        why=(
+            "Today it is a `DeprecationWarning`, which most programs never show; with one of the next "
+            "versions it is an error."
+        ),
+        cure=(
+            "Each finding names the version and what to write instead. Code that asks first (`hasattr`, "
+            "`try`, a version) is left alone; `--ignore JP124` leaves deprecations for later."
+        ),
+        invalid=INVALID[0],
+        valid=VALID[0],
+    ),
+    find,
+    VALID,
+    INVALID,
+)
+DIAGNOSTIC = RULE.diagnostic
