@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from jax_pmap.checking.module import (
     UNKNOWN,
@@ -19,6 +19,9 @@ from jax_pmap.checking.module import (
     names_in,
 )
 from jax_pmap.reading import calls
+
+if TYPE_CHECKING:
+    from jax_pmap.checking.flow import Events
 
 Kind: TypeAlias = Literal["pmap", "vmap", "shard_map", "other"]
 
@@ -42,7 +45,7 @@ COLLECTIVES = {f"jax.lax.{name}": position for name, position in calls.COLLECTIV
 REDUCTIONS = frozenset({"jax.lax.psum", "jax.lax.pmean", "jax.lax.pmax", "jax.lax.pmin"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Mapping:
     """One place where a function is mapped."""
 
@@ -87,6 +90,7 @@ class Mappings:
         self.module = module
         self._reachable: dict[ast.AST, list[ast.AST]] = {}
         self._mentioned: dict[ast.AST, set[str]] = {}
+        self._events: dict[Mapping, Events] = {}
 
     @cached_property
     def all(self) -> list[Mapping]:
@@ -99,13 +103,13 @@ class Mappings:
                     made = self.module.decoration(node, decorator)
                     if made is not None and made.qualname in _KINDS:
                         decorators.add(decorator)
-                        found.append(self._mapping(made))
+                        found += self._mappings(made)
         for call in self.module.all_calls:
             if call in decorators:
                 continue
             made = self.module.application(call)
             if made is not None and made.qualname in _KINDS:
-                found.append(self._mapping(made))
+                found += self._mappings(made)
         return sorted(found, key=lambda m: (m.node.lineno, m.node.col_offset))
 
     @cached_property
@@ -150,11 +154,32 @@ class Mappings:
             if len(values) == 1 and values[0] in self._by_node
         }
 
-    def _mapping(self, application: Application) -> Mapping:
+    def _mappings(self, application: Application) -> list[Mapping]:
+        """One for each function that the application may be given."""
         kind = _KINDS[application.qualname]
         first = application.argument(0, "fun") or application.argument(0, "f")
-        function = FunctionRef(first) if isinstance(first, ast.FunctionDef) else self.module.function(first)
-        return Mapping(kind, application, function, self._axis(kind, application))
+        given = [FunctionRef(first)] if isinstance(first, ast.FunctionDef) else self.module.functions(first)
+        axis = self._axis(kind, application)
+        if not given:
+            return [Mapping(kind, application, None, axis)]
+        return [Mapping(kind, application, function, axis) for function in given]
+
+    def events(self, mapping: Mapping) -> Events:
+        """What happens in a mapped function of this module, value by value."""
+        from jax_pmap.checking.arguments import arguments
+        from jax_pmap.checking.flow import Events, follow
+        from jax_pmap.checking.values import Closure
+
+        if mapping not in self._events:
+            function = mapping.function
+            known = arguments(self, mapping)
+            if function is None or known is None:
+                self._events[mapping] = Events()
+            else:
+                closure = Closure(function.node, None, function.bound)
+                axis = mapping.axis if isinstance(mapping.axis, str) else None
+                self._events[mapping] = follow(self.module, closure, known, axis)
+        return self._events[mapping]
 
     def _axis(self, kind: Kind, application: Application) -> Value | _Unknown:
         if kind in ("shard_map", "other") or (application.open and "axis_name" not in application.keywords):

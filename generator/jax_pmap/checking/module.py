@@ -45,6 +45,8 @@ class _Unknown:
 
 
 UNKNOWN: Final = _Unknown()
+#: Calls of one function that are followed to what they give it.
+_CALLS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +249,67 @@ class Module:
         return frozenset(found)
 
     def assigned(self, node: ast.AST | None) -> ast.AST | None:
-        """`node`, or what the name it is was assigned, followed as far as there is exactly one binding."""
+        """`node`, or what the name it is was assigned or given, as far as there is exactly one such."""
         for _ in range(10):
-            if not isinstance(node, ast.Name) or node not in self.scopes:
+            found = self._once(node)
+            if len(found) != 1:
                 return node
-            found = self.bindings(node)
-            if found is None or len(found) != 1 or found[0].kind not in ("assign", "def"):
-                return node
-            node = found[0].value
+            node = found[0]
         return node
+
+    def values(self, node: ast.AST | None) -> list[ast.AST]:
+        """Every expression that a name may stand for: assigned, or given at the calls; else `node` itself."""
+        if node is None:
+            return []
+        found = [node]
+        for _ in range(10):
+            further = [self._once(each) or [each] for each in found]
+            flat = [each for several in further for each in several]
+            if flat == found or len(flat) > _CALLS:
+                break
+            found = flat
+        return list(dict.fromkeys(found))
+
+    def _once(self, node: ast.AST | None) -> list[ast.AST]:
+        """What a name that is bound once was assigned, or, as a parameter, is given at each call."""
+        if not isinstance(node, ast.Name) or node not in self.scopes:
+            return []
+        found = self.bindings(node)
+        if found is None or len(found) != 1:
+            return []
+        binding = found[0]
+        if binding.kind in ("assign", "def") and binding.value is not None:
+            return [binding.value]
+        if binding.kind == "param" and isinstance(binding.value, ast.arg):
+            return self._given(binding.value)
+        return []
+
+    def _given(self, parameter: ast.arg) -> list[ast.AST]:
+        """What every call in this module gives for a parameter; empty where one of them cannot be told."""
+        arguments = self.parents[parameter]
+        function = self.parents.get(arguments)
+        if not isinstance(function, ast.FunctionDef) or not isinstance(arguments, ast.arguments):
+            return []
+        names = parameters(function)
+        found: list[ast.AST] = []
+        for call in self._calls_of.get(function, ()):
+            keyword = next((each.value for each in call.keywords if each.arg == parameter.arg), None)
+            position = names.index(parameter.arg) if parameter.arg in names else len(call.args)
+            if _is_open(call) or (keyword is None and position >= len(call.args)):
+                return []
+            found.append(keyword or call.args[position])
+        return found
+
+    @cached_property
+    def _calls_of(self) -> dict[ast.AST, list[ast.Call]]:
+        """The calls by name of each function that is bound once and not decorated."""
+        found: dict[ast.AST, list[ast.Call]] = {}
+        for call in self.all_calls:
+            if isinstance(call.func, ast.Name) and call.func in self.scopes:
+                bindings = self.bindings(call.func) or []
+                if len(bindings) == 1 and bindings[0].kind == "def" and bindings[0].value is not None:
+                    found.setdefault(bindings[0].value, []).append(call)
+        return found
 
     def constant(self, node: ast.AST | None) -> Value | _Unknown:
         """The literal `node` stands for: a string, a number, None, or a tuple of such."""
@@ -293,7 +347,30 @@ class Module:
                     return None
                 named = {keyword.arg for keyword in node.keywords if keyword.arg}
                 return FunctionRef(inner.node, inner.bound + len(node.args) - 1, inner.keywords | named)
+        if isinstance(node, ast.Call):
+            return self._made_by(self.assigned(node.func))
         return None
+
+    def _made_by(self, factory: ast.AST | None) -> FunctionRef | None:
+        """The function that a function of this module defines and returns, as in ``make_step(loss_fn)``."""
+        if not isinstance(factory, ast.FunctionDef) or factory.decorator_list:
+            return None
+        returned = [
+            node.value
+            for node in ast.walk(factory)
+            if isinstance(node, ast.Return) and self.enclosing_function(node) is factory
+        ]
+        made = self.assigned(returned[0]) if len(returned) == 1 else None
+        is_inner = isinstance(made, ast.FunctionDef | ast.Lambda) and factory in self.ancestors(made)
+        if not is_inner or (isinstance(made, ast.FunctionDef) and made.decorator_list):
+            return None
+        assert isinstance(made, ast.FunctionDef | ast.Lambda)
+        return FunctionRef(made)
+
+    def functions(self, node: ast.AST | None) -> list[FunctionRef]:
+        """The functions of this module that `node` may stand for: several where callers give several."""
+        found = [self.function(each) for each in self.values(node)]
+        return [reference for reference in found if reference is not None] if None not in found else []
 
     def _method(self, node: ast.Attribute) -> FunctionRef | None:
         """``self.step``: the method of the class around, where it is defined once and not decorated."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.gradients import gradients, returned_reduction
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
@@ -56,6 +55,65 @@ def train(w, x):
 
 p_train = jax.pmap(train, axis_name="n", in_axes=(None, 0), out_axes=None)
 """,
+    """\
+import jax
+import optax
+
+tx = optax.sgd(0.1)
+
+
+def train_step(params, opt_state, x, y):
+    grads = jax.grad(lambda p: jax.lax.pmean(((x @ p - y) ** 2).mean(), "i"))(params)
+    updates, opt_state = tx.update(grads, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state
+
+
+step = jax.pmap(train_step, axis_name="i", in_axes=(None, None, 0, 0), out_axes=None)
+""",
+    """\
+import functools
+
+import jax
+
+average = functools.partial(jax.lax.pmean, axis_name="batch")
+
+
+def synced_loss(w, x, rate):
+    loss = (rate * (x @ w) ** 2).mean()
+    return average(loss)
+
+
+def compute_gradient(w, x):
+    return jax.value_and_grad(functools.partial(synced_loss, rate=0.5))(w, x)
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def train_step(w, x):
+    loss, grad = compute_gradient(w, x)
+    return w - 0.1 * grad, loss
+""",
+    """\
+import jax
+
+
+def make_step(loss_fn):
+    def train_step(params, batch):
+        grads = jax.grad(loss_fn)(params, batch)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    return train_step
+
+
+def mapped(body):
+    return jax.pmap(body, axis_name="i", in_axes=(None, 0), out_axes=None)
+
+
+def total_loss(params, batch):
+    return jax.lax.psum((params["w"] * batch).sum(), "i")
+
+
+step = mapped(make_step(total_loss))
+""",
 )
 VALID = (
     """\
@@ -99,6 +157,34 @@ def statistics_are_no_loss(state, x):
     grads = jax.lax.pmean(jax.grad(loss_fn)(state.params), "batch")
     return state.apply_gradients(grads=grads)
 """,
+    """\
+import functools
+
+import jax
+
+
+def local_loss(w, x):
+    return ((x @ w) ** 2).mean()
+
+
+def make_step(loss_fn, average):
+    def train_step(w, x):
+        return w - 0.1 * average(jax.grad(lambda v: loss_fn(v, x))(w))
+
+    return train_step
+
+
+def averaged(tree):
+    return jax.tree.map(lambda leaf: jax.lax.pmean(leaf, "i"), tree)
+
+
+def mapped(body):
+    return jax.pmap(body, axis_name="i", in_axes=(None, 0), out_axes=None)
+
+
+step = mapped(make_step(local_loss, averaged))
+other = mapped(make_step(local_loss, functools.partial(jax.lax.pmean, axis_name="i")))
+""",
 )
 
 
@@ -106,22 +192,21 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Losses whose value is a reduction over devices, unless the gradients are averaged afterwards."""
     seen: set[object] = set()
     for mapping in mappings.pmaps:
-        if mapping.function is None or mapping.function.node in seen:
-            continue
-        seen.add(mapping.function.node)
-        for made in gradients(module, mappings, mapping.function.node):
-            reduction = returned_reduction(module, made)
-            if reduction is None or made.lost:
+        for made in mappings.events(mapping).gradients:
+            reduction = made.loss.reduced if made.loss is not None else None
+            if reduction is None or made.lost or reduction in seen:
                 continue
-            name = (module.qualname(reduction.func) or "psum").rpartition(".")[2]
-            if made.synced_by == {"jax.lax.psum"}:
+            application = module.application(reduction)
+            name = application.qualname.rpartition(".")[2] if application else "psum"
+            if made.synced == {"jax.lax.psum"}:
                 what = "its gradients, summed over N devices, are N times too large"
-            elif not made.synced_by and made.updates:
+            elif not made.synced and made.updates:
                 what = "its gradient is still each device's own" + (
                     ", times the number of devices" if name == "psum" else ""
                 )
             else:
                 continue
+            seen.add(reduction)
             yield module.finding(
                 "JP105",
                 reduction,

@@ -1,11 +1,10 @@
 """JP106: one key for all devices."""
 
-import ast
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.mapped import Mapping, Mappings
-from jax_pmap.checking.module import Function, Module, names_in, parameters
+from jax_pmap.checking.mapped import Mappings
+from jax_pmap.checking.module import Function, Module
 from jax_pmap.checking.rule import Rule, diagnostic
 
 INVALID = (
@@ -41,6 +40,49 @@ import jax
 def train_step(params, x, rng):
     return model.apply(params, x, rngs={"dropout": rng})
 """,
+    """\
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+
+def loss_fn(model, x, y, key):
+    keys = jax.random.split(key, x.shape[0])
+    return jnp.mean((jax.vmap(model)(x, key=keys) - y) ** 2)
+
+
+@eqx.filter_pmap(axis_name="i", in_axes=(None, 0, 0, None), out_axes=None)
+def train_step(model, x, y, key):
+    loss, grads = eqx.filter_value_and_grad(loss_fn)(model, x, y, key)
+    return jax.lax.pmean(loss, "i"), jax.lax.pmean(grads, "i")
+""",
+    """\
+import functools
+
+import equinox as eqx
+import jax
+
+
+def noisy(model, x, key):
+    return model(x + jax.random.normal(key, x.shape))
+
+
+step = eqx.filter_pmap(noisy, in_axes=dict(model=None, key=None))
+""",
+    """\
+import jax
+import jax.numpy as jnp
+
+
+@jax.pmap
+def add_noise(key, x):
+    return x + jax.random.normal(key, x.shape)
+
+
+def run(key, x):
+    keys = jnp.stack([key] * jax.local_device_count())
+    return add_noise(keys, x)
+""",
 )
 VALID = (
     """\
@@ -69,6 +111,32 @@ def parameters_are_the_same_everywhere(key):
 
 init = jax.pmap(parameters_are_the_same_everywhere, in_axes=None, axis_size=8)
 """,
+    """\
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+
+@eqx.filter_pmap(in_axes=(None, 0, 0))
+def a_key_for_each(model, x, key):
+    return jax.vmap(model)(x, key=jax.random.split(key, x.shape[0]))
+
+
+@jax.pmap
+def add_noise(key, x):
+    return x + jax.random.normal(key, x.shape)
+
+
+@jax.pmap
+def the_same_parameters(key):
+    return jax.random.normal(key, (3, 3))
+
+
+def run(key, x):
+    n = jax.local_device_count()
+    params = the_same_parameters(jnp.stack([key] * n))
+    return params, add_noise(jnp.stack([jax.random.fold_in(key, i) for i in range(n)]), x)
+""",
 )
 
 _DRAWS = (
@@ -85,73 +153,30 @@ _DRAWS = (
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Draws in the shape of a device's share from a key that is the same on all devices."""
-    for mapping in mappings.pmaps:
-        if mapping.function is None or mapping.function.bound or not mapping.is_jax_pmap:
+    seen: set[object] = set()
+    for mapping in mappings.all:
+        if mapping.function is None or _tells_devices_apart(mappings, mapping.function.node):
             continue
-        function = mapping.function.node
-        if any(
-            collective.name == "axis_index"
-            for node in mappings.reachable(function)
-            for collective in mappings.collectives(node)
-        ):
-            continue
-        whole, split = _parameters(module, mapping, function)
-        for call in module.calls(function):
-            key = _key_of(module, call, split)
-            if key is None or not _is_shared(module, key, whole, function):
+        axis = mapping.axis if isinstance(mapping.axis, str) else "batch"
+        for draw in mappings.events(mapping).draws:
+            if draw.call in seen:
                 continue
+            seen.add(draw.call)
             yield module.finding(
                 "JP106",
-                call,
-                f"`{key.id}` is the same key on all devices: every device draws the same numbers for its "
+                draw.call,
+                f"`{draw.key}` is the same key on all devices: every device draws the same numbers for its "
                 "share",
-                f'Make it differ: `{key.id} = jax.random.fold_in({key.id}, jax.lax.axis_index("'
-                f'{mapping.axis if isinstance(mapping.axis, str) else "batch"}"))`',
+                f"Make it differ: `{draw.key} = jax.random.fold_in({draw.key}, "
+                f'jax.lax.axis_index("{axis}"))`',
             )
 
 
-def _parameters(module: Module, mapping: Mapping, function: Function) -> tuple[set[str], set[str]]:
-    """Names of the parameters that every device gets whole, and of those that are split."""
-    names = parameters(function)
-    node = mapping.application.argument(99, "in_axes")
-    axes = module.constant(node) if node is not None else 0
-    if isinstance(axes, tuple) and len(axes) == len(names):
-        whole = {name for name, axis in zip(names, axes, strict=True) if axis is None}
-        split = {name for name, axis in zip(names, axes, strict=True) if isinstance(axis, int)}
-        return whole, split
-    return (set(), set(names)) if isinstance(axes, int) else (set(), set())
-
-
-def _key_of(module: Module, call: ast.Call, split: set[str]) -> ast.Name | None:
-    """The key of a draw whose shape is that of a split argument, or of a dropout layer."""
-    name = module.qualname(call.func) or ""
-    if name.startswith("jax.random.") and name.rpartition(".")[2] in _DRAWS and call.args:
-        rest = [*call.args[1:], *(keyword.value for keyword in call.keywords)]
-        used = set().union(*(names_in(each) for each in rest)) if rest else set()
-        return call.args[0] if isinstance(call.args[0], ast.Name) and used & split else None
-    for keyword in call.keywords:
-        if keyword.arg == "rngs" and isinstance(keyword.value, ast.Dict):
-            for kind, value in zip(keyword.value.keys, keyword.value.values, strict=True):
-                given = set().union(*(names_in(each) for each in call.args)) if call.args else set()
-                if module.constant(kind) == "dropout" and isinstance(value, ast.Name) and given & split:
-                    return value
-    return None
-
-
-def _is_shared(module: Module, key: ast.Name, whole: set[str], function: Function) -> bool:
-    """Whether `key` is an argument given whole, or made outside the mapped function, and used as it is."""
-    found = module.bindings(key) or []
-    if len(found) != 1:
-        return False
-    if found[0].kind == "param":
-        return key.id in whole and module.scopes[key].node is function
-    made = found[0].value
-    inside = made is not None and function in module.ancestors(made)
-    return (
-        not inside
-        and isinstance(made, ast.Call)
-        and (module.qualname(made.func) or "")
-        in ("jax.random.PRNGKey", "jax.random.split", "jax.random.fold_in")
+def _tells_devices_apart(mappings: Mappings, function: Function) -> bool:
+    return any(
+        collective.name == "axis_index"
+        for node in mappings.reachable(function)
+        for collective in mappings.collectives(node)
     )
 
 

@@ -1,13 +1,14 @@
 """JP120: gradients that `shard_map` has summed already are averaged over the devices."""
 
-import ast
 from collections.abc import Iterator
 
+from jax_pmap.checking.arguments import split_axes
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.gradients import Gradients, gradients
-from jax_pmap.checking.mapped import Collective, Mapping, Mappings
-from jax_pmap.checking.module import FunctionRef, Module, names_in, parameters
+from jax_pmap.checking.flow import Reduction
+from jax_pmap.checking.mapped import Mapping, Mappings
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.values import Gradient, leaves
 
 INVALID = (
     """\
@@ -48,6 +49,57 @@ def train_step(w, x):
     loss, grads = jax.value_and_grad(loss_fn)(w, x)
     loss, grads = jax.lax.pmean((loss, grads), "i")
     return w - 0.1 * grads
+""",
+    """\
+import jax
+from jax.sharding import PartitionSpec as P
+from model import apply, mesh
+
+
+def gradients(params, batch):
+    def loss_fn(params):
+        return ((apply(params, batch["x"]) - batch["y"]) ** 2).mean()
+
+    return jax.value_and_grad(loss_fn)(params)
+
+
+def average(tree):
+    return jax.tree.map(lambda leaf: jax.lax.pmean(leaf, axis_name="batch"), tree)
+
+
+def train_step(params, batch):
+    loss, grads = gradients(params, batch)
+    grads = average(grads)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), jax.lax.pmean(loss, "batch")
+
+
+def data_parallel(body):
+    specs = (P(), P("batch"))
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=(P(), P())))
+
+
+step = data_parallel(train_step)
+""",
+    """\
+import functools
+
+import jax
+from jax.sharding import PartitionSpec as P
+from model import mesh
+
+AXIS = "batch"
+
+
+def step(w, x, rate, loss):
+    return w - rate * jax.lax.pmean(jax.grad(lambda v: loss(v, x))(w), AXIS)
+
+
+def squares(w, x):
+    return ((x @ w) ** 2).mean()
+
+
+body = functools.partial(step, rate=0.1, loss=squares)
+sharded = jax.shard_map(body, mesh=mesh, in_specs=(P(), P(AXIS)), out_specs=P())
 """,
 )
 VALID = (
@@ -135,124 +187,82 @@ g = jax.shard_map(the_same_batch_on_all_devices, mesh=mesh, in_specs=(P(), P()),
 h = jax.shard_map(along_an_axis_that_splits_nothing, mesh=mesh, in_specs=in_specs, out_specs=P())
 d = jax.shard_map(copies_with_a_device_axis, mesh=mesh, in_specs=P("batch"), out_specs=P())
 """,
+    """\
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from model import mesh
+
+
+def step(w, x):
+    def share_of_the_mean(w):
+        return ((x @ w) ** 2).mean() / jax.lax.axis_size("batch")
+
+    return w - 0.1 * jax.lax.pmean(jax.grad(share_of_the_mean)(w), "batch")
+
+
+def the_sum_of_all(w, x):
+    grads = jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+    return w - 0.1 * jax.lax.pmean(grads, "batch")
+
+
+def divided_later(w, x):
+    grads = jax.lax.pmean(jax.grad(lambda w: ((x @ w) ** 2).mean())(w), "batch")
+    return w - 0.1 * jax.tree.map(lambda g: g / jax.device_count(), grads)
+
+
+def sharded(body):
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P())
+
+
+steps = [sharded(step), sharded(the_sum_of_all), sharded(divided_later)]
+""",
 )
-#: Functions after which a value counts as another one on every device.
-_VARY = ("pvary", "pcast", "pbroadcast")
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Gradients of replicated parameters, of a loss without a collective, that a collective takes."""
     seen: set[object] = set()
     for mapping in mappings.all:
-        if mapping.kind != "shard_map" or mapping.function is None or not _is_checked(module, mapping):
+        if mapping.kind != "shard_map" or mapping.function is None or not _is_checked(mapping):
             continue
-        function = mapping.function.node
-        whole = _replicated(module, mapping, mapping.function)
-        if not whole or function in seen or isinstance(function, ast.Lambda):
-            continue
-        seen.add(function)
-        if not whole.isdisjoint(_assigned(function)) or mappings.mentioned(function) & set(_VARY):
-            continue
-        for made in gradients(module, mappings, function):
-            first = made.call.args[0] if made.call.args else None
-            axes = _split(module, mapping, mapping.function, made)
-            if not isinstance(first, ast.Name) or first.id not in whole or not _is_local(mappings, made):
+        events = mappings.events(mapping)
+        axes_of = split_axes(module, mapping)
+        for made in events.gradients:
+            if made.loss is None or not made.of or not made.local or made.divided or made.loss.counted:
                 continue
-            collective = _taken(module, mappings, function, made)
-            if collective is None or collective.axis not in axes:
+            reduction = _first(events.reductions, made)
+            if reduction is None or reduction.call in seen:
                 continue
-            if _is_changed(module, function, made, collective):
-                continue
-            name = sorted(made.names)[0]
+            axes = set().union(*(axes_of.get(name, set()) for name in made.loss.shares))
+            if reduction.axis not in axes or (made.loss.total and reduction.name == "pmean"):
+                continue  # of a sum, what `shard_map` adds up is the gradient of the whole
+            seen.add(reduction.call)
             yield module.finding(
                 "JP120",
-                collective.call,
-                f"`{name}` is the gradient of `{first.id}`, which `shard_map` has summed over the devices "
-                f"already; after `{collective.name}` it is N times too large",
+                reduction.call,
+                f"this is the gradient of `{sorted(made.of)[0]}`, which `shard_map` has summed over the "
+                f"devices already; after `{reduction.name}` it is N times too large",
                 "Pass `check_vma=False` (`check_rep=False` before jax 0.7) to `shard_map`, as a `pmap` body "
                 "needs it; or take the gradient of `jax.lax.pmean(loss, …)` and leave this out",
             )
 
 
-def _is_checked(module: Module, mapping: Mapping) -> bool:
+def _is_checked(mapping: Mapping) -> bool:
     """Whether the replication of values is followed, as it is unless it is switched off."""
     application = mapping.application
     off = [application.keywords.get(name) for name in ("check_vma", "check_rep", "auto", "axis_names")]
     return not application.open and application.qualname == "jax.shard_map" and not any(off)
 
 
-def _replicated(module: Module, mapping: Mapping, function: FunctionRef) -> set[str]:
-    """Parameters whose entry in `in_specs` is a `PartitionSpec()`."""
-    specs = module.assigned(mapping.application.keywords.get("in_specs"))
-    if not isinstance(specs, ast.Tuple) or function.keywords:
-        return set()
-    names = parameters(function.node)[function.bound :]
-    return {name for name, spec in zip(names, specs.elts, strict=False) if _is_empty(module, spec)}
-
-
-def _split(module: Module, mapping: Mapping, function: FunctionRef, made: Gradients) -> set[str]:
-    """Axes over which something is split that the gradient is computed from."""
-    specs = module.assigned(mapping.application.keywords.get("in_specs"))
-    if not isinstance(specs, ast.Tuple) or made.loss is None:
-        return set()
-    used = names_in(made.call) | names_in(made.loss.node)
-    found: set[str] = set()
-    for name, spec in zip(parameters(function.node)[function.bound :], specs.elts, strict=False):
-        made_spec = module.assigned(spec)
-        if name in used and isinstance(made_spec, ast.Call) and made_spec.args:
-            axes = [module.constant(argument) for argument in made_spec.args]
-            found |= {axis for axis in axes if isinstance(axis, str)}
-    return found
-
-
-def _is_empty(module: Module, spec: ast.expr) -> bool:
-    made = module.assigned(spec)
-    if not isinstance(made, ast.Call) or made.args or made.keywords:
-        return False
-    return (module.qualname(made.func) or "").rpartition(".")[2] in ("PartitionSpec", "P")
-
-
-def _assigned(function: ast.AST) -> set[str]:
-    """Names that are assigned in `function`: what they stand for at some place cannot be told."""
-    return {
-        node.id
-        for node in ast.walk(function)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-
-
-def _is_local(mappings: Mappings, made: Gradients) -> bool:
-    """Whether the loss is one of this module, with no collective in it."""
-    if made.loss is None:
-        return False
-    return not any(True for node in mappings.reachable(made.loss.node) for _ in mappings.collectives(node))
-
-
-def _taken(module: Module, mappings: Mappings, function: ast.AST, made: Gradients) -> Collective | None:
-    """The first `psum` or `pmean` that is given the gradients themselves."""
-    for collective in mappings.collectives(function):
-        if collective.name not in ("psum", "pmean") or collective.call.lineno <= made.call.lineno:
-            continue
-        value = collective.call.args[0] if collective.call.args else None
-        parts = value.elts if isinstance(value, ast.Tuple) else [value]
-        if any(isinstance(part, ast.Name) and part.id in made.names for part in parts):
-            return collective
-        lambdas = isinstance(value, ast.AST) and bool(names_in(value) & made.names)
-        if lambdas and module.enclosing_function(collective.call) is function:
-            return None
+def _first(reductions: list[Reduction], made: Gradient) -> Reduction | None:
+    """The first collective that takes a gradient, if it is a `psum` or `pmean` of the gradient itself."""
+    for reduction in reductions:
+        for array in leaves(reduction.value):
+            if made in array.gradients:
+                is_plain = array.is_gradient and reduction.name in ("psum", "pmean")
+                return reduction if is_plain else None
     return None
-
-
-def _is_changed(module: Module, function: ast.AST, made: Gradients, collective: Collective) -> bool:
-    """Whether the gradients are assigned in another place too, where they may be divided."""
-    own = {module.statement(made.call), module.statement(collective.call)}
-    return any(
-        isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Store)
-        and node.id in made.names
-        and module.statement(node) not in own
-        for node in ast.walk(function)
-    )
 
 
 RULE = Rule(

@@ -1,13 +1,14 @@
 """JP121: the average of the devices' masked means."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.flow import Reduction
 from jax_pmap.checking.mapped import Mappings
-from jax_pmap.checking.module import Function, Module, names_in, parameters
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.values import leaves
 
 INVALID = (
     """\
@@ -31,6 +32,51 @@ def evaluate(losses, batch):
 
 
 p_evaluate = jax.pmap(evaluate, axis_name="i")
+""",
+    """\
+import jax
+import jax.numpy as jnp
+
+
+def cross_entropy(logits, targets, weights=None):
+    loss = -jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1)
+    normalizer = targets.size
+    if weights is not None:
+        loss = loss * weights
+        normalizer = weights.sum()
+    return loss.sum(), normalizer
+
+
+def train_step(state, batch):
+    weights = jnp.where(batch["targets"] > 0, 1, 0).astype(jnp.float32)
+
+    def loss_fn(params):
+        logits = state.apply_fn(params, batch["inputs"])
+        loss, weight_sum = cross_entropy(logits, batch["targets"], weights)
+        return loss / weight_sum, logits
+
+    (_, logits), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+    grads = jax.lax.pmean(grads, "batch")
+    return state.apply_gradients(grads=grads)
+
+
+p_train_step = jax.pmap(train_step, axis_name="batch", donate_argnums=(0,))
+""",
+    """\
+import functools
+
+import jax
+import jax.numpy as jnp
+
+
+def sums(values, mask):
+    return jnp.sum(values * mask), jnp.maximum(jnp.sum(mask), 1)
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def evaluate(params, batch):
+    loss, count = sums(batch["x"] @ params, batch["mask"])
+    return jax.lax.pmean({"loss": loss / count, "count": count}, "batch")
 """,
 )
 VALID = (
@@ -92,78 +138,74 @@ def normalised_for_each_example(values, mask):
 def weights_of_classes(values, class_weights):
     return jax.lax.pmean(jnp.sum(values @ class_weights) / jnp.sum(class_weights), "batch")
 """,
+    """\
+import jax
+import jax.numpy as jnp
+
+
+def cross_entropy(logits, targets, weights=None):
+    loss = -jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1)
+    normalizer = targets.size
+    if weights is not None:
+        loss = loss * weights
+        normalizer = weights.sum()
+    return loss.sum(), normalizer
+
+
+def without_weights(state, batch):
+    def loss_fn(params):
+        loss, count = cross_entropy(state.apply_fn(params, batch["inputs"]), batch["targets"])
+        return loss / count
+
+    return state.apply_gradients(grads=jax.lax.pmean(jax.grad(loss_fn)(state.params), "batch"))
+
+
+def summed_first(state, batch):
+    def loss_fn(params):
+        logits = state.apply_fn(params, batch["inputs"])
+        loss, weight_sum = cross_entropy(logits, batch["targets"], batch["weights"])
+        return loss / jax.lax.psum(weight_sum, "batch")
+
+    return state.apply_gradients(grads=jax.lax.psum(jax.grad(loss_fn)(state.params), "batch"))
+
+
+a = jax.pmap(without_weights, axis_name="batch")
+b = jax.pmap(summed_first, axis_name="batch")
+""",
 )
-#: Arguments that are the same on every device.
-_WHOLE = re.compile(r"param|state|model|config|cfg|self|^w$")
-_MASK = re.compile(r"mask|valid|padding|(?:^|_)weights?$", re.IGNORECASE)
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
-    """``pmean(sum(values * mask) / sum(mask))``, where the mask is split over the devices."""
-    for mapping in mappings.pmaps:
-        if mapping.function is None or mapping.application.argument(99, "in_axes") is not None:
+    """``pmean(sum(values * mask) / sum(mask))``, or of its gradient, with a mask that is split."""
+    seen: set[object] = set()
+    for mapping in mappings.all:
+        if mapping.kind not in ("pmap", "shard_map"):
             continue
-        function = mapping.function.node
-        for collective in mappings.collectives(function):
-            value = collective.call.args[0] if collective.call.args else None
-            if collective.name != "pmean" or value is None:
+        for reduction in mappings.events(mapping).reductions:
+            ratio = _ratio(reduction) if reduction.name == "pmean" else None
+            if ratio is None or ratio in seen or reduction.call in seen:
                 continue
-            ratio = module.assigned(value)
-            if not isinstance(ratio, ast.BinOp) or not isinstance(ratio.op, ast.Div):
-                continue
-            mask = _summed(module, ratio.right)
-            if mask is None or _summed(module, ratio.left) is None:
-                continue
-            name = _name(mask)
-            if not _is_share(module, function, mask):
-                continue
-            if not _MASK.search(name) or name not in {_name(node) for node in ast.walk(ratio.left)}:
-                continue
+            seen |= {ratio, reduction.call}
             yield module.finding(
                 "JP121",
-                collective.call,
+                reduction.call,
                 f"the average of the devices' masked means is not the mean over all: each device's "
-                f"`{module.source(ratio.right)}` is another one",
+                f"`{ast.unparse(ratio.right)}` (line {ratio.lineno}) is another one",
                 "Add up numerator and denominator over the devices first: "
                 "`total, count = jax.lax.psum((total, count), …)`, then divide",
             )
 
 
-def _is_share(module: Module, function: Function, mask: ast.expr) -> bool:
-    """Whether `mask` is part of an argument that is data, or is computed from one."""
-    arguments = {name for name in parameters(function) if not _WHOLE.search(name)}
-    arguments -= {
-        node.id
-        for node in ast.walk(function)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    value = module.assigned(mask)
-    if value is None or any(isinstance(node, ast.Call) for node in ast.walk(value)):
-        return False
-    attributes = {node.attr for node in ast.walk(value) if isinstance(node, ast.Attribute)}
-    return bool(names_in(value) & arguments) and attributes.isdisjoint({"shape", "ndim", "size"})
-
-
-def _summed(module: Module, node: ast.expr) -> ast.expr | None:
-    """What ``jnp.sum(x)`` or ``x.sum()`` adds up to one number, None for anything else."""
-    made = module.assigned(node)
-    if not isinstance(made, ast.Call) or made.keywords:
-        return None
-    if (module.qualname(made.func) or "") in ("jax.numpy.sum", "numpy.sum"):
-        return made.args[0] if len(made.args) == 1 else None
-    is_method = isinstance(made.func, ast.Attribute) and made.func.attr == "sum" and not made.args
-    return made.func.value if is_method and isinstance(made.func, ast.Attribute) else None
-
-
-def _name(node: ast.AST) -> str:
-    """``"mask"`` for `mask`, ``batch["mask"]`` and ``batch.mask``."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        return str(node.slice.value)
-    return ""
+def _ratio(reduction: Reduction) -> ast.BinOp | None:
+    """The masked mean that a collective averages, or averages the gradient of."""
+    for array in leaves(reduction.value):
+        found = [array.ratio]
+        if array.is_gradient:
+            found += [made.loss.ratio for made in array.gradients if made.loss is not None]
+        for ratio in found:
+            if isinstance(ratio, ast.BinOp):
+                return ratio
+    return None
 
 
 RULE = Rule(
