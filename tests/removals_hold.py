@@ -56,7 +56,7 @@ def contradictions() -> list[str]:
     asked += [(row, has_attribute(row.name)) for row in removals.ATTRIBUTES]
     asked += [(row, row.name in jax.config.values) for row in removals.OPTIONS]
     found = [
-        f"{row.name} is {'there' if there else 'gone'} in jax {jax.__version__}, gone since {row.gone or 'never'}"
+        f"{row.name} is {'there' if there else 'gone'} in jax {jax.__version__}; gone: {row.gone or 'never'}"
         for row, there in asked
         if there is bool(row.gone and version(row.gone) <= INSTALLED)
     ]

@@ -311,7 +311,7 @@ def test_sarif_fits_the_official_schema(folder, tmp_path_factory):
         (["gen"], "gone.py::", set()),
         (["gen", "--backend"], "s", {"shard_map"}),
         (["plan", "--remainder"], "", {"error", "pad", "drop"}),
-        (["check", "--select"], "jp12", {"JP120", "JP121", "JP122", "JP123"}),
+        (["check", "--select"], "jp12", {"JP120", "JP121", "JP122", "JP123", "JP124"}),
         (["explain"], "JP15", {"JP150", "JP151", "JP152", "JP153"}),
     ],
 )

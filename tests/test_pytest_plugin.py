@@ -6,10 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from project import simulated
-
-from jax_pmap import pytest_plugin
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -44,7 +41,6 @@ import os
 
 import jax
 import numpy as np
-import pytest
 
 import source
 from jax_pmap.testing import assert_parallel_equal
@@ -128,18 +124,47 @@ def test_marked_tests_run_on_simulated_devices(tmp_path: Path) -> None:
     assert "the process with the simulated devices exited with code 3" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs"), [((), {}), ((0,), {}), (("8",), {}), ((2, 3), {}), ((True,), {})]
-)
-def test_a_marker_that_names_no_number(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    class Item:
-        nodeid = "test_it.py::test_it"
+WRONG_MARKERS = """\
 
-        def get_closest_marker(self, name: str) -> object:
-            return pytest.Mark(name, args, {}, _ispytest=True)
 
-    with pytest.raises(pytest.UsageError, match="takes one positive number"):
-        pytest_plugin.pytest_collection_modifyitems([Item()])
+@pytest.mark.devices
+def test_none():
+    pass
+
+
+@pytest.mark.devices(0)
+def test_zero():
+    pass
+
+
+@pytest.mark.devices("8")
+def test_text():
+    pass
+
+
+@pytest.mark.devices(2, 3)
+def test_two():
+    pass
+
+
+@pytest.mark.devices(True)
+def test_truth():
+    pass
+
+
+def test_unmarked():
+    pass
+"""
+
+
+def test_a_marker_that_names_no_number_fails_its_own_test_alone(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--strict-markers'\n")
+    (tmp_path / "test_it.py").write_text(WRONG_MARKERS)
+    done = run(tmp_path, "-rA", "test_it.py")
+    assert done.returncode == 1, done.stdout
+    assert "5 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "takes one positive number, such as devices(8); here it is devices('8')" in done.stdout
+    assert "here it is devices(2, 3)" in done.stdout
 
 
 def test_one_device_shows_nothing() -> None:

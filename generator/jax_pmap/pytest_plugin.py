@@ -31,34 +31,41 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse markers that name no number of devices, before anything runs."""
-    for item in items:
-        if item.get_closest_marker("devices") is not None:
-            _count(item)
-
-
 def _count(item: pytest.Item) -> int | None:
-    """The devices that `item` asks for, None where it does not ask."""
+    """The devices that `item` asks for, None where it does not ask.
+
+    Raises:
+        ValueError: for a marker that names no number of devices.
+    """
     marker = item.get_closest_marker("devices")
     if marker is None:
         return None
     values = (*marker.args, *marker.kwargs.values())
-    if len(values) != 1 or not isinstance(values[0], int) or isinstance(values[0], bool) or values[0] < 1:
-        raise pytest.UsageError(
-            f"{item.nodeid}: `@pytest.mark.devices` takes one positive number, such as devices(8)"
-        )
-    return int(values[0])
+    if len(values) == 1 and type(values[0]) is int and values[0] > 0:
+        return values[0]
+    given = ", ".join(
+        (*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items()))
+    )
+    raise ValueError(
+        f"`@pytest.mark.devices` takes one positive number, such as devices(8); here it is devices({given})"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """Run a marked test in a process of its own and hand its reports on."""
-    count = _count(item)
-    if count is None or os.environ.get(REPORTS):
+    if os.environ.get(REPORTS):
         return None
+    try:
+        count = _count(item)
+    except ValueError as error:
+        reports = [_failed(item, str(error))]  # the other tests run
+    else:
+        if count is None:
+            return None
+        reports = _reports(item, count)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _reports(item, count):
+    for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
@@ -126,12 +133,17 @@ def _crashed(item: pytest.Item, code: int, printed: str) -> pytest.TestReport:
     """The report of a process that ended before its test did."""
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     tail = "\n".join(printed.rstrip().splitlines()[-_TAIL:])
+    return _failed(item, f"the process with the simulated devices {how}\n{tail}")
+
+
+def _failed(item: pytest.Item, why: str) -> pytest.TestReport:
+    """The report of a test that could not be run."""
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
         keywords=dict.fromkeys(item.keywords, 1),
         outcome="failed",
-        longrepr=f"the process with the simulated devices {how}\n{tail}",
+        longrepr=why,
         when="call",
     )
 

@@ -102,8 +102,8 @@ def _axes(module: Module, spec: ast.AST) -> set[str] | None:
 def _split(module: Module, mapping: Mapping, names: list[str]) -> dict[str, bool | None] | None:
     """Whether each argument of a `pmap` is mapped; None where ``in_axes`` cannot be told at all."""
     application = mapping.application
-    if application.open:
-        return None
+    if application.open or not {"args", "kwargs", "default"}.isdisjoint(application.keywords):
+        return None  # the latter are how equinox was told before it had `in_axes`
     node = application.keywords.get("in_axes")
     made = module.assigned(node)
     if made is None:

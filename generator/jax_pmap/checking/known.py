@@ -30,7 +30,7 @@ from jax_pmap.checking.values import (
 if TYPE_CHECKING:
     from jax_pmap.checking.flow import Flow
 
-_MASK = re.compile(r"mask|valid|padding|(?:^|_)weights?$", re.IGNORECASE)
+_MASK = re.compile(r"mask|marker|valid|padding|(?:^|_)weights?$", re.IGNORECASE)
 #: Functions that give back their first argument, a function, as far as values go.
 _WRAPPERS = frozenset(
     {

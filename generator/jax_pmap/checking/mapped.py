@@ -62,6 +62,13 @@ class Mapping:
         return self.application.node
 
     @property
+    def is_unchecked(self) -> bool:
+        """Whether a `shard_map` leaves gradients as they are, as `pmap` does: ``check_vma=False``."""
+        given = self.application.keywords
+        off = given.get("check_vma", given.get("check_rep"))
+        return self.kind == "shard_map" and isinstance(off, ast.Constant) and off.value is False
+
+    @property
     def is_jax_pmap(self) -> bool:
         """Whether it is `jax.pmap` itself, whose rules are known exactly."""
         return self.application.qualname == "jax.pmap"

@@ -54,4 +54,5 @@ def _check_tree(text: str, shown: str, tree: ast.Module) -> list[Finding]:
         for finding in rule.find(module, mappings)
         if not (finding.code in _RAISE and finding.span.line in caught)
     ]
-    return unsuppressed(sorted_findings(found), module.lines)
+    # A function inside another is met in both, and one that is mapped twice is looked at twice.
+    return unsuppressed(sorted_findings(list(dict.fromkeys(found))), module.lines)

@@ -114,6 +114,18 @@ def total_loss(params, batch):
 
 step = mapped(make_step(total_loss))
 """,
+    """\
+import jax
+from jax.sharding import PartitionSpec as P
+from model import mesh
+
+
+def step(w, x):
+    return w - 0.1 * jax.grad(lambda v: jax.lax.pmean(((x @ v) ** 2).mean(), "i"))(w)
+
+
+sharded = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=P(), check_vma=False)
+""",
 )
 VALID = (
     """\
@@ -191,7 +203,9 @@ other = mapped(make_step(local_loss, functools.partial(jax.lax.pmean, axis_name=
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     """Losses whose value is a reduction over devices, unless the gradients are averaged afterwards."""
     seen: set[object] = set()
-    for mapping in mappings.pmaps:
+    for mapping in mappings.all:
+        if mapping.kind != "pmap" and not mapping.is_unchecked:
+            continue
         for made in mappings.events(mapping).gradients:
             reduction = made.loss.reduced if made.loss is not None else None
             if reduction is None or made.lost or reduction in seen:
@@ -222,10 +236,9 @@ RULE = Rule(
         "reduction inside the differentiated loss",
         meaning="The loss whose gradient is taken ends in a `psum` or `pmean`.",
         why=(
-            "Under `pmap` the gradient of a `psum` is a `psum` of what flows back, the same on all "
-            "devices: the "
-            "result is the device's own gradient, N times too large for `psum`, and not the gradient of "
-            "the mean."
+            "Under `pmap`, and in a `shard_map` with `check_vma=False`, the gradient of a `psum` is a `psum` "
+            "of what flows back, the same on all devices: the result is the device's own gradient, N times "
+            "too large for `psum`, and not the gradient of the mean."
         ),
         cure="Keep the loss local, and synchronise loss and gradients after they were computed.",
         invalid=INVALID[0],

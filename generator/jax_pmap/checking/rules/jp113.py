@@ -39,6 +39,16 @@ def run(key):
     n = len(jax.devices())
     return step(jax.random.split(key, n))
 """,
+    """\
+import jax
+import jax.numpy as jnp
+
+init = jax.pmap(lambda key: jax.random.normal(key, (3,)))
+
+
+def run(key):
+    return init(jnp.stack([key] * jax.device_count()))
+""",
 )
 VALID = (
     """\
@@ -76,6 +86,9 @@ def mesh(x):
     return x.reshape((jax.device_count(), -1))
 """,
 )
+
+#: Functions whose second argument is a shape, or a number of keys.
+_SIZED = ("jax.random.split", "jax.numpy.reshape", "numpy.reshape", "jax.numpy.broadcast_to")
 
 
 def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
@@ -115,22 +128,29 @@ def _counts_all(module: Module, call: ast.Call) -> bool:
 
 
 def _leading_size(module: Module, call: ast.Call) -> ast.AST | None:
-    """The first number of a reshape, or the number of keys of a split, where it counts all devices."""
+    """The first number of a shape, of keys of a split or of copies, where it counts all devices."""
     name = module.qualname(call.func) or ""
     method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     first: ast.AST | None = None
-    if (name == "jax.random.split" and len(call.args) == 2) or (
-        name in ("jax.numpy.reshape", "numpy.reshape") and len(call.args) == 2
-    ):
+    if name in _SIZED and len(call.args) == 2:
         first = call.args[1]
+    elif name in ("jax.numpy.stack", "jax.numpy.array", "numpy.stack") and len(call.args) == 1:
+        rows = call.args[0]
+        if isinstance(rows, ast.BinOp) and isinstance(rows.op, ast.Mult) and isinstance(rows.left, ast.List):
+            return _counted(module, rows.right)
     elif method == "reshape" and call.args:
         first = call.args[0]
     while isinstance(first, ast.BinOp) and isinstance(first.op, ast.Add):
         first = first.left
     if isinstance(first, ast.Tuple | ast.List) and first.elts:
         first = first.elts[0]
-    made = module.assigned(first)
-    return first if isinstance(made, ast.Call) and _counts_all(module, made) else None
+    return _counted(module, first)
+
+
+def _counted(module: Module, size: ast.AST | None) -> ast.AST | None:
+    """`size`, where it is the number of all devices."""
+    made = module.assigned(size)
+    return size if isinstance(made, ast.Call) and _counts_all(module, made) else None
 
 
 def _reaches_pmap(module: Module, mappings: Mappings, call: ast.Call) -> bool:

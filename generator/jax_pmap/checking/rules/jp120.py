@@ -1,5 +1,6 @@
 """JP120: gradients that `shard_map` has summed already are averaged over the devices."""
 
+import ast
 from collections.abc import Iterator
 
 from jax_pmap.checking.arguments import split_axes
@@ -241,11 +242,18 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             yield module.finding(
                 "JP120",
                 reduction.call,
-                f"this is the gradient of `{sorted(made.of)[0]}`, which `shard_map` has summed over the "
+                f"this is the gradient of `{_source(module, made)}`, which `shard_map` has summed over the "
                 f"devices already; after `{reduction.name}` it is N times too large",
                 "Pass `check_vma=False` (`check_rep=False` before jax 0.7) to `shard_map`, as a `pmap` body "
                 "needs it; or take the gradient of `jax.lax.pmean(loss, …)` and leave this out",
             )
+
+
+def _source(module: Module, made: Gradient) -> str:
+    """What a gradient is taken of, as it is written: ``state.params``."""
+    given = made.call.args[0] if made.call.args else None
+    is_name = isinstance(given, ast.Name | ast.Attribute)
+    return module.source(given) if is_name and given is not None else sorted(made.of)[0]
 
 
 def _is_checked(mapping: Mapping) -> bool:
