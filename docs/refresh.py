@@ -91,6 +91,32 @@ def reference() -> str:
     return "\n".join(parts)
 
 
+def removed() -> str:
+    """The page of what jax removed and deprecated."""
+    from jax_pmap.checking import removals
+
+    parts = [
+        "# What jax removed",
+        "What parallel code used, from jax 0.6 to 0.12, and what to write instead: the table that "
+        f"{link('JP107')} and {link('JP124')} of [`jax-pmap check`](check.md) read. Made by "
+        "`docs/refresh.py`; the rows are held against the packages of jax themselves.",
+        "A number below 0.6 says that jax 0.6 was already without it; a parameter without a number in "
+        "`deprecated` may never have been one of that function.",
+    ]
+    for title, rows in (
+        ("Names", removals.NAMES),
+        ("Parameters", (*removals.PARAMETERS, *removals.ATTRIBUTES)),
+        ("Options of `jax.config`", removals.OPTIONS),
+        ("Ways of writing", (removals.WITH_MESH,)),
+    ):
+        lines = [f"| `{row.name}` | {row.since} | {row.gone} | {row.cure} |" for row in rows]
+        parts += [
+            f"## {title}",
+            "\n".join(["| | deprecated | gone | instead |", "|---|---|---|---|", *lines]),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
 def _shown(code: str, language: str) -> str:
     """A block that is not run: it is wrong on purpose, or stands for another project."""
     if language == "console":
@@ -113,6 +139,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def main() -> None:
     """Refresh every page that shows output."""
     (REPOSITORY / "docs" / "diagnostics.md").write_text(reference(), encoding="utf-8")
+    (REPOSITORY / "docs" / "removed.md").write_text(removed(), encoding="utf-8")
     for page in (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         if "<!-- output of:" not in text:

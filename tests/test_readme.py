@@ -182,6 +182,11 @@ def test_the_reference_is_the_diagnostics(refresh: ModuleType) -> None:
     assert page.read_text(encoding="utf-8") == refresh.reference(), "run docs/refresh.py"
 
 
+def test_the_page_of_removals_is_the_table(refresh: ModuleType) -> None:
+    page = REPOSITORY / "docs" / "removed.md"
+    assert page.read_text(encoding="utf-8") == refresh.removed(), "run docs/refresh.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_into_pages_lead_to_a_heading(page: Path, refresh: ModuleType) -> None:
     for target, fragment in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", page.read_text(encoding="utf-8")):

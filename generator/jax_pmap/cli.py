@@ -19,6 +19,7 @@ from jax_pmap.command_options import (
     complete_code,
     complete_file,
     complete_target,
+    generation,
     option,
 )
 from jax_pmap.terminal import drop_stdout, progress, styled, unwound, width, write_stdout
@@ -125,13 +126,7 @@ Examples:
       --arg 'x=f32[64,8]' --devices 4
 """,
 )
-@common
-@option("-o", "--output", section="Output", metavar="FILE", help="Write the code to FILE instead of stdout.")
-@option("--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file.")
-@option("--diff", section="Output", is_flag=True, help="Print the patch to the file; write nothing.")
-@option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand.")
-@option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON.")
-@option("--no-run", section="Running", is_flag=True, help="Derive the proof; do not run the emitted code.")
+@generation
 def gen(**options: Any) -> int:
     """Write the multi-device version of TARGET, proved equal to it.
 

@@ -197,3 +197,27 @@ def common(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in reversed(_COMMON):
         function = decorate(function)
     return function
+
+
+#: What `gen` takes besides; outermost first.
+_GENERATION: tuple[Decorator, ...] = (
+    option(
+        "-o", "--output", section="Output", metavar="FILE", help="Write the code to FILE instead of stdout."
+    ),
+    option(
+        "--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file."
+    ),
+    option("--diff", section="Output", is_flag=True, help="Print the patch to the file; write nothing."),
+    option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand."),
+    option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON."),
+    option(
+        "--no-run", section="Running", is_flag=True, help="Derive the proof; do not run the emitted code."
+    ),
+)
+
+
+def generation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument and the options of `gen`, which `check` reads in the header of a file, too."""
+    for each in reversed(_GENERATION):
+        function = each(function)
+    return common(function)

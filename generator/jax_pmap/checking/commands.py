@@ -69,11 +69,12 @@ def recorded_request(command: str, path: Path) -> Request:
     import click
 
     from jax_pmap import options
-    from jax_pmap.cli import main
+    from jax_pmap.command_options import generation
 
     try:
         words = [word for word in shlex.split(command)[2:] if word != NO_PROOF]
-        context = main.commands["gen"].make_context("gen", list(words), resilient_parsing=False)
+        gen = click.command()(generation(lambda **given: given))
+        context = gen.make_context("gen", words)
     except (click.ClickException, ValueError) as error:
         what = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise refused(

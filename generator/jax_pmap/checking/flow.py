@@ -9,9 +9,11 @@ can be said, a value is just what it is made of.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from jax_pmap.checking import known
+from jax_pmap.checking.arguments import arguments
+from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module, _Unknown
 from jax_pmap.checking.values import (
     UNKNOWN,
@@ -20,6 +22,7 @@ from jax_pmap.checking.values import (
     Constant,
     Either,
     Environment,
+    Events,
     Fields,
     Gradient,
     GradientOf,
@@ -45,33 +48,17 @@ class _TooLongError(Exception):
     """The evaluation is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """A `psum` or `pmean`, or another collective, with what it was given."""
-
-    call: ast.Call
-    #: ``"pmean"``.
-    name: str
-    #: The literal it is called with, None where that cannot be told.
-    axis: object
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Numbers of the shape of a device's share that are drawn from a key which all devices have."""
-
-    call: ast.Call
-    key: str
-
-
-@dataclass(slots=True)
-class Events:
-    """What happens when a mapped function runs, in the order of its calls."""
-
-    gradients: list[Gradient] = field(default_factory=list)
-    reductions: list[Reduction] = field(default_factory=list)
-    draws: list[Draw] = field(default_factory=list)
+def events(mappings: Mappings, mapping: Mapping) -> Events:
+    """What happens in a mapped function of this module, value by value; every rule reads the same."""
+    if mapping not in mappings.events:
+        function, known_arguments = mapping.function, arguments(mappings, mapping)
+        found = Events()
+        if function is not None and known_arguments is not None:
+            closure = Closure(function.node, None, function.bound)
+            axis = mapping.axis if isinstance(mapping.axis, str) else None
+            found = follow(mappings.module, closure, known_arguments, axis)
+        mappings.events[mapping] = found
+    return mappings.events[mapping]
 
 
 def follow(module: Module, function: Closure, arguments: dict[str, Array], axis: str | None) -> Events:

@@ -12,6 +12,7 @@ from jax_pmap.checking.values import (
     UNKNOWN,
     Array,
     Constant,
+    Draw,
     Either,
     Fields,
     GradientOf,
@@ -19,6 +20,7 @@ from jax_pmap.checking.values import (
     Method,
     Named,
     Partial,
+    Reduction,
     Same,
     Value,
     joined,
@@ -309,8 +311,6 @@ def _gradient_of(
 def _collective(
     flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
-    from jax_pmap.checking.flow import Reduction
-
     short = name.rpartition(".")[2]
     axis = keywords.get("axis_name")
     if axis is None and len(args) > COLLECTIVES[name]:
@@ -369,8 +369,6 @@ def _control(
 def _random(
     flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
-    from jax_pmap.checking.flow import Draw
-
     key = _array(args[0] if args else keywords.get("key", UNKNOWN))
     rest = mixed((*args[1:], *(value for word, value in keywords.items() if word != "key")))
     if name in _KEYS:
@@ -383,8 +381,6 @@ def _random(
 
 def _dropout(flow: Flow, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call) -> None:
     """A layer of another module that is given data and a key: ``rngs={"dropout": key}``, ``key=key``."""
-    from jax_pmap.checking.flow import Draw
-
     rngs = keywords.get("rngs")
     keys = [value for kind, value in rngs.items if kind == "dropout"] if isinstance(rngs, Fields) else []
     if "key" in keywords:

@@ -21,7 +21,7 @@ from jax_pmap.checking.module import (
 from jax_pmap.reading import calls
 
 if TYPE_CHECKING:
-    from jax_pmap.checking.flow import Events
+    from jax_pmap.checking.values import Events
 
 Kind: TypeAlias = Literal["pmap", "vmap", "shard_map", "other"]
 
@@ -97,7 +97,8 @@ class Mappings:
         self.module = module
         self._reachable: dict[ast.AST, list[ast.AST]] = {}
         self._mentioned: dict[ast.AST, set[str]] = {}
-        self._events: dict[Mapping, Events] = {}
+        #: What happens in the mapped functions, as far as it was asked; `flow.events` fills it.
+        self.events: dict[Mapping, Events] = {}
 
     @cached_property
     def all(self) -> list[Mapping]:
@@ -170,23 +171,6 @@ class Mappings:
         if not given:
             return [Mapping(kind, application, None, axis)]
         return [Mapping(kind, application, function, axis) for function in given]
-
-    def events(self, mapping: Mapping) -> Events:
-        """What happens in a mapped function of this module, value by value."""
-        from jax_pmap.checking.arguments import arguments
-        from jax_pmap.checking.flow import Events, follow
-        from jax_pmap.checking.values import Closure
-
-        if mapping not in self._events:
-            function = mapping.function
-            known = arguments(self, mapping)
-            if function is None or known is None:
-                self._events[mapping] = Events()
-            else:
-                closure = Closure(function.node, None, function.bound)
-                axis = mapping.axis if isinstance(mapping.axis, str) else None
-                self._events[mapping] = follow(self.module, closure, known, axis)
-        return self._events[mapping]
 
     def _axis(self, kind: Kind, application: Application) -> Value | _Unknown:
         if kind in ("shard_map", "other") or (application.open and "axis_name" not in application.keywords):

@@ -41,7 +41,7 @@ NAMES = (
     # --- jax ------------------------------------------------------------------------------
     Removal("jax.device_put_replicated", "0.8.1", "0.10", _PUT),
     Removal("jax.device_put_sharded", "0.8.1", "0.10", _STACK),
-    Removal("jax.soft_pmap", "", "0.5", "use `jax.pmap` of a `jax.vmap`"),
+    Removal("jax.soft_pmap", "", "0.3.18", "use `jax.pmap` of a `jax.vmap`"),
     Removal("jax.host_count", "0.2.13", "", "use `jax.process_count`", "jax.process_count"),
     Removal("jax.host_id", "0.2.13", "", "use `jax.process_index`", "jax.process_index"),
     Removal("jax.tree_map", "0.4.26", "0.6", "use `jax.tree.map`", "jax.tree.map"),
@@ -124,7 +124,7 @@ NAMES = (
         "jax.sharding.PartitionSpec",
     ),
     Removal("jax.interpreters.pxla.Mesh", "", "0.5", "use `jax.sharding.Mesh`", "jax.sharding.Mesh"),
-    Removal("jax.interpreters.pxla.ShardedDeviceArray", "", "0.5", _ONE_ARRAY),
+    Removal("jax.interpreters.pxla.ShardedDeviceArray", "", "0.4.14", _ONE_ARRAY),
     Removal("jax.interpreters.xla.DeviceArray", "", "0.5", _ONE_ARRAY, "jax.Array"),
     Removal("jax.interpreters.sharded_jit", "", "0.5", "use `jax.jit` with `in_shardings`"),
     Removal("jax.interpreters.mlir.ReplicaAxisContext", "", "0.10", _INTERNAL),
@@ -182,9 +182,9 @@ NAMES = (
         "use `jax.sharding.explicit_axes`",
         "jax.sharding.explicit_axes",
     ),
-    Removal("jax.experimental.maps.Mesh", "", "0.5", "use `jax.sharding.Mesh`", "jax.sharding.Mesh"),
-    Removal("jax.experimental.maps.xmap", "", "0.5", "use `jax.shard_map`"),
-    Removal("jax.experimental.maps", "", "0.5", "use `jax.shard_map` and `jax.sharding.Mesh`"),
+    Removal("jax.experimental.maps.Mesh", "", "0.4.31", "use `jax.sharding.Mesh`", "jax.sharding.Mesh"),
+    Removal("jax.experimental.maps.xmap", "", "0.4.31", "use `jax.shard_map`"),
+    Removal("jax.experimental.maps", "", "0.4.31", "use `jax.shard_map` and `jax.sharding.Mesh`"),
     Removal(
         "jax.experimental.PartitionSpec",
         "",
@@ -227,7 +227,7 @@ NAMES = (
     Removal("jax.lib.xla_extension.PmapFunction", "0.6", "0.8", _INTERNAL),
     Removal("jax.lib.xla_extension.pmap_lib", "0.6", "0.7", _INTERNAL),
 )
-#: Keyword parameters, as ``function(parameter)``. Where `gone` is "0.6" the function never had them.
+#: Keyword parameters, as ``function(parameter)``; what is gone from `jax.shard_map` it never had.
 PARAMETERS = (
     Removal("jax.shard_map(check_rep)", "", "0.6", "it is called `check_vma`", "check_vma"),
     Removal("jax.shard_map(auto)", "", "0.6", "name the other axes, the manual ones, in `axis_names`"),
@@ -238,9 +238,11 @@ PARAMETERS = (
         "jax.experimental.shard_map.shard_map(axis_names)", "", "0.6", "use `jax.shard_map`, which has it"
     ),
     Removal("jax.experimental.shard_map.shard_map(auto)", "", "0.8", "use `jax.shard_map` with `axis_names`"),
-    Removal("jax.experimental.pjit.pjit(in_axis_resources)", "", "0.6", "use `jax.jit` with `in_shardings`"),
     Removal(
-        "jax.experimental.pjit.pjit(out_axis_resources)", "", "0.6", "use `jax.jit` with `out_shardings`"
+        "jax.experimental.pjit.pjit(in_axis_resources)", "", "0.4.14", "use `jax.jit` with `in_shardings`"
+    ),
+    Removal(
+        "jax.experimental.pjit.pjit(out_axis_resources)", "", "0.4.14", "use `jax.jit` with `out_shardings`"
     ),
     Removal("jax.pmap(global_arg_shapes)", "", "0.10", "leave it out"),
     Removal(
@@ -265,7 +267,7 @@ OPTIONS = (
         "0.8",
         'set `jax_cpu_collectives_implementation` to "gloo", its default',
     ),
-    Removal("jax_array", "", "0.5", f"leave it out: {_ONE_ARRAY}"),
+    Removal("jax_array", "", "0.4.14", f"leave it out: {_ONE_ARRAY}"),
     Removal("jax_parallel_functions_output_gda", "", "0.5", f"leave it out: {_ONE_ARRAY}"),
     Removal("jax_spmd_mode", "", "0.6", "leave it out"),
     Removal("jax_enable_memories", "", "0.5", "leave it out: it is always on"),

@@ -165,6 +165,35 @@ Value: TypeAlias = (
 UNKNOWN = Array()
 
 
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A `psum` or `pmean`, or another collective, with what it was given."""
+
+    call: ast.Call
+    #: ``"pmean"``.
+    name: str
+    #: The literal it is called with, None where that cannot be told.
+    axis: object
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Numbers of the shape of a device's share that are drawn from a key which all devices have."""
+
+    call: ast.Call
+    key: str
+
+
+@dataclass(slots=True)
+class Events:
+    """What happens when a mapped function runs, in the order of its calls."""
+
+    gradients: list[Gradient] = field(default_factory=list)
+    reductions: list[Reduction] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+
+
 def leaves(value: Value) -> Iterator[Array]:
     """The arrays in a value, those that a partial has collected among them."""
     if isinstance(value, Array):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
@@ -206,7 +207,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     for mapping in mappings.all:
         if mapping.kind != "pmap" and not mapping.is_unchecked:
             continue
-        for made in mappings.events(mapping).gradients:
+        for made in events(mappings, mapping).gradients:
             reduction = made.loss.reduced if made.loss is not None else None
             if reduction is None or made.lost or reduction in seen:
                 continue

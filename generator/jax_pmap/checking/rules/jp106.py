@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
+from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Function, Module
 from jax_pmap.checking.rule import Rule, diagnostic
@@ -158,7 +159,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         if mapping.function is None or _tells_devices_apart(mappings, mapping.function.node):
             continue
         axis = mapping.axis if isinstance(mapping.axis, str) else "batch"
-        for draw in mappings.events(mapping).draws:
+        for draw in events(mappings, mapping).draws:
             if draw.call in seen:
                 continue
             seen.add(draw.call)

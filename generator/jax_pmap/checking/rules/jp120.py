@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from jax_pmap.checking.arguments import split_axes
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.flow import Reduction
+from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
-from jax_pmap.checking.values import Gradient, leaves
+from jax_pmap.checking.values import Gradient, Reduction, leaves
 
 INVALID = (
     """\
@@ -227,12 +227,12 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     for mapping in mappings.all:
         if mapping.kind != "shard_map" or mapping.function is None or not _is_checked(mapping):
             continue
-        events = mappings.events(mapping)
+        happened = events(mappings, mapping)
         axes_of = split_axes(module, mapping)
-        for made in events.gradients:
+        for made in happened.gradients:
             if made.loss is None or not made.of or not made.local or made.divided or made.loss.counted:
                 continue
-            reduction = _first(events.reductions, made)
+            reduction = _first(happened.reductions, made)
             if reduction is None or reduction.call in seen:
                 continue
             axes = set().union(*(axes_of.get(name, set()) for name in made.loss.shares))

@@ -4,11 +4,11 @@ import ast
 from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
-from jax_pmap.checking.flow import Reduction
+from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
-from jax_pmap.checking.values import leaves
+from jax_pmap.checking.values import Reduction, leaves
 
 INVALID = (
     """\
@@ -181,7 +181,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
     for mapping in mappings.all:
         if mapping.kind not in ("pmap", "shard_map"):
             continue
-        for reduction in mappings.events(mapping).reductions:
+        for reduction in events(mappings, mapping).reductions:
             ratio = _ratio(reduction) if reduction.name == "pmean" else None
             if ratio is None or ratio in seen or reduction.call in seen:
                 continue
@@ -214,7 +214,7 @@ RULE = Rule(
         "average of masked means",
         meaning=(
             "A mapped function divides by the sum of a mask or of weights on its own share of the batch, and "
-            "averages the quotients over the devices."
+            "averages the quotients, or their gradients, over the devices."
         ),
         why=(
             "The quotients have different weights: a device with two valid rows counts as much as one with "
