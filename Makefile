@@ -1,6 +1,6 @@
 # `make demo` and `make test` work from a clean checkout with nothing but Python 3.11+.
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint format bench coverage mutation fuzz matrix clean FORCE
+.PHONY: help env demo test lint format bench coverage mutation bugs fuzz matrix clean FORCE
 
 # The environment made here is the one used, whatever the shell has active.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
@@ -49,6 +49,9 @@ format: $(STAMP)  ## let ruff lay out and fix the sources
 
 mutation: $(STAMP)  ## plant every fault into every example, case and hand-written function; the proof must catch it
 	cd tests && ../$(BIN)/python -m mutation
+
+bugs: $(STAMP)  ## errors that were reported in public: what verify, check and gen say of each, and the score
+	cd tests && ../$(BIN)/python -m public_bugs
 
 fuzz: $(STAMP)  ## two hundred generated functions, the standard library as targets, ten thousand derivations
 	JAX_PMAP_FUZZ=200 $(BIN)/pytest tests/test_fuzz.py tests/test_derivation_fuzz.py -s -n 2

@@ -7,22 +7,27 @@ from collections.abc import Mapping
 from jax_pmap.model import refused
 from jax_pmap.options import no_argument
 
-#: How an argument may be given: as the reference takes it, every array of it with a device axis, or what is
-#: split of it.
-FORMS = ("whole", "devices", "batch")
+#: How an argument may be given: as the reference takes it; every array of it with a device axis; what is
+#: split of it; that with the device axis right before the one that is split; with a key for each device.
+FORMS = ("whole", "devices", "batch", "inner", "keys")
 #: Words for whole layouts.
 LAYOUTS = ("drop-in", "stacked", "batch")
 
 
 def layout_words(layout: Mapping[str, str]) -> str:
     """How a function is called, in words."""
-    axes = [f"`{name}`" for name, form in layout.items() if form == "devices"]
-    some = [f"`{name}`" for name, form in layout.items() if form == "batch"]
-    if not axes and not some:
-        return "as the reference is (drop-in)"
-    parts = [f"a device axis on {' and '.join(axes)}"] if axes else []
-    parts += [f"a device axis on what is split of {' and '.join(some)}"] if some else []
-    return "with " + " and ".join(parts)
+    said = {
+        "devices": "a device axis on",
+        "batch": "a device axis on what is split of",
+        "inner": "a device axis right before the batch's in",
+        "keys": "a key for each device in",
+    }
+    parts = [
+        f"{words} {' and '.join(names)}"
+        for form, words in said.items()
+        if (names := [f"`{name}`" for name, given in layout.items() if given == form])
+    ]
+    return f"with {' and '.join(parts)}" if parts else "as the reference is (drop-in)"
 
 
 def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[str, str]:
@@ -49,7 +54,7 @@ def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[
             raise refused(
                 "JP018",
                 f"`--layout {text}` is not a layout",
-                f"Write one of {', '.join(LAYOUTS)}, or NAME=FORM,… with the forms whole, devices and batch",
+                f"Write one of {', '.join(LAYOUTS)}, or NAME=FORM,… with the forms {', '.join(FORMS)}",
                 None,
             )
         if name not in arrays:

@@ -58,6 +58,8 @@ from jax_pmap.threads import at_once
 T = TypeVar("T")
 #: Device counts of the run where equality is derived for all of them.
 SECOND = (3, 8)
+#: The inputs that need no mention; see `Question.described`.
+GIVEN = "the given inputs"
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
 #: The score of `_choose` for results that are equal, and what each device count adds on which they are.
@@ -73,6 +75,8 @@ class Run:
     tried: list[Answer] = dataclasses.field(default_factory=list)
     #: Why nothing was compared on this count, as a note.
     skipped: str | None = None
+    #: Rows of the batch that the calls were made with.
+    batch: int = 0
     #: The problem that kept the parallel function from being there at all.
     problem: WorkerProblem | None = None
     checks: list[Answer] = dataclasses.field(default_factory=list)
@@ -81,10 +85,13 @@ class Run:
     #: What the runs came upon, a sentence each.
     notes: list[str] = dataclasses.field(default_factory=list)
 
+    def calls(self, layout: Mapping[str, str]) -> list[Answer]:
+        """The calls in `layout`."""
+        return [each for each in self.tried if each["layout"] == layout]
+
     def ends(self, layout: Mapping[str, str]) -> int:
         """How well a call in `layout` ended, -1 where there was none."""
-        found = [ENDS.index(each["ends"]) for each in self.tried if each["layout"] == layout]
-        return max(found, default=-1)
+        return max((ENDS.index(each["ends"]) for each in self.calls(layout)), default=-1)
 
 
 def verify(
@@ -108,15 +115,6 @@ def verify(
             other stages raise.
     """
     target = read_target(locate(request.target, request.directory), request)
-    if held := target.facts.bound_parameters:
-        name = f"{target.source.shown_path}::{target.source.qualname}"
-        raise refused(
-            "JP021",
-            f"`{request.target}` holds {', '.join(f'`{each}`' for each in held)}, and functions are compared "
-            "with all of their arguments given",
-            f"Compare what takes them all: --against {name}, with a parallel function that does",
-            target.facts.span,
-        )
     source = locate_object(parallel, request.directory)
     wanted = request.devices.number
     counts = COUNTS if wanted is None else (wanted,)
@@ -144,6 +142,8 @@ class _Verification:
         self.left: frozenset[int] = frozenset()
         #: Lines at which a sum over devices is taken of what is whole on each already.
         self.repeated: list[int] = []
+        #: Whether `shard_map` sums the gradients of what is replicated.
+        self.summed = False
 
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
@@ -278,47 +278,60 @@ class _Verification:
         if "skipped" in answer:
             run.skipped = not_tried(answer["skipped"])
         else:
-            run.tried = answer["tried"]
+            run.tried, run.batch = answer["tried"], answer["batch"]
 
     def _choose(self) -> tuple[dict[str, str] | None, int]:
-        """The layout that ends best on most device counts, the earliest of equals; and how well."""
+        """The layout that ends best on most device counts, and how well.
+
+        Of some that end alike the one whose results come nearest to the reference's, then the earliest.
+        """
         natural = self._natural()
         if natural is not None:
             return natural, SURE + EVERY_COUNT * len(self.runs)
-        best: tuple[int, dict[str, str]] | None = None
-        for run in self.runs:
-            for each in run.tried:
-                layout = each["layout"]
-                ends = [other.ends(layout) for other in self.runs]
-                score = (
-                    max(ends) * 100
-                    + sum(EVERY_COUNT for end in ends if end == max(ends))
-                    + sum(map(bool, ends))
-                )
-                if max(ends) > 0 and (best is None or score > best[0]):
-                    best = score, layout
+        best: tuple[int, list[float], dict[str, str]] | None = None
+        for layout in self._tried_layouts():
+            ends = [other.ends(layout) for other in self.runs]
+            score = (
+                max(ends) * 100 + sum(EVERY_COUNT for end in ends if end == max(ends)) + sum(map(bool, ends))
+            )
+            off = [each["off"] for run in self.runs for each in run.calls(layout) if "off" in each]
+            far: list[float] = min(off, default=[])
+            if max(ends) > 0 and (best is None or score > best[0] or (score == best[0] and far < best[1])):
+                best = score, far, layout
         if best is None and self.layout is not None and any(run.tried for run in self.runs):
             # The way of calling was asked for: that it fails is the answer.
             return next(run.tried[0]["layout"] for run in self.runs if run.tried), 1
-        return (None, 0) if best is None else (best[1], best[0])
+        return (None, 0) if best is None else (best[2], best[0])
+
+    def _tried_layouts(self) -> list[dict[str, str]]:
+        """Every way of calling that was tried on some device count."""
+        found: list[dict[str, str]] = []
+        for run in self.runs:
+            found += [each["layout"] for each in run.tried if each["layout"] not in found]
+        return found
 
     def _natural(self) -> dict[str, str] | None:
-        """The call as the reference is called, where it runs on every device count and gives something else.
+        """The call as the reference is called, where it runs and gives something else.
 
         That answers the question: another way of calling under which the results would agree is a hint, and
-        no reason to take that one.
+        no reason to take that one. Where it runs on some device counts alone, it has to run on all of their
+        devices and with several rows on each: a function that wants an axis of devices takes another axis
+        for it where that is as long, or shorter.
         """
         if self.layout is not None:
             return None
-        ended = [
-            each["ends"]
+        called = [
+            (run, run.tried[0])
             for run in self.runs
-            for each in run.tried[:1]
-            if set(each["layout"].values()) == {"whole"}
+            if run.tried and set(run.tried[0]["layout"].values()) == {"whole"}
         ]
-        tried = [run for run in self.runs if run.tried]
-        differs = len(ended) == len(tried) > 0 and "raises" not in ended and {"value", "form"} & set(ended)
-        return tried[0].tried[0]["layout"] if differs else None
+        if any(each["ends"] == "raises" for _, each in called):
+            called = [
+                (run, each)
+                for run, each in called
+                if run.batch > run.devices and each.get("on") == run.devices
+            ]
+        return next((each["layout"] for _, each in called if each["ends"] in ("value", "form")), None)
 
     def _not_called(self) -> Refusal:
         """Why there was nothing to compare."""
@@ -372,6 +385,11 @@ class _Verification:
 
     def _verdict(self, layout: dict[str, str], question: Answer, loaded: Loaded) -> Verified:
         asked = self.layout is not None
+        calls = [each for run in self.runs for each in run.calls(layout)]
+        question = {
+            **question,
+            "named": next((each["named"] for each in calls if each["ends"] != "raises"), calls[0]["named"]),
+        }
         able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
         if any(run.ends(layout) > 0 for run in able):
             able = [run for run in able if run.ends(layout) > 0]
@@ -402,8 +420,11 @@ class _Verification:
         failed = [run for run in able if "failure" in run.checks[-1]]
         if failed:
             refusal = self._failure(failed, able, layout)
-            complete = derivation is not None and derivation.complete
-            raise RefusalError(disagreeing(refusal) if complete else refusal)
+            # Of a batch that the devices do not share evenly nothing is derived.
+            derived = derivation is not None and derivation.complete
+            contradicted = any(run.checks[-1].get("batch", 0) % run.devices == 0 for run in failed)
+            disagree = derived and contradicted and refusal.code == "JP045"
+            raise RefusalError(disagreeing(refusal) if disagree else refusal)
         modes = list(self._modes(able[-1], question, layout, loaded))
         return Verified(
             parallel=f"{self.source.shown_path}::{self.source.qualname}",
@@ -430,8 +451,11 @@ class _Verification:
         )
 
     def _derivation(self, question: Answer, layout: Mapping[str, str]) -> Derivation | None:
-        """What is derived of the parallel function on any number of devices; None where one was asked for."""
-        if self.request.devices.number is not None:
+        """What is derived of the parallel function on any number of devices; None where one was asked for.
+
+        Keys that the caller makes, one for each device, are no part of the program.
+        """
+        if self.request.devices.number is not None or "keys" in layout.values():
             return None
         try:
             answer = self.runs[-1].session.ask(
@@ -442,7 +466,7 @@ class _Verification:
                 raise
             return None
         own = {line for file, line in answer["repeated"] if Path(file) == self.source.path}
-        self.repeated = sorted(own)
+        self.repeated, self.summed = sorted(own), answer.get("summed", False)
         return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Answer, layout: Mapping[str, str], loaded: Loaded) -> Iterator[str]:
@@ -488,7 +512,12 @@ class _Verification:
         yield from rounding_alone([check for run in able for check in run.checks], self.target)
         for argument in loaded.described:
             keyed = any(leaf["category"] == "key" for leaf in argument["leaves"])
-            if keyed and layout[argument["name"]] != "whole" and any(run.equal_draws for run in able):
+            if layout[argument["name"]] == "keys":
+                yield (
+                    f"`{argument['name']}` was given as a key for each device, each another one, as "
+                    "`jax.random.split(key, devices)` makes them; with copies of one key it is not equal"
+                )
+            elif keyed and layout[argument["name"]] != "whole" and any(run.equal_draws for run in able):
                 yield (
                     f"`{argument['name']}` was given as equal keys; that every device gets another one "
                     "where numbers are drawn for examples is up to whoever calls it"
@@ -505,7 +534,7 @@ class _Verification:
             elif run.problem is not None:
                 yield f"not on {run.devices} devices: {first_line(run.problem.message)}"
             elif run.devices not in self.left and run not in able:
-                found = [each for each in run.tried if each["layout"] == layout]
+                found = run.calls(layout)
                 error = found[0].get("error") if found else None
                 why = f" ({error['type']}: {first_line(error['message'])})" if error else ""
                 yield f"not on {run.devices} devices: `{self.name}` does not run there{why}"
@@ -525,16 +554,20 @@ class _Verification:
         """
         target, found = self.target, [(run, run.checks[-1]["failure"]) for run in failed]
         run, failure = found[0]
-        devices = run.devices
+        devices, check = run.devices, run.checks[-1]
         output = f"`{output_name(target.parsed.definition, failure.get('path', ''))}`"
         step = f", call {failure['step'] + 1}" if failure.get("step") else ""
         where = f"on {devices} devices{step}"
-        if run.checks[-1].get("resized"):
-            where += f" with a batch of {run.checks[-1]['batch']}"
+        if check.get("resized"):
+            where += f" with a batch of {check['batch']}"
         where += f" with `{mode}`" if mode else ""
+        code = "JP045"
         details: tuple[str, ...] = ()
+        cause = likeliest_cause({**failure, "precision": check["precision"]}, devices)
         if failure["what"] == "exception":
             error = failure["error"]
+            # What failed was not compared.
+            code = "JP021"
             reason = f"`{self.name}` fails {where}: {error['type']}: {first_line(error['message'])}"
             details = error_details(error)
         elif failure["what"] == "changed":
@@ -546,10 +579,8 @@ class _Verification:
             reason = f"the random numbers of `{self.name}` are wrong: {where} {failure['why']}"
         elif failure["what"] == "replicas":
             reason = f"{output} is not the same on every device: {where} {failure['why']}"
-            cause = likeliest_cause({**failure, "precision": run.checks[-1]["precision"]}, devices)
             reason += f"; {cause}" if cause else ""
         elif failure["what"] == "value":
-            cause = likeliest_cause({**failure, "precision": run.checks[-1]["precision"]}, devices)
             if cause and cause.startswith("it is "):
                 reason = f"{output} is {_on(cause.removeprefix('it is '), where)}"
             else:
@@ -562,40 +593,55 @@ class _Verification:
                 f"{output} has another {failure['what']} {where}: {failure['got']}, "
                 f"the reference's is {failure['want']}"
             )
-        if failure["what"] == "value" and self.repeated:
-            lines = " and ".join(map(str, self.repeated))
-            reason += (
-                f". The collective of line {lines} is taken of what is whole on every device already, and "
-                "changes nothing, or multiplies by the number of devices: shard_map with check_vma=True, its "
-                "default, has summed the gradients of replicated parameters by then. Average the loss inside "
-                "the differentiated function, or divide by the number of devices"
-            )
+        if failure["what"] == "value":
+            differing, size = failure["differing"]
+            reason += f". {differing} of its {size} elements differ" if differing < size else ""
+            reason += self._repeated()
+        if (on := failure.get("on")) and on != GIVEN and failure["what"] != "draws":
+            reason += f". It shows on {on}"
         if "defaults" in failure:
             reason += f". It was called without what the inputs leave out: {failure['defaults']}"
         others = [str(other.devices) for other in failed if other is not run]
         equal = [str(other.devices) for other in able if other not in failed]
+        verb = "fails" if code == "JP021" else "differs"
         if others:
-            reason += f". It differs on {' and '.join(others)} devices too"
+            reason += f". It {verb} on {' and '.join(others)} devices too"
         # Some runs are made on one count alone.
-        if equal and not run.checks[-1].get("alone"):
+        if equal and not check.get("alone"):
             reason += f". It is equal on {' and '.join(equal)} devices"
-        called = layout_words(layout)
+        return Refusal(code, reason, self._called_otherwise(run, layout), object_span(self.source), details)
+
+    def _repeated(self) -> str:
+        """What to say of sums over devices of what is whole on every device already; ``""``."""
+        if not self.repeated:
+            return ""
+        lines = f"line{'s' if len(self.repeated) > 1 else ''} {' and '.join(map(str, self.repeated))}"
+        said = (
+            f". The collective of {lines} is taken of what is the same on every device already: a psum "
+            "multiplies it by the number of devices, a pmean changes nothing"
+        )
+        if self.summed:
+            said += (
+                ". shard_map with check_vma=True, its default, has summed the gradients of replicated "
+                "parameters by then: average the loss inside the differentiated function, or divide by the "
+                "number of devices"
+            )
+        return said
+
+    def _called_otherwise(self, run: Run, layout: Mapping[str, str]) -> str:
+        """How the function was called, and how else it could be."""
         equal_as = next(
             (each["layout"] for each in run.tried if each["ends"] == "equal" and each["layout"] != layout),
             None,
         )
-        hint = f"`{self.name}` was called {called}; another way of calling it: --layout drop-in|stacked|batch"
         if equal_as is not None:
-            hint = (
-                f"`{self.name}` was called {called}; called {layout_words(equal_as)} it gives the "
-                "reference's results. If that is how your program calls it, say so with --layout"
+            return (
+                f"`{self.name}` was called {layout_words(layout)}; called {layout_words(equal_as)} it gives "
+                "the reference's results. If that is how your program calls it, say so with --layout"
             )
-        return Refusal(
-            "JP045",
-            reason,
-            hint,
-            object_span(self.source),
-            details,
+        return (
+            f"`{self.name}` was called {layout_words(layout)}; another way of calling it: --layout "
+            "drop-in|stacked|batch, or --layout NAME=devices,…"
         )
 
 

@@ -59,7 +59,12 @@ def print_verified(verified: Verified, console: Console) -> None:
     ):
         name = clean(verified.parallel) if i == 0 else ""
         console.print((name, "bold"), (line.removeprefix(name), "dim"))
-    forms = {"devices": "every array has a device axis", "batch": "what is split has a device axis"}
+    forms = {
+        "devices": "every array has a device axis",
+        "batch": "what is split has a device axis",
+        "inner": "what is split has a device axis right before the batch's",
+        "keys": "a key for each device, each another one",
+    }
     if verified.layout:
         rows: list[list[Cell]] = [[(clean(name), ""), (forms[form], "")] for name, form in verified.layout]
         console.print()

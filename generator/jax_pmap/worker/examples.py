@@ -53,6 +53,7 @@ def inputs_from_callable(request: Answer) -> Answer:
             raise Problem("inputs", summary(error), error=describe_exception(error)) from error
         load.check_made(made)
         args, kwargs = split_call(made)
+        TARGET.named = tuple(kwargs)
         args, kwargs = (*TARGET.bound_args, *args), {**TARGET.bound_kwargs, **kwargs}
         TARGET.data.append(arguments.bind(TARGET.signature, args, kwargs))
     return {"arguments": describe(TARGET.data[0]), "seeds": len(TARGET.data)}
@@ -80,7 +81,7 @@ def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
 
 def inputs_from_specs(request: Answer) -> Answer:
     """Make arguments from the specs of `--arg`, annotations and defaults."""
-    TARGET.data, TARGET.trials = [], {}
+    TARGET.data, TARGET.trials, TARGET.named = [], {}, ()
     for seed in (0, 1):
         try:
             values = specs.materialize_arguments(request["specs"], specs.SEED + seed, TARGET.namespace())

@@ -1,6 +1,6 @@
 """Why a value differs: which other value of the reference it is instead."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -105,14 +105,33 @@ def whole_leaves(values: Values, axes: LeafAxes) -> list[Any]:
     ]
 
 
+def explain_all(copies: Mapping[int, Sequence[np.ndarray]], want: Sequence[np.ndarray]) -> str:
+    """The one combination of copies that would make all outputs the reference's, or ``""``.
+
+    Of an output that is the same on every device there is one copy: it has to be right as it is.
+    """
+    found = set()
+    for index, each in copies.items():
+        if len(each) > 1:
+            found.add(explain_copies(each, want[index]))
+        elif each[0].dtype.kind in "iuf" and not alike(each[0].astype(np.float64), want[index]):
+            return ""
+    return found.pop() if len(found) == 1 else ""
+
+
+def alike(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether one is the other but for rounding."""
+    scale = max(float(np.max(np.abs(want), initial=0.0)), 1e-300)
+    return got.shape == want.shape and bool(np.allclose(got, want, rtol=1e-4, atol=1e-5 * scale))
+
+
 def explain_copies(copies: Sequence[np.ndarray], want: np.ndarray) -> str:
     """Which combination of copies that differ would be the reference's value, or ``""``."""
     if copies[0].dtype.kind not in "iuf":
         return ""
     wide = np.stack([copy.astype(np.float64) for copy in copies])
-    scale = max(float(np.max(np.abs(want), initial=0.0)), 1e-300)
     for name, made in (("pmean", wide.mean(0)), ("psum", wide.sum(0)), ("pmax", wide.max(0))):
-        if np.allclose(made, want, rtol=1e-4, atol=1e-5 * scale):
+        if alike(made, want):
             return f"missing {name}"
     return ""
 
@@ -127,7 +146,9 @@ def add_cause(failure: dict[str, Any], question: "Question", trial: prove.Trial,
             question.reference, trial.values[step], question.axes, count, index, values[0], want
         )
     elif want is not None and copies is not None:
-        failure["cause"] = explain_copies(copies, want)
+        leaves = [prove.host(leaf) for leaf in jax.tree.leaves(trial.results[step])]
+        failure["cause"] = explain_all({index: copies, **failure.pop("others", {})}, leaves)
+    failure.pop("others", None)
 
 
 def explain_ragged(failure: dict[str, Any], question: "Question", trial: prove.Trial, count: int) -> None:
@@ -138,6 +159,7 @@ def explain_ragged(failure: dict[str, Any], question: "Question", trial: prove.T
     step, index = failure["step"], failure.get("leaf", 0)
     values = failure.pop("values", None)
     failure.pop("copies", None)
+    failure.pop("others", None)
     if values is None:
         return
     got, want = values

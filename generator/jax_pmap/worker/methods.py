@@ -29,6 +29,7 @@ from . import (
 from .arguments import Packed, Values
 from .around import Around, furnish
 from .call import Call, unbound
+from .calling import Calling
 from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
 from .marks import is_no_mark
@@ -132,6 +133,7 @@ def capture_call(request: Answer) -> Answer:
     TARGET.in_place, TARGET.mutated = request["in_place"], ()
     define_target(request)
     TARGET.data = [arguments.bind(TARGET.signature, call.args, call.kwargs)]
+    TARGET.named = tuple(call.kwargs)
     return {"arguments": describe(TARGET.data[0]), "x64": TARGET.x64, "called_at": call.caller}
 
 
@@ -395,11 +397,9 @@ def set_reference(request: Answer) -> Answer:
 
 def try_layouts(request: Answer) -> Answer:
     """Find out how the user's parallel function is called; see `proving_parallel.try_layouts`."""
-    function = parallel.find(request)
-    trials = trials_of(request, strengthen.Found(), parallel.left_out(function, TARGET.signature))
-    return proving_parallel.try_layouts(
-        trials, function, TARGET.signature, request["count"], request.get("layouts")
-    )
+    calling = Calling(parallel.find(request), TARGET.signature, TARGET.named)
+    trials = trials_of(request, strengthen.Found(), calling.settled)
+    return proving_parallel.try_layouts(trials, calling, request["count"], request.get("layouts"))
 
 
 def derive_parallel(request: Answer) -> Answer:
@@ -407,39 +407,39 @@ def derive_parallel(request: Answer) -> Answer:
 
     Its file is imported once more for each number of devices, which meshes are made for.
     """
-    there = parallel.find(request)
-    left_out = parallel.left_out(there, TARGET.signature)
+    there = Calling(parallel.find(request), TARGET.signature, request["named"])
+    left_out = there.settled
     trials = trials_of({**request, "derived": True}, strengthen.Found(), left_out)
     # What has a default of its own there, or is no parameter, keeps its number: it may not be given at all.
-    kept = {*left_out, *parallel.other_defaults(there, TARGET.signature)} - {*request["statics"]}
+    kept = {*left_out, *there.other_defaults} - {*request["statics"]}
     question = dataclasses.replace(trials.question, statics=(*request["statics"], *sorted(kept)))
 
     def made(count: int) -> Callable[[Values], Any]:
-        function = parallel.find_anew(request)
+        calling = dataclasses.replace(there, function=parallel.find_anew(request))
 
         def call(values: Values) -> Any:
             raw = any(form != "whole" for form in request["layout"].values())
             want = question.traceable(values) if raw else None
-            caller = parallel.Caller(
-                function, TARGET.signature, question.axes, request["layout"], count, want
-            )
-            return caller(values)
+            return parallel.Caller(calling, question.axes, request["layout"], count, want)(values)
 
         return call
 
-    return witness.witness(question, made, 0, 0.0, foreign=True)
+    answer = witness.witness(question, made, 0, 0.0, foreign=True)
+    if answer["repeated"]:
+        with prove.only_devices(2), prove.x64(TARGET.x64):
+            answer["summed"] = proving_parallel.sums_gradients(made(2), question)
+    return answer
 
 
 def prove_parallel(request: Answer) -> Answer:
     """Run the user's parallel function beside the reference; see `proving_parallel.prove_parallel`."""
-    function = parallel.find(request)
-    trials = trials_of(request, strengthen.Found(), parallel.left_out(function, TARGET.signature))
+    calling = Calling(parallel.find(request), TARGET.signature, request["named"])
+    trials = trials_of(request, strengthen.Found(), calling.settled)
     if request.get("overrides") and not proving_parallel.takes(trials, request["count"]):
         return {"checks": []}
     checks, notes = proving_parallel.prove_parallel(
         trials,
-        function,
-        TARGET.signature,
+        calling,
         request["layout"],
         request["count"],
         with_given=request["with_given"],

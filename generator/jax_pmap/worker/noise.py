@@ -115,8 +115,7 @@ def differs(
                     "error": off / (scale or 1.0),
                     "tolerance": bound / (scale or 1.0),
                     "ratio": prove.ratio(left, right),
-                    "got": repr(left.ravel()[:4].tolist()),
-                    "want": repr(right.ravel()[:4].tolist()),
+                    **prove.elements(left, right, bound),
                 }
             }
     return None

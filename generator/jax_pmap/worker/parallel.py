@@ -5,7 +5,6 @@ with a device axis in front: of a batch leaf its shares (N, B/N, …), of any ot
 Which arguments have that axis is the layout.
 """
 
-import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,13 +14,16 @@ import jax
 import numpy as np
 
 from . import load, prove
-from .arguments import LeafAxes, Values, invoke, take
+from .arguments import LeafAxes, Values, take
+from .calling import Calling
 from .distance import distance, same_bits
+from .generator import moved
 from .leaves import category, is_key, leaf_paths, shape_of, to_host
 from .server import Answer, Problem, describe_exception
 
-#: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis;
-#: ``"batch"``: only the leaves that are split over devices have it.
+#: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
+#: the leaves that are split over devices have it; ``"inner"``: those too, right before the axis that is
+#: split; ``"keys"``: every leaf has it, and of a key every device another one.
 Layout = Mapping[str, str]
 
 
@@ -59,20 +61,16 @@ def find_anew(request: Answer) -> Callable[..., Any]:
 
 
 def layouts(
-    function: Callable[..., Any], values: Values, axes: LeafAxes, statics: Sequence[str]
+    calling: Calling, values: Values, axes: LeafAxes, statics: Sequence[str]
 ) -> Iterator[dict[str, str]]:
     """Ways of calling, the likeliest first: drop-in, all stacked, only the batch stacked, mixtures."""
-    known = names_of(function)
     whole = dict.fromkeys(values, "whole")
     batch = [name for name in values if axes.get(name)]
     # What has no arrays, or is a compile-time constant, cannot have a device axis.
     state = [
         name
         for name, value in values.items()
-        if name not in batch
-        and name not in statics
-        and (known is None or name in known)
-        and jax.tree.leaves(value)
+        if name not in batch and name not in statics and calling.takes(name) and jax.tree.leaves(value)
     ]
     mixed = [name for name in batch if len(axes[name]) < len(jax.tree.leaves(values[name]))]
     yield whole
@@ -91,12 +89,34 @@ def layouts(
                 if layout not in seen:
                     seen.append(layout)
                     yield layout
+    inner = [name for name in batch if any(axes[name].values())]
+    if inner:
+        # As for `in_axes=1`: (steps, devices, rows, …).
+        base = {**split, **dict.fromkeys(inner, "inner")}
+        for chosen in (state, []):
+            yield {**base, **dict.fromkeys(chosen, "devices")}
+    keyed = [name for name in state if holds_key(values[name])]
+    if keyed:
+        # As a caller gives them who has split a key: (devices, …).
+        for chosen in (state, keyed):
+            yield {**split, **dict.fromkeys(chosen, "devices"), **dict.fromkeys(keyed, "keys")}
 
 
-def fitting(function: Callable[..., Any], layout: Layout) -> dict[str, str]:
+def holds_key(value: Any) -> bool:
+    """Whether a key is among the leaves of a value, typed or raw."""
+    return any(is_key_leaf(leaf) for leaf in jax.tree.leaves(value))
+
+
+def is_key_leaf(leaf: Any) -> bool:
+    """Whether an array is a key, typed or raw."""
+    return is_key(leaf) or (
+        str(getattr(leaf, "dtype", "")) == "uint32" and shape_of(leaf)[-1:] in ((2,), (4,))
+    )
+
+
+def fitting(calling: Calling, layout: Layout) -> dict[str, str]:
     """`layout` without a device axis on arguments the function does not take."""
-    known = names_of(function)
-    return {name: form if known is None or name in known else "whole" for name, form in layout.items()}
+    return {name: form if calling.takes(name) else "whole" for name, form in layout.items()}
 
 
 def shape_of_any(value: Any) -> tuple[int, ...]:
@@ -121,17 +141,35 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
         leaves, tree = jax.tree.flatten(value)
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
-            if isinstance(leaf, jax.core.Tracer) and (axis is not None or form == "devices"):
+            if form == "inner":
+                if axis is not None:
+                    shape = shape_of(leaf)
+                    leaves[index] = leaf.reshape(
+                        *shape[:axis], count, shape[axis] // count, *shape[axis + 1 :]
+                    )
+            elif form == "keys" and is_key_leaf(leaf):
+                leaves[index] = own_keys(leaf, count)
+            elif isinstance(leaf, jax.core.Tracer) and (axis is not None or form in ("devices", "keys")):
                 leaves[index] = with_device_axis(leaf, axis, count)
             elif axis is not None:
                 size = shape_of(leaf)[axis] // count
                 leaves[index] = stacked(
                     [take(leaf, axis, slice(i * size, (i + 1) * size)) for i in range(count)]
                 )
-            elif form == "devices" and category(leaf) != "opaque":
+            elif form in ("devices", "keys") and category(leaf) != "opaque":
                 leaves[index] = stacked([leaf] * count)
         out[name] = jax.tree.unflatten(tree, leaves)
     return out
+
+
+def own_keys(leaf: Any, count: int) -> Any:
+    """A key for each device, which draws for its share as the given one does for the batch."""
+    words = jax.random.key_data(leaf) if is_key(leaf) else leaf
+    moves = jax.vmap(
+        lambda block: jax.numpy.vectorize(lambda w: moved(w, block), signature="(k)->(k)")(words)
+    )
+    keys = moves(jax.numpy.arange(count, dtype="uint32"))
+    return jax.random.wrap_key_data(keys, impl=jax.random.key_impl(leaf)) if is_key(leaf) else keys
 
 
 def with_device_axis(leaf: Any, axis: "int | None", count: int) -> Any:
@@ -166,13 +204,28 @@ def taken(got: Any, want: Any, count: int) -> Any:
     """
     if jax.tree.structure(got) != jax.tree.structure(want):
         return got  # Said better by whoever compares.
-    leaves = [
-        one_taken(index, path, leaf, shape_of(target), count)
-        for index, ((path, leaf), target) in enumerate(
-            zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
-        )
-    ]
+    leaves, apart = [], []
+    for index, ((path, leaf), target) in enumerate(
+        zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
+    ):
+        try:
+            leaves.append(one_taken(index, path, leaf, shape_of(target), count))
+        except prove.Differs as differs:
+            if differs.failure["what"] != "replicas":
+                raise
+            apart.append(differs.failure)
+            leaves.append(leaf)
+    if apart:
+        # What would mend the first of them may not mend the others.
+        others = {each["leaf"]: each["copies"] for each in apart[1:]}
+        same = {i: [prove.host(leaf)] for i, leaf in enumerate(leaves) if not is_among(i, apart)}
+        raise prove.Differs({**apart[0], "others": {**others, **same}})
     return jax.tree.unflatten(jax.tree.structure(got), leaves)
+
+
+def is_among(index: int, failures: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of some failures is about output leaf `index`."""
+    return any(each["leaf"] == index for each in failures)
 
 
 def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: int) -> Any:
@@ -197,6 +250,9 @@ def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: in
                     }
                 )
             return copies[0]
+    for axis, size in enumerate(want):
+        if axis and size % count == 0 and shape == (*want[:axis], count, size // count, *want[axis + 1 :]):
+            return leaf.reshape(want)
     if len(shape) == len(want) + 1 and shape[0] == count:
         for axis, size in enumerate(want):
             if shape[1:] == (*want[:axis], size // count, *want[axis + 1 :]) and size % count == 0:
@@ -218,14 +274,13 @@ class Caller:
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        signature: inspect.Signature,
+        calling: Calling,
         axes: LeafAxes,
         layout: Layout,
         count: int,
         shapes: Any,
     ) -> None:
-        self.function, self.signature = function, signature
+        self.calling = calling
         self.axes, self.layout, self.count = axes, layout, count
         #: The reference's result on these inputs, for the shapes of the outputs.
         self.want = shapes
@@ -239,12 +294,12 @@ class Caller:
 
     def laid_out(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as they are."""
-        return called(self.function, self.signature, put(copied(values), self.axes, self.layout, self.count))
+        return self.calling(put(copied(values), self.axes, self.layout, self.count))
 
     def __call__(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as the reference does."""
         laid = put(copied(values), self.axes, self.layout, self.count)
-        out = called(self.function, self.signature, laid)
+        out = self.calling(laid)
         if not self.raw:
             return out
         got = taken(out, self.want, self.count)
@@ -253,72 +308,6 @@ class Caller:
             for a, b in zip(jax.tree.leaves(out), jax.tree.leaves(self.want), strict=False)
         )
         return got
-
-
-def called(function: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:
-    """Call with `values` as the reference's signature binds them.
-
-    Parameters the parallel function does not have are left out where they have their default. So are those
-    for which it has another default, and what follows them: it is called as the reference is.
-    """
-    unknown = left_out(function, signature)
-    known = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.name not in unknown or not is_default(parameter, values[parameter.name])
-    ]
-    defaults = {
-        name: own
-        for name, own in other_defaults(function, signature).items()
-        if is_default(signature.parameters[name], values[name])
-    }
-    if defaults:
-        while known and is_default(known[-1], values[known[-1].name]):
-            known.pop()
-    return invoke(function, signature.replace(parameters=known), {**values, **defaults})
-
-
-def names_of(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Names of a function's parameters; None where it takes any, or does not tell."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
-        return None
-    return frozenset(p.name for p in parameters)
-
-
-def left_out(function: Callable[..., Any], signature: inspect.Signature) -> list[str]:
-    """Parameters of the reference that the parallel function does not have."""
-    known = names_of(function)
-    return [] if known is None else [name for name in signature.parameters if name not in known]
-
-
-def other_defaults(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
-    """Defaults of the parallel function that are not the reference's."""
-    try:
-        own = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {
-        name: own[name].default
-        for name, parameter in signature.parameters.items()
-        if name in own
-        and parameter.default is not parameter.empty
-        and own[name].default is not parameter.empty
-        and not is_default(own[name], parameter.default)
-    }
-
-
-def defaults_apart(function: Callable[..., Any], signature: inspect.Signature, values: Values) -> str:
-    """What to say of parameters that were left to defaults that differ, or ``""``."""
-    said = []
-    for name, own in other_defaults(function, signature).items():
-        reference = signature.parameters[name]
-        if is_default(reference, values[name]):
-            said.append(f"`{name}` is {own!r} by default, and {reference.default!r} in the reference")
-    return "; ".join(said)
 
 
 def changed_in_place(run: Callable[[Values], Any], values: Values) -> list[str]:
@@ -336,18 +325,6 @@ def changed_in_place(run: Callable[[Values], Any], values: Values) -> list[str]:
             if new is not old or (isinstance(old, np.ndarray) and old.tobytes() != was.tobytes()):
                 found.append(name + path)
     return found
-
-
-def is_default(parameter: inspect.Parameter, value: Any) -> bool:
-    """Whether a value is its parameter's default, as far as that can be told."""
-    if parameter.default is parameter.empty:
-        return False
-    if value is parameter.default:
-        return True
-    try:
-        return type(value) is type(parameter.default) and bool(value == parameter.default)
-    except Exception:
-        return False
 
 
 def inconsistent(leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any] | None:
@@ -370,10 +347,13 @@ def devices_of(result: Any) -> int:
 
 
 def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> dict[str, Any]:
-    """How one call in one layout ends: ``"raises"``, ``"form"``, ``"value"`` or ``"equal"``."""
+    """How one call in one layout ends: ``"raises"``, ``"form"``, ``"value"`` or ``"equal"``.
+
+    Under ``"off"`` how far from the reference: the share of the results that differ, and how much at most.
+    """
     try:
         laid = put(copied(values), caller.axes, caller.layout, caller.count)
-        out = called(caller.function, caller.signature, laid)
+        out = caller.calling(laid)
         jax.block_until_ready(out)
     except MemoryError:
         raise
@@ -382,9 +362,22 @@ def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> dict[st
     try:
         got = taken(out, caller.want, caller.count) if caller.raw else out
     except prove.Differs as differs:
-        return {"ends": "value" if differs.failure["what"] == "replicas" else "form"}
+        if differs.failure["what"] != "replicas":
+            return {"ends": "form"}
+        copies = {differs.failure["leaf"]: differs.failure["copies"], **differs.failure["others"]}
+        got = [copies[index][0] for index in sorted(copies)]
+        return {"ends": "value", "off": off(got, jax.tree.leaves(caller.want), allowed)}
     if prove.same_form(got, caller.want):
         return {"ends": "form"}
-    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(caller.want), allowed, strict=True)
-    near = all(distance(prove.host(a), prove.host(b))[0] <= bound for a, b, bound in pairs)
-    return {"ends": "equal" if near else "value", "on": devices_of(out)}
+    far = off(jax.tree.leaves(got), jax.tree.leaves(caller.want), allowed)
+    return {"ends": "value" if far[0] else "equal", "on": devices_of(out), "off": far}
+
+
+def off(got: Sequence[Any], want: Sequence[Any], allowed: Sequence[float]) -> list[float]:
+    """The share of some results that differ, and how far at most, of their size."""
+    found = []
+    for one, other, bound in zip(got, want, allowed, strict=True):
+        error, scale = distance(prove.host(one), prove.host(other))
+        found.append(0.0 if error <= bound else min(error / (scale or 1.0), 1e30))
+    different = [far for far in found if far]
+    return [len(different) / max(len(found), 1), max(different, default=0.0)]

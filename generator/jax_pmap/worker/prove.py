@@ -88,6 +88,35 @@ def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
     return middle if np.allclose(quotients, middle, rtol=1e-3) else None
 
 
+#: Elements that are shown of arrays that differ.
+SHOWN = 4
+
+
+def elements(got: np.ndarray, want: np.ndarray, bound: float) -> dict[str, Any]:
+    """``"got"`` and ``"want"``: the elements of two arrays that are farthest apart, with their places.
+
+    All of them where they are few. ``"differing"``: how many are apart by more than `bound`, and of how many.
+    """
+    with np.errstate(all="ignore"):
+        wide = [np.asarray(each, np.complex128).ravel() for each in (got, want)]
+        apart = np.abs(wide[0] - wide[1])
+    # What is no number in one of them alone is farther from it than any number is.
+    apart = np.where(np.isnan(apart), np.where(np.isnan(wide[0]) & np.isnan(wide[1]), 0.0, np.inf), apart)
+    found = {"differing": [int((apart > bound).sum()), int(apart.size)]}
+    if apart.size <= SHOWN:
+        return {**found, "got": repr(got.ravel().tolist()), "want": repr(want.ravel().tolist())}
+    places = np.sort(np.argsort(-apart, kind="stable")[:SHOWN])
+
+    def shown(array: np.ndarray) -> str:
+        def at(place: int) -> str:
+            index = [int(i) for i in np.unravel_index(place, array.shape)]
+            return f"{index} {array.ravel()[place].item()!r}"
+
+        return ", ".join(at(place) for place in places if apart[place] > bound)
+
+    return {**found, "got": shown(got), "want": shown(want)}
+
+
 def leaf_table(value: Any) -> list[tuple[str, Any]]:
     """(path, leaf) of every leaf."""
     paths, _ = jax.tree_util.tree_flatten_with_path(value)
@@ -359,8 +388,7 @@ def run_parallel(
                         "error": error / (scale or 1.0),
                         "tolerance": bound / (scale or 1.0),
                         "ratio": ratio(left, right),
-                        "got": repr(left.ravel()[:4].tolist()),
-                        "want": repr(right.ravel()[:4].tolist()),
+                        **elements(left, right, bound),
                     }
                 }
             if bound and bound >= scale:

@@ -104,6 +104,17 @@ class Question:
         plans = [(kind, index) for index in (*given, *(len(self.data) + i for i in (*forms, *more)))]
         return plans + [("given", index) for index in given if with_given and self.wide]
 
+    def described(self, index: int) -> str:
+        """Inputs `index` in words, after "on"; see `Trials.values`."""
+        given = len(self.data)
+        if index < 0:
+            return "the given inputs, altered (each row repeated to make thousands)"
+        if index < given:
+            return "the given inputs" if index == 0 else f"the inputs of seed {index}"
+        if index < given + len(strengthen.PERTURBED):
+            return f"the given inputs, altered ({strengthen.ALTERED[strengthen.PERTURBED[index - given]]})"
+        return "the given inputs, altered (so that a comparison or a branch goes another way)"
+
     def adequacy(self, counts: Sequence[int]) -> Answer:
         """What the inputs show, and what they do not.
 
@@ -393,6 +404,7 @@ def check_count(
                 found = found if wider is None else run(allowed=wider)
             if "failure" in found:
                 add_cause(found["failure"], question, expected, count)
+                found["failure"]["on"] = question.described(index)
             elif kind == "given" and not looked:
                 looked, found["collectives"] = True, collectives(before, size)
         checks.append(

@@ -1,7 +1,6 @@
 """Which runs make up the proof of a parallel function that the user wrote."""
 
 import dataclasses
-import inspect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,17 +9,16 @@ import jax
 
 from . import arguments, noise, prove, strengthen
 from .apart import apart
+from .calling import Calling
 from .generator import repeat_draws
-from .leaves import is_key, shape_of
 from .parallel import (
     Caller,
     Layout,
     attempt,
-    called,
     changed_in_place,
-    defaults_apart,
     devices_of,
     fitting,
+    holds_key,
     inconsistent,
     layouts,
 )
@@ -29,22 +27,24 @@ from .proving import Question, Trials, check_count, note_on_nans, usable_sizes
 from .server import Answer, Problem
 from .sizes import check_ragged, check_sizes
 
+#: What draws random numbers, and does not only make keys.
+DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "rng_uniform"})
 #: Ways of calling a parallel function that are tried.
 MOST_LAYOUTS = 48
 
 
 def try_layouts(
     trials: Trials,
-    function: Callable[..., Any],
-    signature: inspect.Signature,
+    calling: Calling,
     count: int,
     wanted: Sequence[Layout] | None,
 ) -> Answer:
     """How a user's parallel function ends in each `wanted` way of calling it, up to one that is equal.
 
-    None for all ways.
+    None for all ways. What the inputs pass by name is passed so here, and where that raises by position.
 
-    Answers ``{"batch", "tried": [{"layout", "ends", …}]}``, or under ``"skipped"`` why nothing was tried.
+    Answers ``{"batch", "tried": [{"layout", "named", "ends", …}]}``, or under ``"skipped"`` why nothing was
+    tried.
     """
     question = trials.question
     base = arguments.batch_size(question.data[0], question.axes)
@@ -53,23 +53,50 @@ def try_layouts(
         return {"skipped": skipped[0]}
     tried: list[Answer] = []
     asked: Iterable[Layout] = wanted or itertools.islice(
-        layouts(function, question.data[0], question.axes, question.statics), MOST_LAYOUTS
+        layouts(calling, question.data[0], question.axes, question.statics), MOST_LAYOUTS
     )
-    kept = [fitting(function, each) for each in asked]
+    kept = [fitting(calling, each) for each in asked]
     for siblings in (False, True)[: 2 if question.repeat else 1]:
         trials.question = dataclasses.replace(question, siblings=siblings)
         shares = trials.question.shares(sizes[count], count)
         trial, allowed = trials.at("given", 0, sizes[count], shares)
         with prove.x64(question.x64), repeat_draws(shares):
             for layout in kept:
-                caller = Caller(function, signature, question.axes, layout, count, trial.results[0])
-                tried.append({"layout": layout, **attempt(caller, trial.values[0], allowed[0])})
+                for named in dict.fromkeys((tuple(calling.named), ())):
+                    way = dataclasses.replace(calling, named=named)
+                    caller = Caller(way, question.axes, layout, count, trial.results[0])
+                    ended = attempt(caller, trial.values[0], allowed[0])
+                    if ended["ends"] != "raises":
+                        break
+                tried.append({"layout": layout, "named": list(named), **ended})
                 if tried[-1]["ends"] == "equal":
                     break
         if tried[-1]["ends"] == "equal":
             break
     trials.question = question
     return {"batch": sizes[count], "tried": tried}
+
+
+def sums_gradients(call: Callable[[arguments.Values], Any], question: Question) -> bool:
+    """Whether a program, on 2 devices, is mapped by a `shard_map` that sums gradients of what is replicated.
+
+    It does with its check of what varies, which is the default.
+    """
+    values = arguments.cut(question.data[0], question.axes, 2)
+    packed = arguments.Packed(values, question.statics)
+    try:
+        traced = jax.make_jaxpr(lambda leaves: arguments.held_apart(call(packed.unpack(leaves)))[0])(
+            packed.leaves
+        )
+    except MemoryError:
+        raise
+    except BaseException:
+        return False
+    return any(
+        equation.primitive.name == "shard_map"
+        and bool(equation.params.get("check_vma", equation.params.get("check_rep", False)))
+        for equation in prove.equations(traced.jaxpr)
+    )
 
 
 def takes(trials: Trials, count: int) -> bool:
@@ -84,8 +111,7 @@ def takes(trials: Trials, count: int) -> bool:
 
 def prove_parallel(
     trials: Trials,
-    function: Callable[..., Any],
-    signature: inspect.Signature,
+    calling: Calling,
     layout: Layout,
     count: int,
     *,
@@ -98,7 +124,7 @@ def prove_parallel(
     question = trials.question
 
     def make(trial: Trial) -> Caller:
-        return Caller(function, signature, question.axes, layout, count, trial.results[0])
+        return Caller(calling, question.axes, layout, count, trial.results[0])
 
     size = arguments.batch_size(question.data[0], question.axes) // count * count
     # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.
@@ -116,9 +142,14 @@ def prove_parallel(
     if not question.derived:
         _search(trials, program, count)
     checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
+    if question.wide and (why := fails_wide(checks)):
+        # In the user's own dtypes it may run: a literal beside `axis_index`, which has 32 bits, is enough.
+        trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
+        checks, notes = prove_parallel(trials, calling, layout, count, with_given=with_given)
+        return checks, [f"it fails in float64, and was compared in its own dtypes alone: {why}", *notes]
     if "failure" in checks[-1] and question.repeat:
-        checks[-1]["failure"]["drawn"] = True
-    if "failure" in checks[-1] and (why := defaults_apart(function, signature, question.data[0])):
+        checks[-1]["failure"]["drawn"] = depends_on_draws(question, checks[-1]["failure"].get("leaf"))
+    if "failure" in checks[-1] and (why := calling.defaults_apart(question.data[0])):
         checks[-1]["failure"]["defaults"] = why
     if "failure" in checks[-1] or not with_given:
         return checks, []
@@ -128,7 +159,7 @@ def prove_parallel(
     caller = make(given)
     if "failure" not in checks[-1] and not caller.raw:
         checks += check_ragged(trials, make, inconsistent, count)
-        checks += check_arguments(trials.question, function, signature, given, count, size)
+        checks += check_arguments(trials.question, calling, given, count, size)
     if "failure" in checks[-1]:
         return checks, []
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
@@ -136,6 +167,34 @@ def prove_parallel(
     lost = note_on_nans(trials, make(given), count, size)
     more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
     return checks + more, notes + lost
+
+
+def fails_wide(checks: Sequence[Answer]) -> str:
+    """The error with which the first run fails in float64, or ``""``."""
+    failure = checks[0].get("failure", {})
+    wide = checks[0]["precision"] == "float64" and len(checks) == 1 and not failure.get("step")
+    if not wide or failure.get("what") != "exception":
+        return ""
+    return f"{failure['error']['type']}: {failure['error']['message'].strip().partition(chr(10))[0]}"
+
+
+def depends_on_draws(question: Question, leaf: int | None) -> bool:
+    """Whether random numbers go into an output of the reference, or into any where none is named."""
+    packed = arguments.Packed(question.data[0], question.statics)
+
+    def run(leaves: Sequence[Any]) -> Any:
+        return jax.tree.leaves(question.traceable(packed.unpack(leaves)))
+
+    with prove.x64(question.x64):
+        jaxpr = jax.make_jaxpr(run)(packed.leaves).jaxpr
+    known: set[Any] = set()
+    for equation in jaxpr.eqns:
+        inner = [equation, *prove.equations(prove.Holding(equation))]
+        draws = any(each.primitive.name in DRAWS for each in inner)
+        if draws or any(not hasattr(v, "val") and v in known for v in equation.invars):
+            known.update(equation.outvars)
+    outputs = jaxpr.outvars if leaf is None or leaf >= len(jaxpr.outvars) else [jaxpr.outvars[leaf]]
+    return any(not hasattr(v, "val") and v in known for v in outputs)
 
 
 def _search(trials: Trials, program: Caller, count: int) -> None:
@@ -186,8 +245,7 @@ def check_apart(
 
 def check_arguments(
     question: Question,
-    function: Callable[..., Any],
-    signature: inspect.Signature,
+    calling: Calling,
     given: Trial,
     count: int,
     size: int,
@@ -195,17 +253,9 @@ def check_arguments(
     """A failure where a drop-in changes what it is called with, and the reference does not."""
     values = given.values[0]
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
-        changed = changed_in_place(lambda own: called(function, signature, own), values)
+        changed = changed_in_place(calling, values)
         kept = set(changed) - set(changed_in_place(question.traceable, values) if changed else ())
     paths = [path for path in changed if path in kept]
     failure = {"what": "changed", "step": 0, "path": "", "argument": paths[0]} if paths else {}
     about = {"devices": count, "precision": "given", "batch": size, "alone": True}
     return [{**about, "failure": failure}] if failure else []
-
-
-def holds_key(value: Any) -> bool:
-    """Whether a key is among the leaves of a value, typed or raw."""
-    return any(
-        is_key(leaf) or (str(getattr(leaf, "dtype", "")) == "uint32" and shape_of(leaf)[-1:] in ((2,), (4,)))
-        for leaf in jax.tree.leaves(value)
-    )

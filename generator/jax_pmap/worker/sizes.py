@@ -239,6 +239,7 @@ def run_size(
         )
         if "failure" in found:
             explain(found["failure"], question, expected, count)
+            found["failure"]["on"] = question.described(index)
     return {
         "devices": count,
         "precision": kind,

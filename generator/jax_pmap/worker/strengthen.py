@@ -16,6 +16,15 @@ from .server import Problem
 
 #: Sets of inputs made from the first one in every proof, in order.
 PERTURBED = ("generic", "wild", "back", "far", "near", "alike")
+#: What was done to the given inputs for them.
+ALTERED = {
+    "generic": "rows in another order, numbers changed by up to a fifth",
+    "wild": "rows in another order and times -2 to 3, integers and masks drawn anew",
+    "back": "rows times -2 to 3 and in the reverse order, integers and masks drawn anew",
+    "far": "numbers far out, integers and masks drawn anew",
+    "near": "smaller numbers",
+    "alike": "the first half of the rows all alike",
+}
 #: Sets of inputs that are tried, and how many that show something new are kept.
 TRIED, KEPT = 80, 12
 #: The same for inputs of more than `LARGE` bytes.

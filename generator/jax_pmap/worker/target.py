@@ -33,6 +33,8 @@ class Target:
         self.x64 = False
         #: Argument values by parameter name, one dict for each set of inputs.
         self.data: list[Values] = []
+        #: Parameters that the inputs pass by name.
+        self.named: tuple[str, ...] = ()
         #: The tapped original with the meanings of its values, of the last question.
         self.placed: dict[str, placed.Whole] = {}
         self.eps: dict[str, float] = {}
