@@ -13,6 +13,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from sarif_schema import official_schema
 
+from jax_pmap import sources
 from jax_pmap.cli import main
 from jax_pmap.report.as_json import schema
 
@@ -403,3 +404,35 @@ def test_500_unrelated_files_are_quick(folder):
     done = subprocess.run([sys.executable, "-m", "jax_pmap", "check"], env=environment, check=False)
     assert done.returncode == 0
     assert time.perf_counter() - start < 10  # benchmarks/ holds it to the bound; this catches the absurd
+
+
+# --- large projects -----------------------------------------------------------------------
+
+
+def test_data_does_not_count_and_ignored_folders_are_not_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "MAX_ENTRIES", 12)
+    subprocess.run(["git", "init", "-q"], check=True)
+    for folder in ("data", "runs/one", "src"):
+        Path(folder).mkdir(parents=True)
+    for number in range(30):
+        Path(f"data/{number}.npy").write_bytes(b"")
+        Path(f"runs/one/{number}.py").write_text(WRONG)
+    Path(".gitignore").write_text("/runs\n")
+    Path("src/train.py").write_text(WRONG)
+    result = CliRunner().invoke(main, ["check"])
+    assert (result.exit_code, result.stdout.count("JP101")) == (1, 1)
+    assert result.stdout.startswith("src/train.py:")
+    # What somebody names is looked at.
+    named = CliRunner().invoke(main, ["check", "runs/one/3.py"])
+    assert named.stdout.startswith("runs/one/3.py:")
+    monkeypatch.setattr(sources, "MAX_ENTRIES", 100)
+    assert CliRunner().invoke(main, ["check", "runs"]).stdout.count("JP101") == 30
+    # Too many are refused in words.
+    monkeypatch.setattr(sources, "MAX_ENTRIES", 3)
+    many = CliRunner().invoke(main, ["check", "runs"])
+    assert (many.exit_code, many.stdout) == (2, "")
+    assert "JP018" in many.stderr
+    assert "exclude" in many.stderr

@@ -71,6 +71,24 @@ def test_options_of_a_target(tmp_path):
     assert (asked.devices, asked.backend) == (Devices(count=4), Backend.JIT)
 
 
+def test_a_misspelt_target_is_not_ignored_in_silence(tmp_path):
+    (tmp_path / "train.py").write_text("def train_step(x): return x\n")
+    for table, target in (
+        ("train.py::trian_step", "train.py::train_step"),
+        ("train.py::trian_step", "train_step"),
+        ("trian.py::train_step", "train.py::train_step"),
+    ):
+        found = read(tmp_path, f'[tool.jax-pmap.targets."{table}"]\nreplicate = ["x"]')
+        with pytest.raises(RefusalError, match="near to") as error:
+            request(found, target)
+        assert (error.value.refusal.code, error.value.refusal.span.line) == ("JP018", 1)
+        assert request(found, "train.py::evaluate").replicate == ()
+    # A function that is there is another one.
+    (tmp_path / "train.py").write_text("def train_step(x): return x\ndef train_step2(x): return x\n")
+    found = read(tmp_path, '[tool.jax-pmap.targets."train.py::train_step2"]\nreplicate = ["x"]')
+    assert request(found, "train_step").replicate == ()
+
+
 def test_the_command_line_wins(tmp_path):
     found = read(tmp_path, WHOLE)
     asked = request(found, "train_step", inputs="mine.py::f", shard="x", **{"axis-name": "j"})

@@ -78,9 +78,62 @@ def test_the_life_of_two_generated_files(project: Project) -> None:
     assert found.exit_code == 1
     (finding,) = json.loads(found.stdout)["findings"]
     assert finding["code"] == "JP151"
-    assert "jax-pmap verify src/total_pmap.py::total --against src/stats.py::total" in finding["hint"]
+    assert "jax-pmap check --accept src/total_pmap.py" in finding["hint"]
     assert Path("src/total_pmap.py").read_text() == edited
     assert codes(project.run("check", "--no-run")) == ["JP151"]
+
+
+def test_hashes_alone_tell_what_is_stale_edited_and_gone(project: Project) -> None:
+    """Without a run: nothing of the user's is imported, so a module that cannot be imported is no matter."""
+    source = "import jax.numpy as jnp\n\n\ndef total(x):\n    return jnp.sum(x)\n"
+    project.write("stats.py", source)
+    made = project.run("gen", "total", "-q", "-o", "total_pmap.py", "--arg", "x=f32[24]")
+    assert made.exit_code == 0, made.stderr
+    assert project.run("check", "--no-run", "total_pmap.py").exit_code == 0
+
+    project.write("stats.py", f"raise RuntimeError('imported')\n{source}")  # moved, and still the same text
+    fresh = project.run("check", "--no-run", "total_pmap.py")
+    assert (fresh.exit_code, fresh.stdout) == (0, "")
+    project.write("stats.py", source.replace("jnp.sum(x)", "2 * jnp.sum(x)"))
+    stale = project.run("check", "--no-run", "total_pmap.py")
+    assert (stale.exit_code, codes(stale)) == (1, ["JP150"])
+    assert "jax-pmap gen total --arg 'x=f32[24]' -o total_pmap.py" in stale.stdout
+    assert stale.seconds < 1
+    project.write("stats.py", "")
+    assert codes(project.run("check", "--no-run", "total_pmap.py")) == ["JP152"]
+
+
+def test_an_edited_file_is_accepted_once_it_is_proved(project: Project) -> None:
+    project.write("stats.py", "import jax.numpy as jnp\n\n\ndef total(x):\n    return jnp.sum(x)\n")
+    made = project.run("gen", "total", "-q", "-o", "total_pmap.py", "--arg", "x=f32[24]")
+    assert made.exit_code == 0, made.stderr
+    path = Path("total_pmap.py")
+    wrong = path.read_text().replace("psum", "pmean")
+    path.write_text(wrong)
+    refused = project.run("check", "--accept", "total_pmap.py")
+    assert (refused.exit_code, codes(refused)) == (1, ["JP151"])
+    assert "is not accepted: JP045" in refused.stdout
+    assert path.read_text() == wrong
+
+    edited = wrong.replace("pmean", "psum").replace("AXIS", "MY_AXIS")
+    path.write_text(edited)
+    accepted = project.run("check", "--accept", "total_pmap.py")
+    assert (accepted.exit_code, accepted.stdout, accepted.files) == (0, "", {"total_pmap.py"})
+    assert "1 edited file accepted" in accepted.stderr
+    body = edited.partition('"""Data-parallel')[2]
+    assert path.read_text().endswith(body)
+    # From here on it is proved as it is, kept from being overwritten, and no longer reported.
+    tracked = project.run("check")
+    assert (tracked.exit_code, tracked.stdout) == (0, "")
+    assert "proving total_pmap.py again" in tracked.stderr
+    assert project.run("check").seconds < 1
+    project.refused("JP016", "gen", "total", "-o", "total_pmap.py", "--arg", "x=f32[24]")
+    project.write("stats.py", "import jax.numpy as jnp\n\n\ndef total(x):\n    return 3 * jnp.sum(x)\n")
+    stale = project.run("check", "--no-run")
+    assert codes(stale) == ["JP150"]
+    assert "check --accept total_pmap.py" in stale.stdout
+    assert codes(project.run("check", "--fix")) == ["JP152"]
+    assert path.read_text().endswith(body)
 
 
 def header(command: str) -> str:

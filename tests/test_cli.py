@@ -96,6 +96,10 @@ def test_version():
     assert result.stdout.decode().split()[1] == jax_pmap.__version__
 
 
+def test_version_is_a_command_too(invoke):
+    assert invoke("version").stdout == invoke("--version").stdout
+
+
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["gen", "--help"], ["explain", "JP043"]])
 def test_start_is_light(words):
     """No heavy module is loaded before it is needed."""
@@ -433,6 +437,23 @@ def test_interrupt_from_the_keyboard():
         _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stderr.strip() == "jax-pmap: interrupted"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_interrupt_while_the_command_line_is_imported():
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click':\n            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from jax_pmap.__main__ import main\nmain()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "jax-pmap: interrupted\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")

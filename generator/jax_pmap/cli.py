@@ -49,9 +49,9 @@ class _Group(click.Group):
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **kwargs)
         words = sys.argv[1:] if args is None else list(args)
-        if args is None:
-            _collect_less()
         try:
+            if args is None:
+                _collect_less()
             code = super().main(words, standalone_mode=False, **kwargs)
         except click.ClickException as error:
             error.show()
@@ -100,7 +100,12 @@ Exit status: 0 done and proved, 1 the answer is no, 2 the question could not be 
     callback=_print_version,
     help="Print the version.",
 )
-def main() -> None:
+@click.option(
+    "--confined",
+    is_flag=True,
+    help="Run the project's own code only, touch no other file: for commands approved beforehand.",
+)
+def main(confined: bool) -> None:
     """Turn a single-device JAX function into a multi-device one.
 
     The result is code you own, shown equal to the original on simulated devices before you get it.
@@ -214,6 +219,7 @@ Exit status: 0 nothing found, 1 something found, 2 part of it could not be check
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", shell_complete=complete_file)
 @option("--fix", section="Output", is_flag=True, help="Mend what can be mended for certain.")
+@option("--accept", section="Output", is_flag=True, help="Prove edited generated files, and keep them.")
 @option("--select", section="Rules", multiple=True, metavar="CODE", help="Only these, such as JP104 or JP1.")
 @option("--ignore", section="Rules", multiple=True, metavar="CODE", help="All but these.")
 @option("--stdin-filename", section="Inputs", metavar="FILE", help="Name of the text given as `-`.")
@@ -238,10 +244,14 @@ def check(**options: Any) -> int:
     switches a rule off there.
     """
     from jax_pmap.checking.run import check as run_check
-    from jax_pmap.model import Refusal
+    from jax_pmap.model import Refusal, RefusalError
 
-    with progress(options) as say, unwound():
-        result = run_check(_check_request(options), say)
+    # A file can take a minute: what is proved is named, also where nobody sees a live line.
+    with progress(options, lines=lambda note: not note.startswith("reading ")) as say, unwound():
+        try:
+            result = run_check(_check_request(options), say)
+        except RefusalError as error:
+            result = error.refusal
     if isinstance(result, Refusal):
         _print_report({**options, "output_format": "text"}, result, None, None)
         return EXIT_COULD_NOT_ASK
@@ -265,6 +275,13 @@ def _check_request(options: dict[str, Any]) -> CheckRequest:
     from jax_pmap.options import codes, timeout
 
     paths = options["paths"]
+    if options["accept"]:
+        _check_accept(options)
+    if _is_confined():
+        from jax_pmap.confined import confine_check
+
+        writes = next((f"--{name}" for name in ("fix", "accept") if options[name]), None)
+        confine_check(paths, Path.cwd(), run=not options["no_run"], writes=writes)
     text = None
     if paths == ("-",):
         text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
@@ -273,6 +290,7 @@ def _check_request(options: dict[str, Any]) -> CheckRequest:
         select=codes(options["select"]),
         ignore=codes(options["ignore"]),
         fix=options["fix"],
+        accept=options["accept"],
         run=not options["no_run"],
         cache=not options["no_cache"],
         python=Path(options["python"]) if options["python"] else None,
@@ -280,6 +298,17 @@ def _check_request(options: dict[str, Any]) -> CheckRequest:
         text=text,
         text_name=options["stdin_filename"] or "<stdin>",
     )
+
+
+def _check_accept(options: dict[str, Any]) -> None:
+    from jax_pmap.options import refuse
+
+    if not options["paths"] or options["paths"] == ("-",):
+        refuse("`--accept` has no file to prove.", "Name it: `jax-pmap check --accept FILE`.")
+    for name in ("no_run", "fix"):
+        if options[name]:
+            word = f"--{name.replace('_', '-')}"
+            refuse(f"`--accept` proves what was edited by hand, and `{word}` does not.", "Drop one.")
 
 
 @main.command(
@@ -313,6 +342,15 @@ def explain(code: str | None) -> int:
     from jax_pmap.report.explanation import explanation
 
     write_stdout(explanation(diagnostic, width=width(), bold=styled(sys.stdout)))
+    return 0
+
+
+@main.command(hidden=True)
+def version() -> int:
+    """Print the version, as --version does."""
+    import jax_pmap
+
+    write_stdout(f"jax-pmap {jax_pmap.__version__}\n")
     return 0
 
 
@@ -396,7 +434,17 @@ def _request(options: dict[str, Any]) -> Request:
     from jax_pmap import options as read
     from jax_pmap.config import read_config
 
-    return read.request(options, read_config(Path.cwd()))
+    request = read.request(options, read_config(Path.cwd()))
+    if _is_confined():
+        from jax_pmap.confined import confine
+
+        confine(request, parallel=options.get("parallel"), output=options.get("output"))
+    return request
+
+
+def _is_confined() -> bool:
+    """Whether `--confined` stands in front of the command."""
+    return bool(click.get_current_context().find_root().params.get("confined"))
 
 
 def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Refusal, None]:
@@ -408,12 +456,9 @@ def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Refusal, None]:
 
 
 def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None]:
-    from jax_pmap import options as read
-    from jax_pmap.config import read_config
-
     # What the form of emitted code is asked with means nothing here.
     unasked = {p.name: () if p.multiple else None for p in plan.params if isinstance(p, Option)}
-    request = read.request({**unasked, **options, "target": options["against"]}, read_config(Path.cwd()))
+    request = _request({**unasked, **options, "target": options["against"]})
 
     from jax_pmap.pipeline import verify as hold
 

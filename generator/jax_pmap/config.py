@@ -8,7 +8,7 @@ import fnmatch
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -74,25 +74,74 @@ class Config:
     targets: tuple[tuple[str, TargetConfig], ...] = ()
     #: (glob pattern, defaults), in the order of the file; a later one wins.
     paths: tuple[tuple[str, PathConfig], ...] = ()
+    #: The project root, where the file names of targets start from.
+    root: Path | None = field(default=None, compare=False)
 
     def for_target(self, target: str) -> tuple[Config, TargetConfig]:
         """The defaults for `target` as typed, those of its path put in, and the options of its own table.
 
         A bare name has the table of the one target that ends in it.
+
+        Raises:
+            RefusalError: JP018 where no table fits and one that is near to `target` names nothing.
         """
         named = [options for name, options in self.targets if name == target]
         if not named and "::" not in target and ":" not in target:
             named = [options for name, options in self.targets if re.split("::?", name)[-1] == target]
+        if not named:
+            self._check_misspelt(target)
         own = named[0] if len(named) == 1 else TargetConfig()
         config = self
         file = target.partition("::")[0]
         chosen = [options for pattern, options in self.paths if fnmatch.fnmatch(file, pattern)]
         for options in (*chosen, own):
-            for field in ("axis_name", "devices", "backend", "timeout"):
-                value = getattr(options, field, None)
+            for name in ("axis_name", "devices", "backend", "timeout"):
+                value = getattr(options, name, None)
                 if value is not None:
-                    config = dataclasses.replace(config, **{field: value})
+                    config = dataclasses.replace(config, **{name: value})
         return config, own
+
+    def _check_misspelt(self, target: str) -> None:
+        """Refuse a table that was meant for `target`: it would be ignored in silence."""
+        typed = _last(target)
+        for name, _ in self.targets:
+            near = _near(typed, _last(name)) and ("::" not in target or _near(_file(target), _file(name)))
+            if near and self.root is not None and not self._is_there(name, self.root):
+                text = (self.root / PYPROJECT).read_text(encoding="utf-8-sig", errors="replace")
+                _refuse(
+                    text,
+                    name,
+                    f'`[{TABLE}.targets."{name}"]` in {PYPROJECT} names no function that is there, and it is '
+                    f"near to `{target}`.",
+                    f'Write the target as you type it: `[{TABLE}.targets."{target}"]`; or delete the table.',
+                )
+
+    def _is_there(self, name: str, root: Path) -> bool:
+        """Whether the file of a table's target is there and speaks of it; True for any other form."""
+        file, double, _ = name.partition("::")
+        if not double:
+            return True
+        for folder in dict.fromkeys((root, Path.cwd())):
+            try:
+                text = (folder / file).read_bytes()
+            except OSError:
+                continue
+            return re.search(rf"\b{re.escape(_last(name))}\b".encode(), text) is not None
+        return False
+
+
+def _last(target: str) -> str:
+    """The function's own name in a target as typed."""
+    return re.split("::?", target)[-1].rpartition(".")[2]
+
+
+def _file(target: str) -> str:
+    return target.partition("::")[0]
+
+
+def _near(one: str, other: str) -> bool:
+    """Whether one is the other with a slip of the finger."""
+    return sorted(one) == sorted(other) or difflib.SequenceMatcher(None, one, other).ratio() >= 0.75
 
 
 def project_root(directory: Path) -> Path:
@@ -139,7 +188,7 @@ def read_config(directory: Path) -> Config:
         _refuse(
             text, "jax-pmap", f"`{TABLE}` in {PYPROJECT} is not a table.", f"Write `[{TABLE}]` above keys."
         )
-    return Config(**_values(table, _READERS, TABLE, text))
+    return Config(**_values(table, _READERS, TABLE, text), root=path.parent)
 
 
 def _check_table_name(tools: Mapping[str, Any], text: str) -> None:

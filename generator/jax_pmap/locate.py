@@ -140,7 +140,7 @@ class _Search:
         reason = f"There is no file `{text}`."
         if exists(with_suffix := Path(f"{path}.py")):
             refuse("JP001", reason, f"Did you mean `{self.project.typed(with_suffix, qualname)}`?")
-        if near := self.project.near_files(text):
+        if near := self.project.near_files(text, generated=self.any_object):
             refuse(
                 "JP001",
                 reason,
@@ -193,8 +193,8 @@ class _Search:
         except sources.TooManyFilesError:
             refuse(
                 "JP002",
-                f"`{qualname}` was not looked for: `{self.project.root}` has over "
-                f"{sources.MAX_ENTRIES:,} files.",
+                f"`{qualname}` was not looked for: `{self.project.root}` has more than "
+                f"{sources.MAX_ENTRIES:,} folders and Python files.",
                 f"Name the file: `FILE::{qualname}`.",
             )
         exact = [c for c in found if c.qualname == qualname]
@@ -262,7 +262,8 @@ class _Search:
         self._other_kind(qualname)
         names: dict[str, Path] = {}
         for path in self.project.python_files():
-            for match in _DEFINED.findall(sources.read_bytes(path) or b""):
+            data = sources.read_bytes(path) or b""
+            for match in _DEFINED.findall(data) if self.any_object or not made_by_us(data) else ():
                 names.setdefault(match.decode(errors="replace"), path)
         last = qualname.rpartition(".")[2]
         close = [name for name in names if abs(len(name) - len(last)) <= 2 + len(last) // 2]

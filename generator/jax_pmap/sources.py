@@ -8,6 +8,7 @@ import io
 import os
 import re
 import stat
+import subprocess
 import tokenize
 import warnings
 from collections.abc import Iterator
@@ -24,8 +25,10 @@ SKIPPED = frozenset({"site-packages", "node_modules", "build", "dist", "__pycach
 _ENVIRONMENT = ("pyvenv.cfg", "conda-meta")
 #: Bytes. The largest hand-written modules stay below a tenth of this; parsing more takes gigabytes.
 MAX_SIZE = 16 << 20
-#: Folders and files looked at below one project root before a bare name is given up.
+#: Folders, and files of the kinds that are looked for, below one project root before a bare name is given up.
 MAX_ENTRIES = 200_000
+#: Seconds git may take to list what it ignores.
+GIT_TIMEOUT = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,20 @@ def python_files(folder: Path) -> Iterator[Path]:
     return project_files(folder, (".py", ".ipynb"))
 
 
-def project_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+def project_files(
+    folder: Path, suffixes: tuple[str, ...], ignored: frozenset[str] = frozenset()
+) -> Iterator[Path]:
     """Every file of a project that ends in one of `suffixes`, in a fixed order, links to folders aside.
+
+    Folders that are `ignored` (absolute paths) are not entered. Other files are not counted: a project may
+    hold any amount of data.
 
     Raises:
         TooManyFilesError: past `MAX_ENTRIES`.
     """
     entries = 0
     for top, folders, files in os.walk(folder):
+        files = [name for name in files if name.endswith(suffixes) or name in _ENVIRONMENT]
         entries += 1 + len(files)
         if entries > MAX_ENTRIES:
             raise TooManyFilesError(folder)
@@ -64,9 +73,34 @@ def project_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in SKIPPED)
+        if ignored:
+            folders[:] = [name for name in folders if str(Path(top, name).absolute()) not in ignored]
         for name in sorted(files):
             if name.endswith(suffixes) and not name.startswith("."):
                 yield Path(top, name)
+
+
+def ignored_folders(folder: Path) -> frozenset[str]:
+    """Absolute paths of the folders below `folder` that git ignores; none where git has nothing to say.
+
+    A folder that is itself ignored is looked at like any other: somebody named it.
+    """
+    # A repository's own settings may name a program for git to run.
+    command = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--others", "--ignored"]
+    try:
+        done = subprocess.run(
+            [*command, "--exclude-standard", "--directory"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return frozenset()
+    names = done.stdout.split(b"\0") if done.returncode == 0 else []
+    found = (os.fsdecode(name).rstrip("/") for name in names if name.endswith(b"/"))
+    return frozenset(str(folder.absolute() / name) for name in found if name not in ("", "."))
 
 
 def read_bytes(path: Path) -> bytes | None:

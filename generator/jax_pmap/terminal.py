@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,12 +68,17 @@ def unwound() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progress(options: dict[str, Any]) -> Iterator[Say]:
-    """Yield the function that shows progress: a live line on a terminal, lines under -v, else nothing."""
+def progress(options: dict[str, Any], lines: Callable[[str], bool] = lambda note: False) -> Iterator[Say]:
+    """Yield the function that shows progress: a live line on a terminal, lines under -v.
+
+    Elsewhere (a pipe, a log) only the notes that `lines` picks out are printed.
+    """
     if options["verbose"]:
         yield lambda note: click.echo(f"jax-pmap: {note}", err=True)
-    elif options["quiet"] or not styled(sys.stderr, options):
+    elif options["quiet"]:
         yield lambda note: None
+    elif not styled(sys.stderr, options):
+        yield lambda note: click.echo(f"jax-pmap: {note}", err=True) if lines(note) else None
     else:
         from jax_pmap.report.console import live_line, make_console
 

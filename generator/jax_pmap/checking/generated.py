@@ -1,7 +1,8 @@
 """Generated files: are they what their command makes today, and still proved?
 
 Each is made again by the command in its header, which proves it again, and compared with what is there.
-Several share one warm worker per interpreter, and as many run at a time as there are cores.
+Several share one warm worker per interpreter, and as many run at a time as there are cores. One that was
+edited by hand and accepted is held against its source as it is. Without a run the hashes in the header speak.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from jax_pmap.checking.commands import Recorded, is_unproved, read_header
 from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
 from jax_pmap.checking.findings import Finding
 from jax_pmap.config import PYPROJECT, project_root, read_config
-from jax_pmap.files import inspect_seal, is_generated, write_code
+from jax_pmap.emit.header import Header
+from jax_pmap.files import ACCEPTED, inspect_seal, is_generated, seal, write_code
 from jax_pmap.interpreter import find_interpreter
-from jax_pmap.model import Generated, Refusal, RefusalError, Say, Span
-from jax_pmap.sources import decode
+from jax_pmap.model import Evidence, Generated, Refusal, RefusalError, Request, Say, Span
+from jax_pmap.sources import decode, project_files
 from jax_pmap.threads import at_once
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
@@ -55,6 +57,8 @@ class Outcome:
 
     findings: tuple[Finding, ...]
     fixed: int = 0
+    #: Edited files that were proved as they are, and recorded.
+    accepted: int = 0
 
 
 def is_candidate(data: bytes) -> bool:
@@ -69,17 +73,22 @@ def task(path: Path, shown: str, data: bytes, python: Path | None, timeout: floa
     return Task(path.resolve(), shown, decode(data, shown).text, python, timeout)
 
 
-def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: Say) -> list[Outcome]:
-    """Look at every generated file, in the order of `tasks`; without `run`, only at whether it was edited."""
+def check_generated(
+    tasks: list[Task], cache: Cache, fix: bool, run: bool, say: Say, accept: bool = False
+) -> list[Outcome]:
+    """Look at every generated file, in the order of `tasks`; without `run`, only at the hashes they record.
+
+    With `accept`, edited ones are proved as they are, and recorded.
+    """
     outcomes: dict[int, Outcome] = {}
     todo: list[tuple[int, Task, Recorded, str]] = []
     for index, each in enumerate(tasks):
         try:
-            early = _early(each, cache, fix)
+            early = _early(each, cache, fix, run, accept)
         except RefusalError as error:
             early = Outcome((_unasked(each, 1, error.refusal),))
-        if isinstance(early, Outcome) or not run:
-            outcomes[index] = early if isinstance(early, Outcome) else Outcome(())
+        if isinstance(early, Outcome):
+            outcomes[index] = early
         else:
             todo.append((index, each, *early))
     if todo:
@@ -90,6 +99,8 @@ def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: 
 
             def one(item: tuple[int, Task, Recorded, str]) -> Outcome:
                 say(f"proving {item[1].shown} again")
+                if inspect_seal(item[1].text) != "generated":
+                    return _held_again(item[1], item[2], item[3], cache, accept)
                 return _made_again(item[1], item[2], item[3], cache, pool, fix)
 
             for (index, *_), outcome in zip(todo, at_once(one, todo), strict=True):
@@ -100,32 +111,64 @@ def check_generated(tasks: list[Task], cache: Cache, fix: bool, run: bool, say: 
 # --- what can be said without running -----------------------------------------------------
 
 
-def _early(each: Task, cache: Cache, fix: bool) -> Outcome | tuple[Recorded, str]:
+def _early(each: Task, cache: Cache, fix: bool, run: bool, accept: bool) -> Outcome | tuple[Recorded, str]:
     """The outcome of a file that needs no run; else what its header says, and its key in the cache."""
     recorded = read_header(each.text, each.path, each.shown)
-    if inspect_seal(each.text) == "edited":
+    state = inspect_seal(each.text)
+    if state == "edited" and not accept:
         return Outcome((_edited(each, recorded),))
     if is_unproved(recorded.command) and not fix:
         return Outcome((never_proved(each.shown, recorded.request.command, Span(each.shown, recorded.line)),))
+    if not run:
+        return _by_hash(each, recorded)
     request = recorded.request
     interpreter = find_interpreter(
         each.python or request.python, request.directory, read_config(request.directory).python
     )
     key = digest("generated", str(each.path), each.text, interpreter_digest(interpreter.path))
+    if state != "generated":
+        key = digest(key, *_python_of(request.directory))
     kept = cache.get(key)
     if kept is not None and unchanged(kept["files"]):
         return Outcome(())
     return recorded, key
 
 
+def _by_hash(each: Task, recorded: Recorded) -> Outcome:
+    """Whether the source is the one that was proved, from the hash in the header alone."""
+    request = recorded.request
+    try:
+        now = source_digest(request)
+    except RefusalError as error:
+        return Outcome((_unproved(each, recorded, error.refusal),))
+    return Outcome(() if now == recorded.source_hash else (_stale(each, recorded, now, None),))
+
+
+def source_digest(request: Request) -> str:
+    """The hash of the target's text as a header records it; nothing is run.
+
+    Raises:
+        RefusalError: what `locate` raises.
+    """
+    from jax_pmap.locate import locate
+    from jax_pmap.reading.parse import parse
+    from jax_pmap.reading.text import function_text
+
+    return function_text(parse(locate(request.target, request.directory))).digest
+
+
+def _python_of(directory: Path) -> list[str]:
+    """Names and hashes of all Python files of a project: what an edited file may use is not recorded."""
+    files = [str(path) for path in project_files(project_root(directory), (".py",))]
+    return [f"{name} {found}" for name, found in file_digests(files).items()]
+
+
 def _edited(each: Task, recorded: Recorded) -> Finding:
-    name = recorded.source.rpartition("::")[2].rpartition(".")[2]
     return Finding(
         "JP151",
         f"`{each.shown}` was edited by hand since it was generated, so its proof is not one of this text",
-        f"Prove the edited code: `jax-pmap verify {each.shown}::{name} --against {recorded.source}`, and "
-        "delete the "
-        "header; or give up the edits: the command in the header with `--force`",
+        f"Prove the edited code and keep it: `jax-pmap check --accept {each.shown}`; or give up the edits: "
+        f"{recorded.command} --force",
         Span(each.shown, 1),
     )
 
@@ -202,7 +245,65 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
     if fix:
         write_code(each.path, result.code)
         return Outcome((), 1)
-    return Outcome((_stale(each, recorded, result),))
+    source_hash = re.search(r"^# Source: .+ sha256:([0-9a-f]+)$", result.code, re.MULTILINE)
+    return Outcome((_stale(each, recorded, source_hash[1] if source_hash else "", result.code),))
+
+
+# --- holding an edited one against its source ---------------------------------------------
+
+
+def _held_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept: bool) -> Outcome:
+    """Prove a file as it is, with the inputs in its header; where that is asked for, record it."""
+    from jax_pmap.pipeline import verify
+
+    request = dataclasses.replace(
+        recorded.request, python=each.python or recorded.request.python, timeout=each.timeout
+    )
+    result = verify(f"{each.path}::{_name_in(each.text, recorded)}", request)
+    if isinstance(result, Refusal):
+        if result.code in ENVIRONMENT:
+            return Outcome((_unasked(each, recorded.line, result),))
+        return Outcome((_not_equal(each, recorded, result, accept),))
+    if not accept:
+        cache.put(key, {"files": {}})
+        return Outcome(())
+    write_code(each.path, accepted(each.text, source_digest(request), result.evidence), force=True)
+    return Outcome((), 0, 1)
+
+
+def accepted(text: str, source_hash: str, evidence: Evidence) -> str:
+    """An edited text, with what was shown of it in its header, and sealed."""
+    verdict = Header(jax_pmap.__version__, "", "", "", evidence).verdict()
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    header = _HEADER.match(text)
+    assert header is not None
+    lines = [line for line in header[0].splitlines() if not line.startswith((ACCEPTED, "# Content: "))]
+    lines[0] = re.sub(r"jax-pmap \S+\. ", f"jax-pmap {jax_pmap.__version__}. ", lines[0], count=1)
+    for number, line in enumerate(lines):
+        if line.startswith("# Source: "):
+            lines[number] = re.sub(r"sha256:[0-9a-f]+", f"sha256:{source_hash}", line)
+        elif line.startswith(("# Proved: ", "# NOT PROVED")):
+            lines[number] = f"# {verdict}\n{ACCEPTED}; the proof is of this text, by: jax-pmap check --accept"
+    return seal("\n".join(lines) + "\n" + text[header.end() :])
+
+
+def _name_in(text: str, recorded: Recorded) -> str:
+    """What the drop-in in a generated text is called: as its source, or as the target was asked for."""
+    both = (recorded.request.target, recorded.source)
+    names = [re.split("::?", each)[-1].rpartition(".")[2] for each in both]
+    return next((name for name in names if re.search(rf"^{name}\b|^def {name}\b", text, re.M)), names[0])
+
+
+def _not_equal(each: Task, recorded: Recorded, refusal: Refusal, accept: bool) -> Finding:
+    said = "is not accepted" if accept else "can no longer be proved"
+    return Finding(
+        "JP151" if accept else "JP152",
+        f"`{each.shown}`, edited by hand, {said}: {refusal.code}: {refusal.reason}",
+        f"{refusal.hint}. Or give up the edits: {recorded.command} --force",
+        Span(each.shown, 1),
+        (),
+        refusal.details,
+    )
 
 
 def _generate(request: Any, pool: Pool) -> Generated | Refusal:
@@ -257,25 +358,30 @@ def _unproved(each: Task, recorded: Recorded, refusal: Refusal) -> Finding:
     )
 
 
-def _stale(each: Task, recorded: Recorded, result: Generated) -> Finding:
-    source_hash = re.search(r"^# Source: .+ sha256:([0-9a-f]+)$", result.code, re.MULTILINE)
-    if source_hash is not None and source_hash[1] != recorded.source_hash:
+def _stale(each: Task, recorded: Recorded, source_hash: str, code: str | None) -> Finding:
+    """What to say of a file whose source has another hash now, or whose command makes other `code`."""
+    if source_hash != recorded.source_hash:
         why = f"`{recorded.source}` changed since it was generated"
     elif recorded.version != jax_pmap.__version__:
         why = f"jax-pmap {recorded.version} made it, and {jax_pmap.__version__} writes it differently"
     else:
         why = "what its source uses, its inputs or its command changed since it was generated"
-    lines = list(
-        difflib.unified_diff(
-            _body(each.text).splitlines(), _body(result.code).splitlines(), "there", "today", lineterm="", n=1
-        )
-    )
-    more = [f"... {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
+    hint = f"Generate it again with `jax-pmap check --fix {each.shown}`, or: {recorded.command}"
+    if inspect_seal(each.text) != "generated":
+        hint = f"Prove the edited code against it: `jax-pmap check --accept {each.shown}`"
     return Finding(
         "JP150",
         f"`{each.shown}` is stale: {why}",
-        f"Generate it again with `jax-pmap check --fix {each.shown}`, or: {recorded.command}",
+        hint,
         Span(each.shown, recorded.line),
         (),
-        ("\n".join([*lines[:SHOWN], *more]),),
+        () if code is None else (_difference(each.text, code),),
     )
+
+
+def _difference(there: str, today: str) -> str:
+    """The first lines of the difference between two generated texts."""
+    both = (_body(there).splitlines(), _body(today).splitlines())
+    lines = list(difflib.unified_diff(*both, "there", "today", lineterm="", n=1))
+    more = [f"... {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
+    return "\n".join([*lines[:SHOWN], *more])

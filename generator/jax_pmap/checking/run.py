@@ -18,7 +18,14 @@ from jax_pmap.checking.static import ABOUT, check_text
 from jax_pmap.checking.suppress import unsuppressed
 from jax_pmap.config import project_root, read_config
 from jax_pmap.model import DEFAULT_TIMEOUT, Refusal, RefusalError, Say, Span, quiet, refused
-from jax_pmap.sources import decode, project_files, read_bytes
+from jax_pmap.sources import (
+    MAX_ENTRIES,
+    TooManyFilesError,
+    decode,
+    ignored_folders,
+    project_files,
+    read_bytes,
+)
 
 #: Codes about generated files, and functions changed where they stand.
 GENERATED = frozenset({"JP150", "JP151", "JP152", "JP153"})
@@ -41,6 +48,8 @@ class CheckRequest:
     ignore: tuple[str, ...] = ()
     #: Mend what can be mended for certain.
     fix: bool = False
+    #: Prove generated files that were edited as they are, and record that in them.
+    accept: bool = False
     #: False: read only, nothing is run.
     run: bool = True
     #: False: every file is looked at anew.
@@ -64,6 +73,8 @@ class CheckReport:
     files: int
     #: Findings that were mended, and are not among `findings`.
     fixed: int = 0
+    #: Edited files that were proved as they are, and recorded.
+    accepted: int = 0
     #: With a text in place of files and `fix`: the text as it should be.
     text: str | None = None
 
@@ -97,6 +108,7 @@ class _Gathered:
         #: Lines of the files with findings, by the names the files are shown under.
         self.lines: dict[str, list[str]] = {}
         self.fixed = 0
+        self.accepted = 0
 
     def add(self, shown: str, text: str, found: Sequence[Finding], always: Callable[[str], bool]) -> None:
         """Take in what a run of a file found: what is wanted, or `always` reported."""
@@ -162,15 +174,17 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
             gathered.add(file.shown, text, outcome.findings, lambda code: code not in GENERATED)
             gathered.fixed += outcome.fixed
     if generated and not wanted.isdisjoint(GENERATED):
-        outcomes = check_generated(generated, cache, request.fix, request.run, say)
+        outcomes = check_generated(generated, cache, request.fix, request.run, say, request.accept)
         for each, outcome in zip(generated, outcomes, strict=True):
             gathered.add(each.shown, each.text, outcome.findings, lambda code: code not in GENERATED)
             gathered.fixed += outcome.fixed
+            gathered.accepted += outcome.accepted
     if pages:
         for page, found in zip(pages, check_pages(pages, cache, say), strict=True):
             gathered.add(page.shown, page.text, found, ENVIRONMENT.__contains__)
     cache.save()
-    return CheckReport(_numbered(gathered.findings, gathered.lines), len(files), gathered.fixed)
+    numbered = _numbered(gathered.findings, gathered.lines)
+    return CheckReport(numbered, len(files), gathered.fixed, gathered.accepted)
 
 
 def _page(request: CheckRequest, path: Path, shown: str, data: bytes, wanted: frozenset[str]) -> Page:
@@ -211,14 +225,16 @@ def _check_one_text(request: CheckRequest, text: str, wanted: frozenset[str], sa
         page = Page(request.directory / shown, shown, text, True, False, None, request.timeout)
         on_page = [each for each in check_pages([page], Cache(None), say)[0] if each.code in wanted]
         kept = unsuppressed(on_page, text.splitlines())
-        return CheckReport(_numbered(kept, {shown: text.splitlines()}), 1, 0, text if request.fix else None)
+        lines = {shown: text.splitlines()}
+        return CheckReport(_numbered(kept, lines), 1, text=text if request.fix else None)
     found = [finding for finding in check_text(text, shown) if finding.code in wanted]
     fixed = 0
     if request.fix:
         new, fixed = apply_edits(text, found)
         found = [finding for finding in check_text(new, shown) if finding.code in wanted]
         text = new
-    return CheckReport(_numbered(found, {shown: text.splitlines()}), 1, fixed, text if request.fix else None)
+    lines = {shown: text.splitlines()}
+    return CheckReport(_numbered(found, lines), 1, fixed, text=text if request.fix else None)
 
 
 def _numbered(findings: Sequence[Finding], lines: dict[str, list[str]]) -> tuple[Finding, ...]:
@@ -242,9 +258,7 @@ def files_of(request: CheckRequest) -> Iterator[tuple[Path, str]]:
     for text in request.paths or (".",):
         path = request.directory / text
         if path.is_dir():
-            found: Iterator[Path] = (
-                p for p in project_files(path, SUFFIXES) if not _is_excluded(p, excluded)
-            )
+            found: Iterator[Path] = (p for p in _below(path, text) if not _is_excluded(p, excluded))
         elif path.is_file():
             found = iter([path])
         else:
@@ -256,6 +270,23 @@ def files_of(request: CheckRequest) -> Iterator[tuple[Path, str]]:
             if each not in seen:
                 seen.add(each)
                 yield each, _shown(each, request.directory)
+
+
+def _below(folder: Path, text: str) -> Iterator[Path]:
+    """The files to look at below a folder that was typed as `text`.
+
+    Raises:
+        RefusalError: JP018, where there are too many.
+    """
+    try:
+        yield from project_files(folder, SUFFIXES, ignored_folders(folder))
+    except TooManyFilesError:
+        raise refused(
+            "JP018",
+            f"`{text}` holds more than {MAX_ENTRIES:,} folders, Python files and pages.",
+            "Name the files or folders to check, or leave some out: `exclude` in `[tool.jax-pmap.check]`.",
+            None,
+        ) from None
 
 
 def _is_excluded(path: Path, patterns: tuple[str, ...]) -> bool:

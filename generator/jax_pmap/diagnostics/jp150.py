@@ -8,7 +8,8 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "A file that jax-pmap generated is not what the command in its header makes today: its "
-        "source, something the source uses, or the tool itself changed."
+        "source, something the source uses, or the tool itself changed. `check --no-run` tells it by the "
+        "hash of the source's own text in the header."
     ),
     why=(
         "The program runs the old function on several devices and the new one on a single one, and "

@@ -8,12 +8,13 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=("The text of a generated file is not the one that was sealed when it was written."),
     why=(
-        "The evidence in the header is about another text. Editing is welcome, but the header has to "
-        "go then, or it claims what nobody showed."
+        "The evidence in the header is about another text. Editing is welcome; what was edited is proved "
+        "again before the header may speak of it."
     ),
     cure=(
-        "Prove the edited code with `jax-pmap verify` and delete the header, or generate the file "
-        "again with `--force`."
+        "`jax-pmap check --accept FILE` proves the edited code with the inputs in its header and records "
+        "that: from then on `check` holds this text against the source. Or give up the edits: the command in "
+        "the header with `--force`."
     ),
     example="""\
 $ jax-pmap gen train.py::train_step -o train_pmap.py
@@ -21,7 +22,7 @@ $ sed -i 's/pmean/psum/' train_pmap.py
 $ jax-pmap check train_pmap.py
 """,
     fixed="""\
-$ jax-pmap verify train_pmap.py::train_step --against train.py::train_step
+$ jax-pmap check --accept train_pmap.py
 """,
     fixed_language="console",
 )

@@ -54,12 +54,13 @@ class Header:
             first,
             f"#   {' '.join(self.command.split())}",
             f"# Source: {self.source} sha256:{self.source_hash}",
-            f"# {self._verdict()}",
+            f"# {self.verdict()}",
             f"# {self.remainder}" if self.remainder else "",
         ]
         return "\n".join(line for line in lines if line)
 
-    def _verdict(self) -> str:
+    def verdict(self) -> str:
+        """What was shown, in a line."""
         if self.evidence is None:
             return "NOT PROVED: the proof is still to come"
         checks = self.evidence.checks

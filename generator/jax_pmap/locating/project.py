@@ -62,8 +62,8 @@ class Project:
         text = relative(path, self.directory)
         return shlex.quote(f"{text}::{qualname}" if qualname else text)
 
-    def near_files(self, text: str) -> list[Path]:
-        """Files of the project with a path or a name near to `text`."""
+    def near_files(self, text: str, *, generated: bool) -> list[Path]:
+        """Files of the project with a path or a name near to `text`; `generated` ones only if asked."""
         paths = {relative(path, self.directory): path for path in self.python_files()}
         wanted = Path(text).as_posix()
         name = Path(text).name
@@ -71,7 +71,8 @@ class Project:
         near = difflib.get_close_matches(wanted, paths, n=3, cutoff=0.75)
         by_name = difflib.get_close_matches(name, {Path(typed).name for typed in paths}, n=3, cutoff=0.7)
         similar = [typed for near_name in by_name for typed in paths if Path(typed).name == near_name]
-        return [paths[typed] for typed in dict.fromkeys([*same, *near, *similar])][:3]
+        found = [paths[typed] for typed in dict.fromkeys([*same, *near, *similar])]
+        return [path for path in found if generated or not made_by_us(sources.read_bytes(path) or b"")][:3]
 
     def module_files(self, dotted: str) -> list[tuple[Path, Path]]:
         """(file, root) of a module: the first in import order, or all in other folders of the project."""

@@ -39,6 +39,8 @@ def summary(report: CheckReport) -> str:
     parts = [f"{found} in {report.files} file{'s' if report.files != 1 else ''}"]
     if report.fixed:
         parts.append(f"{report.fixed} mended")
+    if report.accepted:
+        parts.append(f"{report.accepted} edited {'file' if report.accepted == 1 else 'files'} accepted")
     if can:
         parts.append(f"{can} can be mended with --fix")
     return "; ".join(parts)
@@ -72,6 +74,7 @@ def as_json(report: CheckReport) -> dict[str, Any]:
         "status": "found" if report.findings else "clean",
         "files": report.files,
         "fixed": report.fixed,
+        "accepted": report.accepted,
         "findings": [
             {
                 "code": finding.code,
