@@ -275,13 +275,13 @@ def _check_request(options: dict[str, Any]) -> CheckRequest:
     from jax_pmap.options import codes, timeout
 
     paths = options["paths"]
-    if options["accept"]:
-        _check_accept(options)
     if _is_confined():
         from jax_pmap.confined import confine_check
 
         writes = next((f"--{name}" for name in ("fix", "accept") if options[name]), None)
         confine_check(paths, Path.cwd(), run=not options["no_run"], writes=writes)
+    if options["accept"]:
+        _check_accept(options)
     text = None
     if paths == ("-",):
         text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
