@@ -361,7 +361,7 @@ def test_json_is_the_only_output(invoke, command, answer, status):
     result = invoke(command, "f", "--output-format", "json", answer=answer)
     assert result.stderr == ""
     document = json.loads(result.stdout)
-    assert (document["status"], document["schema_version"], document["target"]) == (status, 1, "f")
+    assert (document["status"], document["schema_version"], document["target"]) == (status, 2, "f")
     assert document["code"] == (CODE if answer is GENERATED else None)
 
 

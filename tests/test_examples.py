@@ -317,13 +317,14 @@ def test_examples_are_proved_with_the_expected_plan(case: Case) -> None:
     assert {check["devices"] for check in evidence["checks"]} == ({3, 8} if derived else {2, 3, 4, 8})
 
     plan = report["plan"]
-    found = {leaf["path"]: role(leaf) for argument in plan["arguments"] for leaf in argument["leaves"]}
+    leaves = [leaf for argument in plan["arguments"] for leaf in argument["leaves"]]
+    found = {path: role(leaf) for leaf in leaves for path in leaf["paths"]}
     for path, leaf_role in found.items():
         wanted = case.roles.get(path, case.roles.get(re.split(r"[\[.]", path)[0]))
         assert leaf_role == wanted, path
     syncs = sorted(plan["syncs"], key=lambda sync: (sync["span"]["line"], sync["span"]["column"]))
     assert [(sync["op"], sync["value"]) for sync in syncs] == list(case.syncs)
-    outputs = {leaf["path"]: role(leaf) for leaf in plan["outputs"]}
+    outputs = {path: role(leaf) for leaf in plan["outputs"] for path in leaf["paths"]}
     assert outputs == {path: case.output(path) for path in outputs}
     assert case.outputs.keys() - {"result"} <= outputs.keys()
 

@@ -108,6 +108,7 @@ EVIDENCE = Evidence(
     python_version="3.11.9",
     replicas_identical=True,
 )
+FAR = Check(8, "float64", 24, 3, float("inf"), 1e-6)
 DERIVED = dataclasses.replace(EVIDENCE, checks=(), derivation=Derivation(1234, True))
 ENDED = dataclasses.replace(
     EVIDENCE, derivation=Derivation(12, False, "it has no rule", "sort", Span("train.py", 12, 4))
@@ -170,6 +171,7 @@ def test_schema_lists_the_fields_of_the_records():
     }
     keys = {name: set(defs[name]["properties"]) for name in records}
     keys["argument"] -= {"role"}
+    keys["leaf"] = keys["leaf"] - {"paths"} | {"path"}
     keys["plan"] = set(as_json.schema("plan")["properties"])
     for name, record in {**records, "plan": Plan}.items():
         fields = dataclasses.fields(record)
@@ -235,7 +237,7 @@ def edited(change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(schema_version=2), "schema_version is `2`"),
+        (lambda d: d.update(schema_version=3), "schema_version is `3`"),
         (lambda d: d.pop("schema_version"), "schema_version is none"),
         (lambda d: d.update(sync=[]), "unknown key `sync`. Did you mean `syncs`?"),
         (lambda d: d.pop("target"), "lacks the key `target`"),
@@ -253,6 +255,9 @@ def edited(change):
         (lambda d: d["arguments"][1]["leaves"][0].update(axis=None), "role `batch` and axis `null`"),
         (lambda d: d["arguments"][1]["leaves"][0].update(axis=2), "the leaf has 2 axes"),
         (lambda d: d["arguments"][1]["leaves"][0].update(shape=[64, "n"]), "shape[1]"),
+        (lambda d: d["arguments"][1]["leaves"][0].update(paths=["x"]), "each path its place"),
+        (lambda d: d["arguments"][1]["leaves"][0]["paths"].update({"batch['x']": 1}), "at the same place"),
+        (lambda d: d["arguments"][1]["leaves"][0]["paths"].update({"batch['x']": 7}), "none at one"),
         (lambda d: d["arguments"][1].update(role="replicated"), "its leaves say `batch`"),
         (lambda d: d["arguments"][1]["axes"]["keys"].pop(), "2 children and 1 keys"),
         (lambda d: d["arguments"][1]["axes"].update(kind="set"), "axes.kind"),
@@ -267,6 +272,47 @@ def test_a_plan_that_does_not_fit_is_refused(change, message):
         as_json.plan_from_dict(edited(change))
     assert caught.value.refusal.code == "JP017"
     assert message in caught.value.refusal.reason
+
+
+def test_leaves_that_differ_in_their_paths_alone_are_one_entry():
+    document = as_json.plan_to_dict(PLAN)
+    (group,) = document["arguments"][0]["leaves"]
+    assert group["paths"] == {f"params['w{i}']": i for i in range(4)}
+    mixed_up = dataclasses.replace(
+        PLAN, outputs=tuple(replicated(f"result[{i}]", (8 + i % 2,)) for i in range(6))
+    )
+    document = json.loads(as_json.dumps(as_json.plan_to_dict(mixed_up)))
+    assert [list(group["paths"].values()) for group in document["outputs"]] == [[0, 2, 4], [1, 3, 5]]
+    assert as_json.plan_from_dict(document) == mixed_up
+
+
+def test_what_is_asked_first_comes_first():
+    """A client may cut off what is long."""
+    large = dataclasses.replace(
+        PLAN, outputs=tuple(replicated(f"result['block_{i}']['kernel']", (768, 768)) for i in range(600))
+    )
+    text = as_json.dumps(as_json.report_to_dict(dataclasses.replace(GENERATED, plan=large), target="f"))
+    assert len(text) < 60_000
+    head = text[:8000]
+    assert all(f'"{key}"' in head for key in ("evidence", "syncs", "notes", "assumed_inputs"))
+
+
+def test_a_plan_of_the_first_version_is_read():
+    document = as_json.plan_to_dict(PLAN)
+    for holder, key in [*((each, "leaves") for each in document["arguments"]), (document, "outputs")]:
+        one_by_one = [
+            (place, {"path": path, **{name: each for name, each in group.items() if name != "paths"}})
+            for group in holder[key]
+            for path, place in group["paths"].items()
+        ]
+        holder[key] = [leaf for _, leaf in sorted(one_by_one, key=lambda pair: pair[0])]
+    assert as_json.plan_from_dict({**document, "schema_version": 1}) == PLAN
+
+
+def test_evidence_round_trips_through_text():
+    for evidence in (EVIDENCE, DERIVED, ENDED, dataclasses.replace(EVIDENCE, checks=(FAR,))):
+        document = json.loads(as_json.dumps(as_json.evidence_to_dict(evidence)))
+        assert as_json.evidence_from_dict(document) == evidence
 
 
 def test_a_plan_file_may_be_a_plan_or_a_report(tmp_path):

@@ -377,9 +377,10 @@ def test_many_parameters_of_one_size_are_no_batch(shared: Project) -> None:
     done = shared.run("plan", "wide.py::step", "--inputs", "wide.py::inputs", "--output-format", "json")
     assert done.exit_code == 0, done.stderr
     split = [
-        (leaf["path"], leaf["axis"])
+        (path, leaf["axis"])
         for argument in json.loads(done.stdout)["plan"]["arguments"]
         for leaf in argument["leaves"]
+        for path in leaf["paths"]
         if leaf["axis"] is not None
     ]
     assert split == [("x", 0)]

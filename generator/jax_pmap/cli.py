@@ -383,9 +383,7 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
 
         check_writable(Path(output), force=options["force"])
 
-    from jax_pmap.pipeline import generate
-
-    result = generate(request, say)
+    result = _generated(request, options, say)
     if not isinstance(result, Generated) or not output:
         return result, None
     if options["diff"]:
@@ -398,6 +396,16 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
     return result, None
 
 
+def _generated(request: Request, options: dict[str, Any], say: Say) -> Generated | Refusal:
+    """The answer of the pipeline, or that of the same question with `--diff` where nothing changed since."""
+    from jax_pmap.checking.proved import generate_or_recall
+
+    result, age = generate_or_recall(request, say, keep=options["diff"])
+    if age is not None:
+        options["recalled"] = age
+    return result
+
+
 def _generate_in_place(
     options: dict[str, Any], say: Say
 ) -> tuple[Generated | Unchanged | Refusal, str | None]:
@@ -405,7 +413,7 @@ def _generate_in_place(
     from jax_pmap import options as read
     from jax_pmap.files import check_writable, replace_text
     from jax_pmap.model import Generated
-    from jax_pmap.pipeline import generate, parallel_already
+    from jax_pmap.pipeline import parallel_already
 
     for name in ("output", "force"):
         if options[name]:
@@ -416,7 +424,7 @@ def _generate_in_place(
     unchanged = parallel_already(request)
     if unchanged is not None:
         return unchanged, "" if options["diff"] else None
-    result = generate(request, say)
+    result = _generated(request, options, say)
     if not isinstance(result, Generated) or result.edited is None:
         return result, None
     source = result.edited
@@ -539,6 +547,10 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
         print_refusal(result, console)
     elif isinstance(result, Generated):
         text.print_generated(result, console)
+        if "recalled" in options:
+            print_line(
+                f"the proof is that of {options['recalled']:.0f} s ago: nothing changed since", console
+            )
         if written:
             print_line(f"wrote {written}", console)
         elif patch == "":

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from jax_pmap.config import TABLE, project_root
-from jax_pmap.model import refused
+from jax_pmap.config import TABLE, project_root, read_config
+from jax_pmap.model import Request, refused
 
 #: Where a virtual environment keeps its interpreter.
 _IN_ENVIRONMENT = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
@@ -25,6 +25,23 @@ class Interpreter:
     #: Who named it: ``"--python"``, ``"[tool.jax-pmap] python"``, ``"$VIRTUAL_ENV"``, ``".venv"`` or
     #: ``"the running interpreter"``.
     origin: str
+
+
+def interpreter_of(request: Request) -> tuple[Path, dict[str, str]]:
+    """The interpreter that runs the user's code, and the variables that its program sets.
+
+    Raises:
+        RefusalError: JP009, or JP018 for a program that cannot be read.
+    """
+    named: Path | None = request.python
+    environment: dict[str, str] = {}
+    if request.run is not None:
+        from jax_pmap.inputs.program import read_program
+
+        program = read_program(request.run, request.directory)
+        named, environment = named or program.python, dict(program.environment)
+    found = find_interpreter(named, request.directory, read_config(request.directory).python)
+    return found.path, environment
 
 
 def find_interpreter(request_python: Path | None, directory: Path, configured: str | None) -> Interpreter:

@@ -226,21 +226,14 @@ def by_length(target: Target) -> tuple[str, ...]:
 
 def _session(request: Request, devices: int | None = None) -> Session:
     """A worker, with `devices` devices or as many as the proof of emitted code takes."""
-    from jax_pmap.config import read_config
-    from jax_pmap.interpreter import find_interpreter
+    from jax_pmap.interpreter import interpreter_of
     from jax_pmap.session import Session
 
-    named, environment = request.python, {}
-    if request.run is not None:
-        from jax_pmap.inputs.program import read_program
-
-        program = read_program(request.run, request.directory)
-        named, environment = named or program.python, dict(program.environment)
-    interpreter = find_interpreter(named, request.directory, read_config(request.directory).python)
+    python, environment = interpreter_of(request)
     if devices is None:
         highest = max((i + 1 for i in request.devices.ids), default=request.devices.count or 0)
         devices = max(SIMULATED, highest)
-    return Session(interpreter.path, request.directory, devices, request.timeout, request.memory, environment)
+    return Session(python, request.directory, devices, request.timeout, request.memory, environment)
 
 
 def _saved_plan(request: Request, target: Target) -> Plan | None:

@@ -36,7 +36,13 @@ from jax_pmap.model import (
     refused,
 )
 
-REPORT_SCHEMA_VERSION = 1
+REPORT_SCHEMA_VERSION = 2
+VERIFY_SCHEMA_VERSION = 1
+#: Versions of plans that are read; in the first, every leaf stands by itself.
+PLANS_READ = (1, PLAN_SCHEMA_VERSION)
+#: What a reader asks first comes first: a large model's leaves may be cut off.
+_PLAN_ORDER = ("schema_version", "target", "axis_name", "syncs", "notes", "assumed_inputs", "guards")
+_PLAN_LAST = ("output_axes", "arguments", "outputs")
 
 SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "var", "std", "norm")
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
@@ -55,12 +61,24 @@ def schema(name: str) -> dict[str, Any]:
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
     """`plan` as a JSON-ready dict that `plan_from_dict` takes back."""
     document: dict[str, Any] = _encode(plan)
-    return document
+    between = [key for key in document if key not in (*_PLAN_ORDER, *_PLAN_LAST)]
+    return {key: document[key] for key in (*_PLAN_ORDER, *between, *_PLAN_LAST)}
 
 
 def evidence_to_dict(evidence: Evidence) -> dict[str, Any]:
     """`evidence` as a JSON-ready dict, with the verdict under ``"proved"``."""
     return {"proved": evidence.proved, **_encode(evidence)}
+
+
+def evidence_from_dict(document: Mapping[str, Any]) -> Evidence:
+    """The evidence that `evidence_to_dict` made a dict of.
+
+    Raises:
+        RefusalError: JP017, naming the place in the document that does not fit.
+    """
+    fields = {name: value for name, value in document.items() if name != "proved"}
+    evidence: Evidence = _decode(Evidence, fields, "evidence")
+    return evidence
 
 
 def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
@@ -95,12 +113,12 @@ def report_to_dict(
         "status": status(result),
         "target": target,
         "backend": None,
-        "code": None,
-        "plan": None,
-        "evidence": None,
         "refusal": None,
+        "evidence": None,
         "output": output,
         "diff": diff,
+        "code": None,
+        "plan": None,
     }
     if isinstance(result, Refusal):
         document["refusal"] = refusal_to_dict(result)
@@ -119,7 +137,7 @@ def report_to_dict(
 def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) -> dict[str, Any]:
     """The one document that `verify` prints; `parallel` and `against` as the user typed them."""
     document: dict[str, Any] = {
-        "schema_version": REPORT_SCHEMA_VERSION,
+        "schema_version": VERIFY_SCHEMA_VERSION,
         "status": "refused",
         "parallel": parallel,
         "against": against,
@@ -163,6 +181,8 @@ def _encode(value: Any) -> Any:
     if isinstance(value, str):
         # A lone surrogate (an undecodable file name) cannot be written as UTF-8.
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, tuple) and value and isinstance(value[0], Leaf):
+        return _grouped(value)
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
     if dataclasses.is_dataclass(value):
@@ -171,6 +191,17 @@ def _encode(value: Any) -> Any:
             document["role"] = str(value.role)
         return document
     return value
+
+
+def _grouped(leaves: tuple[Leaf, ...]) -> list[dict[str, Any]]:
+    """Leaves that differ in their paths alone, as one entry with all of these and their places."""
+    groups: dict[Leaf, dict[str, int]] = {}
+    for place, leaf in enumerate(leaves):
+        groups.setdefault(dataclasses.replace(leaf, path=""), {})[_encode(leaf.path)] = place
+    return [
+        {"paths": paths, **{name: value for name, value in _encode(leaf).items() if name != "path"}}
+        for leaf, paths in groups.items()
+    ]
 
 
 # --- JSON to a plan -----------------------------------------------------------------------
@@ -210,11 +241,11 @@ def plan_from_dict(document: object) -> Plan:
     if not isinstance(document, dict):
         _refuse("A plan is a JSON object.")
     version = document.get("schema_version")
-    if version != PLAN_SCHEMA_VERSION:
+    if version not in PLANS_READ or isinstance(version, bool):
         found = "none" if version is None else f"`{version}`"
         _refuse(f"The plan's schema_version is {found}; this jax-pmap reads `{PLAN_SCHEMA_VERSION}`.")
     # Plans of 0.1 say whether they were observed.
-    document = {**document}
+    document = {**document, "schema_version": PLAN_SCHEMA_VERSION}
     if document.pop("observed", True) is not True:
         _refuse("The plan was made with `--no-proof`, which is gone: it holds no shapes.")
     try:
@@ -246,6 +277,8 @@ def _decode(expected: Any, value: Any, path: str) -> Any:
     if isinstance(expected, type) and issubclass(expected, enum.Enum):
         _check_choice(value, tuple(member.value for member in expected), path)
         return expected(value)
+    if expected is float and value in ("nan", "inf", "-inf"):
+        return float(value)
     # JSON's true is an int to Python.
     fits = isinstance(value, expected) and not (expected is int and isinstance(value, bool))
     if not fits:
@@ -265,12 +298,32 @@ def _decode_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
 def _decode_tuple(items: tuple[Any, ...], value: Any, path: str) -> Any:
     if not isinstance(value, list):
         _refuse(f"`{path}` is {_shown(value)}; it has to be an array.")
+    if items[0] is Leaf:
+        return _decode_leaves(value, path)
     if items[-1] is Ellipsis:
         return tuple(_decode(items[0], item, f"{path}[{i}]") for i, item in enumerate(value))
     if len(value) != len(items):
         _refuse(f"`{path}` has {len(value)} entries; it has to have {len(items)}.")
     pairs = enumerate(zip(items, value, strict=True))
     return tuple(_decode(item, entry, f"{path}[{i}]") for i, (item, entry) in pairs)
+
+
+def _decode_leaves(value: list[Any], path: str) -> tuple[Leaf, ...]:
+    """Leaves in their order, from groups of them that differ in their paths alone, or one by one."""
+    placed: dict[int, Leaf] = {}
+    for i, item in enumerate(value):
+        paths = item.get("paths") if isinstance(item, dict) and "path" not in item else None
+        if paths is None:
+            placed[i] = _decode(Leaf, item, f"{path}[{i}]")
+            continue
+        if not isinstance(paths, dict) or not all(type(place) is int for place in paths.values()):
+            _refuse(f"`{path}[{i}].paths` is {_shown(paths)}; it has to give each path its place.")
+        rest = {name: each for name, each in item.items() if name != "paths"}
+        leaf = _decode(Leaf, {"path": "", **rest}, f"{path}[{i}]")
+        placed |= {place: dataclasses.replace(leaf, path=name) for name, place in paths.items()}
+    if sorted(placed) != list(range(sum(len(item.get("paths", "1")) for item in value))):
+        _refuse(f"`{path}` has paths at the same place, or none at one between 0 and their number.")
+    return tuple(placed[place] for place in range(len(placed)))
 
 
 def _decode_record(record: type, value: Any, path: str) -> Any:
@@ -335,4 +388,4 @@ def _shown(value: Any) -> str:
 
 
 def _named(expected: Any) -> str:
-    return {str: "a string", int: "an integer", bool: "true or false"}[expected]
+    return {str: "a string", int: "an integer", bool: "true or false", float: "a number"}[expected]
