@@ -125,7 +125,7 @@ def test_an_odd_file_keeps_every_byte_that_is_not_changed(project):
     words = ("gen", "odd.py::step", "--inputs", "odd.py::inputs", "--in-place")
     result = project.run(*words, "--diff")
     assert result.exit_code == 0
-    assert result.files == set()
+    assert {name for name in result.files if not name.startswith(".jax-pmap-cache/")} == set()
     assert "run on 3, 8 devices" in result.words
     # Git writes a new file: what is there is given the same bytes.
     subprocess.run(["git", "apply", "-"], input=result.stdout_bytes, cwd=project.folder, check=True)
