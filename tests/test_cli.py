@@ -439,6 +439,17 @@ def test_interrupt_from_the_keyboard():
     assert stderr.strip() == "jax-pmap: interrupted"
 
 
+def test_an_environment_that_lacks_a_package_is_said_so():
+    code = "import sys\nsys.modules['click'] = None\nfrom jax_pmap.__main__ import main\nmain()\n"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("jax-pmap is not installed as it should be: ")
+    assert "click" in done.stderr.splitlines()[0]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def test_interrupt_while_the_command_line_is_imported():
     code = (

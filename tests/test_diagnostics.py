@@ -3,6 +3,7 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -77,9 +78,10 @@ def _parse(command):
     """Let click read the command's options without running it."""
     program, *words = shlex.split(command)
     assert program == "jax-pmap"
-    context = main.make_context(program, words)
-    name, inner, rest = main.resolve_command(context, [*context._protected_args, *context.args])
-    inner.make_context(name, rest, parent=context)
+    flags = {option for parameter in main.params for option in parameter.opts}
+    while words[0] in flags:
+        words.pop(0)
+    main.commands[words[0]].make_context(words[0], words[1:], parent=click.Context(main))
 
 
 def test_every_code_the_package_raises_is_registered():

@@ -10,8 +10,14 @@ import sys
 def main() -> None:
     """Run the command line, and end with its exit code."""
     try:
-        from jax_pmap.cli import main as command
-
+        try:
+            from jax_pmap.cli import main as command
+        except ImportError as error:
+            sys.stderr.write(
+                f"jax-pmap is not installed as it should be: {error}.\n"
+                f"Install it again into the environment of {sys.executable}, for instance with pipx.\n"
+            )
+            sys.exit(2)
         command(prog_name="jax-pmap")
     except KeyboardInterrupt:
         # Before the command line could take it. Nothing was begun, and the interpreter's own end may be
