@@ -122,3 +122,14 @@ def test_without_a_key_of_ones_own_nothing_is_kept(tmp_path: Path, monkeypatch: 
     cache.put("key", 1)
     cache.save()
     assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_cache_that_leads_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    elsewhere, project = tmp_path / "elsewhere", tmp_path / "project"
+    elsewhere.mkdir()
+    project.mkdir()
+    (project / FOLDER).symlink_to(elsewhere)
+    cache = Cache(project)
+    cache.put("key", 1)
+    cache.save()
+    assert list(elsewhere.iterdir()) == []

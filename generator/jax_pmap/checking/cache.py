@@ -51,9 +51,9 @@ def own_key() -> bytes | None:
 
     A cache lies in the project, where a repository may bring one along that says what its author likes.
     """
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "jax-pmap"
-    path = folder / "key"
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: nobody's home
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "jax-pmap"
+        path = folder / "key"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             temporary = folder / f"{secrets.token_hex(8)}.tmp"
@@ -75,6 +75,8 @@ class Cache:
     def __init__(self, root: Path | None, name: str = "check.json") -> None:
         self._key = own_key() if root is not None else None
         self._folder = root / FOLDER if root is not None and self._key is not None else None
+        if self._folder is not None and self._folder.is_symlink():
+            self._folder = None  # it leads out of the project, to who knows whose files
         self._name = name
         self._tool = tool_digest() if self._folder is not None else ""
         self._entries: dict[str, Any] = {}
