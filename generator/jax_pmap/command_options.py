@@ -207,9 +207,7 @@ _GENERATION: tuple[Decorator, ...] = (
     option(
         "--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file."
     ),
-    option(
-        "--diff", section="Output", is_flag=True, help="Print the patch to the file; change no file of yours."
-    ),
+    option("--diff", section="Output", is_flag=True, help="Print the patch; change no file of yours."),
     option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand."),
     option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON."),
     option(
