@@ -13,7 +13,7 @@ from jax_pmap.drift import outdated
 from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Body
 from jax_pmap.planning.callables import only_given_whole
-from jax_pmap.planning.observe import Observation
+from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.roles import Roles, holds_state
 from jax_pmap.reading.text import FunctionText

@@ -34,7 +34,20 @@ def p_forward(weights, x):
     for w in weights:
         x = jnp.tanh(x @ w)
         x = (x - jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)) / jnp.sqrt(
-            jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True).var(axis=0) + 1e-5
+            jax.lax.pmean(
+                jax.numpy.mean(
+                    (
+                        x
+                        - jax.lax.pmean(
+                            jax.numpy.mean(x, axis=0, keepdims=True), axis_name=AXIS
+                        )
+                    )
+                    ** 2,
+                    axis=0,
+                ),
+                axis_name=AXIS,
+            )
+            + 1e-5
         )
     return jnp.linalg.solve(jnp.eye(4), x.T).T
 

@@ -63,6 +63,17 @@ class Bodies:
         self._know(body, neighbourhood.origin)
         self.watch = Watch(neighbourhood, body.numbers, settled)
 
+    def watch_again(self) -> None:
+        """Watch the methods, too, that running has shown since."""
+        known = [*self.homes.items(), *self.watch.homes.items()]
+        bodies = {body.scope.index: body for body in self.bodies} | self.watch.bodies
+        self.watch = Watch(
+            self.neighbourhood,
+            self.body.numbers,
+            self.settled,
+            [(home, bodies[scope]) for scope, home in known],
+        )
+
     def _know(self, body: Body, home: Beside) -> None:
         """Take the places of one more body into the tables."""
         self.bodies.append(body)

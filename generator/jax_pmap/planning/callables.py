@@ -17,7 +17,7 @@ from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
 
 if TYPE_CHECKING:
-    from jax_pmap.planning.observe import Observation
+    from jax_pmap.planning.decide import Observation
 
 #: What has names of its own, or is not run where it stands.
 INNER = (cst.FunctionDef, cst.Lambda, cst.GeneratorExp, cst.ListComp, cst.SetComp, cst.DictComp)

@@ -7,28 +7,35 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from jax_pmap.emit.beside import spot
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, weave
-from jax_pmap.model import Callee
+from jax_pmap.model import Callee, Say
+from jax_pmap.planning.bodies import Bodies
 from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
 from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.runs import behind
-
-if TYPE_CHECKING:
-    from jax_pmap.planning.observe import Observer
-    from jax_pmap.planning.roles import Roles
+from jax_pmap.session import Session
 
 
 class Callees:
-    """Finds what is called in the bodies of one observer, by running the target once for all of them."""
+    """Finds what is called in bodies, by tracing the target once for all of them."""
 
-    def __init__(self, observer: Observer, roles: Roles, overrides: Mapping[str, str]) -> None:
-        self.observer, self.roles, self.overrides = observer, roles, overrides
+    def __init__(
+        self,
+        bodies: Bodies,
+        session: Session,
+        say: Say,
+        name: str,
+        roles: Answer,
+        overrides: Mapping[str, str],
+    ) -> None:
+        """For the target `name`, called with `roles` as a request has them, and with static `overrides`."""
+        self.bodies, self.session, self.say, self.name = bodies, session, say, name
+        self.roles, self.overrides = roles, overrides
         #: What was seen, by the scope of the body and the source of what is called in it.
         self.seen: dict[tuple[int, str], list[Answer]] = {}
         #: Why something was not found, by the source of what is called.
@@ -45,50 +52,50 @@ class Callees:
         found = self.seen.get(key, [])
         if found and all(each["kind"] == "method" for each in found):
             self._learn(called, caller, found)
-            scope = self.observer.open(called, caller)
+            scope = self.bodies.open(called, caller)
             return [] if scope is None else [scope]
         scopes = [self._scope(each) for each in found if each["kind"] == "function"]
         known = list(dict.fromkeys(scope for scope in scopes if scope is not None))
         if not known and len(found) == 1 and found[0]["kind"] == "function":
             self._learn_function(called, caller, found[0])
-            scope = self.observer.open(called, caller)
+            scope = self.bodies.open(called, caller)
             return [] if scope is None else [scope]
         if len(known) < len(found):
-            self.why[called] = reason(found, self.observer.session.directory)
+            self.why[called] = reason(found, self.session.directory)
         return known
 
     # -- asking ------------------------------------------------------------------------------
 
     def _ask(self) -> None:
         """Run the target with everything that is called by no known name tapped."""
-        observer = self.observer
+        bodies = self.bodies
         table: dict[int, tuple[int, str]] = {}
         asked: dict[int, dict[str, int]] = {}
-        for body in observer.bodies:
+        for body in bodies.bodies:
             asked[body.scope.index] = {}
             for called in self._unknown(body):
                 self.seen.setdefault((body.scope.index, called), [])
-                number = next(observer.body.numbers)
+                number = next(bodies.body.numbers)
                 asked[body.scope.index][called] = number
                 table[number] = body.scope.index, called
 
         def tapped(body: Body) -> cst.FunctionDef:
-            made = weave(body, renames=observer.renames(body), asked=asked[body.scope.index])
-            return observer.named(body, made)
+            made = weave(body, renames=bodies.renames(body), asked=asked[body.scope.index])
+            return bodies.named(body, made)
 
         def noted(body: Body, name: str) -> list[str]:
             return [f"{RECORDER}.known({body.scope.index}, {name})"]
 
-        observer.say("finding out what is called")
+        self.say("finding out what is called")
         try:
-            answer = observer.session.ask(
+            answer = self.session.ask(
                 "callees",
                 "finding out what is called",
-                code=observer.body.definition(tapped(observer.body)),
-                around=observer.around(tapped, noted=noted),
-                name=observer.facts.name,
+                code=bodies.body.definition(tapped(bodies.body)),
+                around=bodies.around(tapped, noted=noted),
+                name=self.name,
                 overrides=dict(self.overrides),
-                **self.roles.request(),
+                **self.roles,
             )
         except WorkerProblem:
             return
@@ -97,14 +104,14 @@ class Callees:
 
     def _unknown(self, body: Body) -> list[str]:
         """Sources of what a body calls, differentiates or maps that no name leads to."""
-        home = self.observer.homes[body.scope.index]
+        home = self.bodies.homes[body.scope.index]
         facts, resolver = home.facts, make_resolver(home.parsed)
         texts = dict.fromkeys(home.parsed.segment(n.func) for n in called_in(home.parsed.definition))
         made = [*(call.function for call in facts.gradient_calls), *(r.function for r in facts.function_runs)]
         for text in made:
             texts[behind(home.parsed, resolver, text) or text] = None
         names = {scope.name for scope in body.scopes.values()}
-        neighbourhood = self.observer.neighbourhood
+        neighbourhood = self.bodies.neighbourhood
         imported = {row.name for row in facts.imported if neighbourhood.is_installed(row.name, home)}
         return [
             text
@@ -116,9 +123,9 @@ class Callees:
 
     def _learn(self, called: str, caller: Body, found: Sequence[Answer]) -> None:
         """Take a method for what `called` is, unless it is now one and now another."""
-        first, neighbourhood = found[0], self.observer.neighbourhood
+        first, neighbourhood = found[0], self.bodies.neighbourhood
         methods = list(dict.fromkeys(f"{each['owner']}.{each['name']}" for each in found))
-        where = shown(first, self.observer.session.directory)
+        where = shown(first, self.session.directory)
         if not where:
             return
         if len(methods) > 1:
@@ -139,7 +146,7 @@ class Callees:
                 f"have another one than `{methods[0]}` ({where})"
             )
         else:
-            home = self.observer.homes[caller.scope.index]
+            home = self.bodies.homes[caller.scope.index]
             if neighbourhood.callees.get((spot(home), called)) is None:
                 neighbourhood.learn(Callee(spot(home), called, f"{first['module']}:{methods[0]}"))
                 neighbourhood.find(called, home)
@@ -148,13 +155,13 @@ class Callees:
 
     def _learn_function(self, called: str, caller: Body, found: Answer) -> None:
         """Take a function of a module for what `called` is, a value that holds it."""
-        neighbourhood = self.observer.neighbourhood
-        where = shown(found, self.observer.session.directory)
+        neighbourhood = self.bodies.neighbourhood
+        where = shown(found, self.session.directory)
         elsewhere = found["module"] == "__main__" and found["path"] != str(neighbourhood.target.source.path)
         if not where or not found["importable"] or "." in found["qualname"] or elsewhere:
-            self.why[called] = reason([found], self.observer.session.directory)
+            self.why[called] = reason([found], self.session.directory)
             return
-        home = self.observer.homes[caller.scope.index]
+        home = self.bodies.homes[caller.scope.index]
         if neighbourhood.callees.get((spot(home), called)) is None:
             neighbourhood.learn(Callee(spot(home), called, f"{found['module']}:{found['qualname']}"))
             neighbourhood.find(called, home)
@@ -165,19 +172,19 @@ class Callees:
         """The scope of a function that was seen, taken into the tables where a name leads to it."""
         if found["scope"] is not None:
             return int(found["scope"])
-        observer = self.observer
+        bodies = self.bodies
         outer = found["qualname"].partition(".<locals>")[0]
         wanted = found["path"], outer
-        for body in list(observer.bodies):
-            home = observer.homes[body.scope.index]
-            for called in observer.neighbourhood.calls(home):
-                beside = observer.neighbourhood.find(called, home)
+        for body in list(bodies.bodies):
+            home = bodies.homes[body.scope.index]
+            for called in bodies.neighbourhood.calls(home):
+                beside = bodies.neighbourhood.find(called, home)
                 if beside is None or (str(beside.source.path), beside.source.qualname) != wanted:
                     continue
-                scope = observer.open(called, body)
+                scope = bodies.open(called, body)
                 if scope is None or outer == found["qualname"]:
                     return scope
-                inside = next(each for each in observer.bodies if each.scope.index == scope)
+                inside = next(each for each in bodies.bodies if each.scope.index == scope)
                 return inner_scope(inside, found)
         return None
 

@@ -124,6 +124,10 @@ class State:
     deciding: set[int] = field(default_factory=set)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
     hopeless: dict[int, Refusal] = field(default_factory=dict)
+    #: What is called and was not found when it was to be looked into; and why, where that is known.
+    closed: dict[str, str] = field(default_factory=dict)
+    #: Of methods that have a copy, another one that objects were seen to have, by the scope.
+    others: dict[int, str] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)
     #: Syncs added in the last round, with the point whose value they must have mended.
     fresh: list[tuple[Sync, int]] = field(default_factory=list)

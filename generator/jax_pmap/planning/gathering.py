@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from jax_pmap.emit.decomposed import TOGETHER, reduction
 from jax_pmap.emit.places import Expression, Statement, inside, place
 from jax_pmap.emit.weave import FOLD, OWN_SHARE
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event, Rescue, State
-
-if TYPE_CHECKING:
-    from jax_pmap.planning.observe import Observer
+from jax_pmap.planning.syncs import Placer
 
 #: An expression that ends in a transposition or in new axes.
 LAYOUT = re.compile(r"(\.m?T|\[(None|[\s:,.])*\])$")
 
 
 class Gathering:
-    """What an observer does about expressions that couple the examples."""
+    """What is done about expressions that couple the examples."""
 
-    def __init__(self, observer: Observer, own_shares: bool) -> None:
-        self.observer = observer
+    def __init__(self, table: Placer, own_shares: bool) -> None:
+        self.table = table
         #: Whether devices go on with their part of what was made whole, and not with all of it.
         self.own_shares = own_shares
 
@@ -37,9 +34,7 @@ class Gathering:
         added = False
         for culprit in culprits:
             below = [
-                events[each.point]
-                for each in self.observer.descendants(culprit.point)
-                if each.point in events
+                events[each.point] for each in self.table.descendants(culprit.point) if each.point in events
             ]
             if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
                 continue  # Every device would draw the same numbers.
@@ -57,7 +52,7 @@ class Gathering:
                     state.take_back(taken)
                     added = True
                     continue
-                sync = self.observer.gathered(operand, events[operand.point], axis)
+                sync = self.table.gathered(operand, events[operand.point], axis)
                 added |= state.add(sync, operand.point)
                 if alone:
                     state.attempts.trial = sync, culprit.point
@@ -74,7 +69,7 @@ class Gathering:
             arrays = events[culprit.point].arrays
             if any(leaf["dtype"] not in ("float32", "float64") for leaf in arrays):
                 continue
-            size = TOGETHER[found.name] * self.observer.bytes_of(arrays)
+            size = TOGETHER[found.name] * self.table.bytes_of(arrays)
             sync = Sync(found.name, culprit.text, "wrap", culprit.span, bytes=size)
             added |= state.add(sync, culprit.point)
         return added
@@ -104,18 +99,16 @@ class Gathering:
 
     def _gather_too(self, state: State, events: Sequence[Event]) -> bool:
         """Gather operands of the expression that failed: one of them, another one, then all."""
-        statement = self.observer.owner[events[-1].point]
-        first = self.observer.first_of(statement, events)
+        statement = self.table.owner[events[-1].point]
+        first = self.table.first_of(statement, events)
         failing = next(
             (
                 expression
-                for expression in self.observer.by_point.values()
+                for expression in self.table.by_point.values()
                 if expression.statement == statement.index
                 and expression.point not in first
-                and (below := self.observer.children.get(expression.point))
-                and all(
-                    child.point in first or not self.observer.children.get(child.point) for child in below
-                )
+                and (below := self.table.children.get(expression.point))
+                and all(child.point in first or not self.table.children.get(child.point) for child in below)
             ),
             None,
         )
@@ -132,7 +125,7 @@ class Gathering:
         if not state.attempts.rescue.sets:
             return False
         for operand, axis in state.attempts.rescue.sets.pop(0):
-            sync = self.observer.gathered(operand, first[operand.point], axis)
+            sync = self.table.gathered(operand, first[operand.point], axis)
             if state.add(sync, operand.point):
                 state.attempts.rescue.added.append(sync)
         return True
@@ -149,17 +142,15 @@ class Gathering:
 
     def _mend_sizes(self, state: State, events: Sequence[Event]) -> bool:
         """Where a statement fails beside gathered values, make the sizes in it those of the whole batch."""
-        statement = self.observer.owner[events[-1].point] if events else None
+        statement = self.table.owner[events[-1].point] if events else None
         gathered = any(sync.op == "all_gather" for sync, _ in state.fresh)
         if statement is None or not gathered or statement.index in state.attempts.resized:
             return False
         state.attempts.resized.add(statement.index)
-        first = self.observer.first_of(statement, events)
-        sizes = [self.observer.by_point[point] for point in first if point in self.observer.by_point]
-        innermost = [
-            e for e in sizes if not any(c.point in first for c in self.observer.descendants(e.point))
-        ]
-        return self.observer.wrap_all(state, innermost, first, numbers=True)
+        first = self.table.first_of(statement, events)
+        sizes = [self.table.by_point[point] for point in first if point in self.table.by_point]
+        innermost = [e for e in sizes if not any(c.point in first for c in self.table.descendants(e.point))]
+        return self.table.wrap_all(state, innermost, first, numbers=True)
 
     def take_shares(self, state: State, points: Sequence[int]) -> bool:
         """Go on with this device's part of awaited expressions; whether there was one."""
@@ -177,20 +168,18 @@ class Gathering:
         not fit together.
         """
         tainted = {name for name, _ in statement.names}
-        order = dict.fromkeys(self.observer.owner[event.point].index for event in events)
+        order = dict.fromkeys(self.table.owner[event.point].index for event in events)
         later = list(order)[list(order).index(statement.index) + 1 :]
-        for other in (self.observer.statements[index] for index in later):
+        for other in (self.table.statements[index] for index in later):
             if other.scope != statement.scope:
                 continue
             if other.reads & tainted:
                 tainted |= {name for name, _ in other.names}
             elif other.kind == "assign":
-                first = self.observer.first_of(other, events)
-                culprits = self.observer.culprits(first)
-                feeding = [
-                    each for culprit in culprits for each in self.observer.partial_below(culprit, first)
-                ]
-                if culprits and not self.observer.wrap_all(state, feeding, first, numbers=True):
+                first = self.table.first_of(other, events)
+                culprits = self.table.culprits(first)
+                feeding = [each for culprit in culprits for each in self.table.partial_below(culprit, first)]
+                if culprits and not self.table.wrap_all(state, feeding, first, numbers=True):
                     self.gather(state, culprits, first)
                 if culprits:
                     tainted |= {name for name, _ in other.names}
@@ -203,7 +192,7 @@ class Gathering:
         Of ``x.T`` and ``x[:, None]`` that is ``x``, which may be wanted in another layout beside it.
         """
         out: list[tuple[Expression, int]] = []
-        for child in self.observer.children.get(expression.point, []):
+        for child in self.table.children.get(expression.point, []):
             event = events.get(child.point)
             axis = axis_of(event) if event is not None else None
             inner = self._shares_below(child, events, axis_of)

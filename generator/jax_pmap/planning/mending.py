@@ -1,6 +1,6 @@
 """Make whole what is partial: where a collective goes for an assignment, a result, a test, a kept value.
 
-`Observer` finds the statement at which something has to be done; what is done there is decided here. A
+`decide` finds the statement at which something has to be done; what is done there is decided here. A
 collective stands where the partial value is made, before anything that might not be linear.
 """
 
@@ -9,24 +9,21 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.events import Event, State, containers_above
-
-if TYPE_CHECKING:
-    from jax_pmap.planning.observe import Observer
+from jax_pmap.planning.syncs import Placer
 
 #: A method call that puts its argument into a local container.
 KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
 
 
 class Mending:
-    """What an observer does about partial values, statement by statement."""
+    """What is done about partial values, statement by statement."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, table: Placer) -> None:
+        self.table = table
 
     def tests(self, state: State, events: Sequence[Event], watched: Sequence[Event]) -> bool:
         """What decides which way Python goes, or whether a loop goes on, must be that of the whole batch.
@@ -35,17 +32,17 @@ class Mending:
         whether or not it does any harm here.
         """
         added = False
-        for test, event in self.observer.watch.partial(watched):
+        for test, event in self.table.watch.partial(watched):
             op = event.whole_op(numbers=True)
             assert op is not None
-            added |= state.add(self.observer.sync(op, test.text, "wrap", test.span, event), event.point)
-        statements = self.observer.statements
+            added |= state.add(self.table.sync(op, test.text, "wrap", test.span, event), event.point)
+        statements = self.table.statements
         deciding = {
             e.point: e
-            for e in self.observer.by_point.values()
+            for e in self.table.by_point.values()
             if statements[e.statement].scope in state.deciding and statements[e.statement].value != e.point
         }
-        tests = {e.point: e for e in self.observer.by_point.values() if e.in_test} | deciding
+        tests = {e.point: e for e in self.table.by_point.values() if e.in_test} | deciding
         first: dict[int, Event] = {}
         for event in events:
             # What a comparison gives may look like an extreme: what it compares is made whole.
@@ -56,48 +53,46 @@ class Mending:
         innermost = [
             tests[point]
             for point in partial
-            if not any(c.point in partial for c in self.observer.descendants(point))
+            if not any(c.point in partial for c in self.table.descendants(point))
         ]
-        return self.observer.wrap_all(state, innermost, first, numbers=True) or added
+        return self.table.wrap_all(state, innermost, first, numbers=True) or added
 
     def assignment(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial names of an assignment whole, where they are made."""
-        first = self.observer.first_of(statement, events)
-        if not {name for name, _ in statement.names} & self.observer.read_names:
+        first = self.table.first_of(statement, events)
+        if not {name for name, _ in statement.names} & self.table.read_names:
             return False
         display = (
-            statement.value is not None and self.observer.by_point[statement.value].is_display
-            if statement.value in self.observer.by_point
+            statement.value is not None and self.table.by_point[statement.value].is_display
+            if statement.value in self.table.by_point
             else False
         )
         inner = self._gradients_in(statement)
-        if self.observer.wrap_all(state, inner, first, numbers=False):
+        if self.table.wrap_all(state, inner, first, numbers=False):
             return True
         if statement.accumulates and statement.value is not None and self._repeats(statement, events):
             # Each time round a loop something is added to what is whole already.
-            origins = [o for term in self._terms(statement) for o in self.origins(term, first)]
-            if self.observer.wrap_all(state, origins, first, numbers=False):
+            origins = [o for term in self._terms(statement) for o in self.table.origins(term, first)]
+            if self.table.wrap_all(state, origins, first, numbers=False):
                 return True
         if display and statement.value is not None:
-            elements = self.observer.elements(self.observer.by_point[statement.value])
-            origins = [o for e in elements for o in self.origins(e, first)]
-            if self.observer.wrap_all(state, origins, first, numbers=True):
+            elements = self.table.elements(self.table.by_point[statement.value])
+            origins = [o for e in elements for o in self.table.origins(e, first)]
+            if self.table.wrap_all(state, origins, first, numbers=True):
                 return True
         if statement.value is not None and not display:
-            value = self.observer.by_point[statement.value]
-            origins = self.origins(value, first)
+            value = self.table.by_point[statement.value]
+            origins = self.table.origins(value, first)
             # `model.count.value = …` changes an object the caller holds: its name must not be bound anew.
-            in_place = any(name in self.observer.mutated for name, _ in statement.names)
-            if (origins != [value] or in_place) and self.observer.wrap_all(
-                state, origins, first, numbers=False
-            ):
+            in_place = any(name in self.table.mutated for name, _ in statement.names)
+            if (origins != [value] or in_place) and self.table.wrap_all(state, origins, first, numbers=False):
                 return True
         added = False
         for name, point in statement.names:
             event_ = first.get(point)
-            if name not in self.observer.read_names:
+            if name not in self.table.read_names:
                 continue  # `(_, aux), grads = …`: what nothing reads needs no collective.
-            if event_ is None or event_.unaligned or not event_.partial() or name in self.observer.mutated:
+            if event_ is None or event_.unaligned or not event_.partial() or name in self.table.mutated:
                 continue
             for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
                 added |= state.add(sync, point)
@@ -107,7 +102,7 @@ class Mending:
         self, state: State, value: Expression, statement: Statement, events: Sequence[Event]
     ) -> bool:
         """Make a name whole where it is bound, and not where it is read, if several statements read it."""
-        statements = [s for s in self.observer.statements.values() if s.scope == statement.scope]
+        statements = [s for s in self.table.statements.values() if s.scope == statement.scope]
         binding = [s for s in statements if any(name == value.text for name, _ in s.names)]
         if len(binding) != 1 or binding[0].kind != "assign" or binding[0].accumulates:
             return False
@@ -115,73 +110,70 @@ class Mending:
         if made.block != statement.block or sum(value.text in s.reads for s in statements) < 2:
             return False
         point = next(point for name, point in made.names if name == value.text)
-        event = self.observer.first_of(made, events).get(point)
-        if event is None or event.unaligned or value.text in self.observer.mutated:
+        event = self.table.first_of(made, events).get(point)
+        if event is None or event.unaligned or value.text in self.table.mutated:
             return False
         op = event.whole_op(numbers=False)
         if op is None or not event.partial():
             return False
-        return state.add(self.observer.sync(op, value.text, "after", made.span, event), point)
+        return state.add(self.table.sync(op, value.text, "after", made.span, event), point)
 
     def result(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial parts of the result whole where they are returned."""
         assert statement.value is not None
-        first = self.observer.first_of(statement, events)
-        value = self.observer.by_point[statement.value]
+        first = self.table.first_of(statement, events)
+        value = self.table.by_point[statement.value]
         whole = first[statement.value]
         inner = self._gradients_in(statement)
-        if self.observer.wrap_all(state, inner, first, numbers=False):
+        if self.table.wrap_all(state, inner, first, numbers=False):
             return True
         if not value.is_display and not whole.varying:
             op = whole.whole_op(numbers=True)
             if op is not None:
-                return self.observer.wrap_all(state, self.origins(value, first), first, numbers=True) or (
-                    self.observer.look_closer(state, statement, events)
-                )
-            return self._leaves(state, statement, whole) or self.observer.look_closer(
-                state, statement, events
-            )
+                return self.table.wrap_all(state, self.table.origins(value, first), first, numbers=True)
+            return self._leaves(state, statement, whole)
         if value.is_display:
-            origins = [o for e in self.observer.elements(value) for o in self.origins(e, first)]
-            if self.observer.wrap_all(state, origins, first, numbers=True):
+            origins = [o for e in self.table.elements(value) for o in self.table.origins(e, first)]
+            if self.table.wrap_all(state, origins, first, numbers=True):
                 return True
             mixed = [
                 e
-                for e in self.observer.elements(value)
+                for e in self.table.elements(value)
                 if e.point in first and first[e.point].partial(numbers=True)
             ]
-            if mixed and not whole.varying and self._leaves(state, statement, whole):
-                return True
-        return self.observer.look_closer(state, statement, events)
+            return bool(mixed) and not whole.varying and self._leaves(state, statement, whole)
+        return False
+
+    def keeps_varying(self, statement: Statement, events: Sequence[Event]) -> bool:
+        """Whether a statement like ``parts.append(x / n)`` keeps what is neither whole nor partial."""
+        first = self.table.first_of(statement, events)
+        return any(first[child.point].varying for child in self._kept(statement, first))
 
     def kept(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make whole what a statement like ``parts.append(jnp.mean(x))`` puts into a local container."""
-        call = self.observer.by_point[statement.value] if statement.value is not None else None
-        if call is None or not KEEPS.match(call.text):
-            return False
-        first = self.observer.first_of(statement, events)
-        kept = [child for child in self.observer.children.get(call.point, []) if child.point in first]
-        if any(first[child.point].varying for child in kept):
-            return self.observer.look_closer(state, statement, events)
+        first = self.table.first_of(statement, events)
+        kept = self._kept(statement, first)
         partial = [child for child in kept if first[child.point].partial()]
-        return self.observer.wrap_all(
-            state, [o for c in partial for o in self.origins(c, first)], first, numbers=False
+        return self.table.wrap_all(
+            state, [o for c in partial for o in self.table.origins(c, first)], first, numbers=False
         )
+
+    def _kept(self, statement: Statement, first: Mapping[int, Event]) -> list[Expression]:
+        call = self.table.by_point[statement.value] if statement.value is not None else None
+        if call is None or not KEEPS.match(call.text):
+            return []
+        return [child for child in self.table.children.get(call.point, []) if child.point in first]
 
     def change(self, state: State, change: Event, events: Sequence[Event]) -> bool:
         """Give a statement that changes an argument in place the whole of what it is called with.
 
         ``metrics.update(logits=logits)`` counts the examples it is given; gathered, they are all of them.
         """
-        statement = self.observer.touched.get(change.point)
-        if (
-            statement is None
-            or statement.value is None
-            or not self.observer.by_point[statement.value].is_call
-        ):
+        statement = self.table.touched.get(change.point)
+        if statement is None or statement.value is None or not self.table.by_point[statement.value].is_call:
             return False
-        first = self.observer.first_of(statement, events)
-        given = [e for child in self.observer.children.get(statement.value, []) for e in self._parts(child)]
+        first = self.table.first_of(statement, events)
+        given = [e for child in self.table.children.get(statement.value, []) for e in self._parts(child)]
         added = False
         for part in given:
             event = first.get(part.point)
@@ -189,25 +181,25 @@ class Mending:
                 continue
             axes = {leaf["kind"] for leaf in event.arrays}
             if event.whole_op(True) and event.partial(True):
-                added |= self.observer.wrap_all(state, self.origins(part, first), first, numbers=True)
+                added |= self.table.wrap_all(state, self.table.origins(part, first), first, numbers=True)
             elif len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
-                sync = self.observer.gathered(part, event, int(kind.partition(" ")[2]))
+                sync = self.table.gathered(part, event, int(kind.partition(" ")[2]))
                 added |= state.add(sync, change.point)
         return added
 
     def left_apart(self, change: Event) -> Refusal:
         """What to say of an argument whose copies differ between devices after the call."""
-        statement = self.observer.touched.get(change.point)
+        statement = self.table.touched.get(change.point)
         leaf = next((leaf for leaf in change.leaves if leaf["kind"] != "replicated"), None)
-        names = {point: name for s in self.observer.statements.values() for name, point in s.touches}
-        name = names[change.point] if statement is not None else self.observer.mutated[-1 - change.point]
+        names = {point: name for s in self.table.statements.values() for name, point in s.touches}
+        name = names[change.point] if statement is not None else self.table.mutated[-1 - change.point]
         return Refusal(
             "JP043",
             f"`{name}{leaf['path'] if leaf else ''}` is changed by what only one share of the batch tells: "
             "its copies would differ between devices",
             "Change it by values of the whole batch (a BatchNorm: give it the axis name, axis_name="
-            f'"{self.observer.axis_name}"), or keep the change on one device',
-            statement.span if statement is not None else self.observer.facts.span,
+            f'"{self.table.axis_name}"), or keep the change on one device',
+            statement.span if statement is not None else self.table.facts.span,
         )
 
     def added_to(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
@@ -218,7 +210,7 @@ class Mending:
         if len(statement.names) != 1:
             return False
         name = statement.names[0][0]
-        following = self.observer.next_mention.get(statement.index)
+        following = self.table.next_mention.get(statement.index)
         if following is None or following.accumulates != name or following.block != statement.block:
             return False
         # The sum itself may be whole by now; what is assigned to it is not.
@@ -226,26 +218,10 @@ class Mending:
         op = event.whole_op(numbers=False)
         return bool(later) and op is not None and all(o.whole_op(numbers=False) == op for o in later)
 
-    def origins(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
-        """Where a partial value is made: below it, past everything that might not be linear.
-
-        ``jnp.maximum(jnp.mean(x), 0)`` may look like a mean over shards on data where the
-        maximum does nothing; the mean inside it is one on all data.
-        """
-        partial = [
-            child
-            for child in self.observer.children.get(expression.point, [])
-            if child.point in events and events[child.point].partial() and not events[child.point].unaligned
-        ]
-        # A ratio of two sums is the mean of the shares' ratios only while every share divides by the same.
-        if not partial or expression.is_linear or (expression.is_product and len(partial) == 1):
-            return [self.observer.earliest(expression, events)]
-        return [origin for child in partial for origin in self.origins(child, events)]
-
     def _leaves(self, state: State, statement: Statement, whole: Event) -> bool:
         """Make whole the partial leaves of a result that has others too."""
         assert statement.value is not None
-        value, added = self.observer.by_point[statement.value], False
+        value, added = self.table.by_point[statement.value], False
         for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
             if sync.paths == ("",):
                 sync = dataclasses.replace(sync, value=value.text, where="wrap", span=value.span)
@@ -256,24 +232,24 @@ class Mending:
         """One sync for the whole value, or one for each partial leaf with the containers around it."""
         op = event.whole_op(numbers)
         if op is not None:
-            return [self.observer.sync(op, value, where, span, event)]
+            return [self.table.sync(op, value, where, span, event)]
         partial = event.partial(numbers or len(event.leaves) > 1)
         ops = {leaf["kind"] for leaf in partial}
         # An average, maximum or minimum of equal copies is that copy; integers would change type.
         rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
         floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
         together = (
-            [self.observer.sync(next(iter(ops)), value, where, span, event)]
+            [self.table.sync(next(iter(ops)), value, where, span, event)]
             if len(ops) == 1 and "psum" not in ops and rest_whole and floats
             else []
         )
-        if together and self.observer.bytes_of(partial) * 2 > self.observer.bytes_of(event.leaves):
+        if together and self.table.bytes_of(partial) * 2 > self.table.bytes_of(event.leaves):
             return together
         containers = containers_above([leaf["path"] for leaf in partial], event.tree)
         if containers is not None:
             return [
                 dataclasses.replace(
-                    self.observer.sync(leaf["kind"], value, where, span, event, [leaf]),
+                    self.table.sync(leaf["kind"], value, where, span, event, [leaf]),
                     paths=(leaf["path"],),
                     containers=containers,
                 )
@@ -283,7 +259,7 @@ class Mending:
 
     def _gradients_in(self, statement: Statement) -> list[Expression]:
         """Gradient calls inside a statement, where they are not all of it."""
-        found = [self.observer.by_point[point] for point in self.observer.gradients]
+        found = [self.table.by_point[point] for point in self.table.gradients]
         return [e for e in found if e.statement == statement.index and e.point != statement.value]
 
     def _repeats(self, statement: Statement, events: Sequence[Event]) -> bool:
@@ -299,17 +275,13 @@ class Mending:
         def terms(expression: Expression) -> list[Expression]:
             if expression.text == name:
                 return []
-            below = self.observer.descendants(expression.point)
+            below = self.table.descendants(expression.point)
             if not any(each.text == name for each in below):
                 return [expression]
-            return [term for child in self.observer.children[expression.point] for term in terms(child)]
+            return [term for child in self.table.children[expression.point] for term in terms(child)]
 
-        return (
-            terms(self.observer.by_point[statement.value])
-            if statement.value in self.observer.by_point
-            else []
-        )
+        return terms(self.table.by_point[statement.value]) if statement.value in self.table.by_point else []
 
     def _parts(self, expression: Expression) -> list[Expression]:
         """An argument of a call, or the members of one that is a display."""
-        return self.observer.elements(expression) if expression.is_display else [expression]
+        return self.table.elements(expression) if expression.is_display else [expression]

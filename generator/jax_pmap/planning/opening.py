@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from jax_pmap.emit.beside import Beside
-from jax_pmap.emit.places import Expression, Statement, inside, place
+from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.model import Span
+from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State
 from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.runs import behind, held_inside
-
-if TYPE_CHECKING:
-    from jax_pmap.planning.observe import Observer
 
 
 def called_by(call: str) -> str:
@@ -39,25 +37,35 @@ def method_given(call: str) -> str:
     return next((ast.unparse(each.value) for each in node.keywords if each.arg == "method"), "")
 
 
-class Opening:
-    """What an observer does to see into a call."""
+class Find(Protocol):
+    """What tells which functions a call runs that no name in the source leads to."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    #: Why something was not found, by the source of what is called.
+    why: dict[str, str]
+
+    def scopes(self, called: str, caller: Body) -> list[int]:
+        """The scopes of the functions that `called` runs in a body, where they can be looked into."""
+
+
+class Opening:
+    """What is done to see into a call."""
+
+    def __init__(self, table: Bodies, find: Find) -> None:
+        self.table, self.find = table, find
 
     def look_inside(self, state: State, call: Expression) -> bool:
         """Open the function that a call runs, directly or through a gradient."""
         if not call.is_call:
             return False
-        gradient = self.observer.gradients.get(call.point)
+        gradient = self.table.gradients.get(call.point)
         callee = gradient.function if gradient else called_by(call.text)
         method = "" if gradient else method_given(call.text)
         if method and self._open_method(state, call, callee, method):
             return True
-        runs = self.observer.runs.get(call.point, [])
+        runs = self.table.runs.get(call.point, [])
         # What the module compiled under a name is carried under that name.
-        home = self.observer.homes[self.observer.body_of[call.statement].scope.index]
-        if runs and self.observer.neighbourhood.find(callee, home) is None:
+        home = self.table.homes[self.table.body_of[call.statement].scope.index]
+        if runs and self.table.neighbourhood.find(callee, home) is None:
             deciding = [run for run in runs if run.decides]
             if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
                 return False
@@ -84,8 +92,8 @@ class Opening:
 
         `given` says that the call hands it on, as `jax.lax.scan` does, and does not call it by itself.
         """
-        scope, body = self._scope_of(callee, call, span), self.observer.body_of[call.statement]
-        homes = self.observer.homes
+        scope, body = self._scope_of(callee, call, span), self.table.body_of[call.statement]
+        homes = self.table.homes
         caller = homes[body.scope.index]
         if scope is None and not given:
             bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
@@ -95,13 +103,13 @@ class Opening:
         scope = self._scope_of(made, call, span) if made else scope
         if scope is not None:
             scopes = [scope]
-            if scope in self.observer.others:
-                self.observer.closed[callee] = self.observer.both(scope)
+            if scope in state.others:
+                state.closed[callee] = self.both(state, scope)
         else:
-            seen = self.observer.callees.scopes(callee, body)
+            seen = self.find.scopes(callee, body)
             scope = self._scope_of(callee, call, span)
-            if not seen and (callee in self.observer.callees.why or self._users_own(callee, caller)):
-                self.observer.closed[callee] = self.observer.callees.why.get(callee, "")
+            if not seen and (callee in self.find.why or self._users_own(callee, caller)):
+                state.closed[callee] = self.find.why.get(callee, "")
             scopes = seen if scope is None else [scope]
         new = {(each, call.point) for each in scopes} - state.opened
         state.opened |= new
@@ -111,19 +119,24 @@ class Opening:
 
     def _open_method(self, state: State, call: Expression, callee: str, method: str) -> bool:
         """Open the method that ``module.apply(…, method=Module.loss)`` runs on the bound module."""
-        body = self.observer.body_of[call.statement]
-        scope = self.observer.open(method, body)
-        if scope is None or not self.observer.homes[scope].is_method:
+        body = self.table.body_of[call.statement]
+        scope = self.table.open(method, body)
+        if scope is None or not self.table.homes[scope].is_method:
             return False
         new = (scope, call.point) not in state.opened
         state.opened.add((scope, call.point))
         return new
 
+    def both(self, state: State, scope: int) -> str:
+        """What to say of a method that has a copy, where an object has another one."""
+        method = self.table.home(scope).source.qualname
+        return f"it is `{method}` in one call and `{state.others[scope]}` in another"
+
     def disagrees(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Whether devices decide on another round of a loop by values that differ between them."""
         if statement.scope not in state.deciding or statement.kind != "return":
             return False
-        first = self.observer.first_of(statement, events)
+        first = self.table.first_of(statement, events)
         return any(event.varying for point, event in first.items() if point != statement.value)
 
     def _users_own(self, callee: str, caller: Beside) -> bool:
@@ -134,7 +147,7 @@ class Opening:
 
     def _scope_of(self, callee: str, call: Expression, span: Span) -> int | None:
         """The scope of a function known by its name, or of a lambda written inside `span`."""
-        body = self.observer.body_of[call.statement]
+        body = self.table.body_of[call.statement]
         for scope in body.scopes.values():
             if scope.index == body.scope.index:
                 continue
@@ -142,4 +155,4 @@ class Opening:
                 not scope.name and callee.startswith("lambda") and inside(place(scope.span), place(span))
             ):
                 return scope.index
-        return self.observer.open(callee, body)
+        return self.table.open(callee, body)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_pmap.model import Argument, Axes, AxesNode, Leaf, Role, Span, refused
-from jax_pmap.planning.observe import Observation
+from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
 

@@ -15,12 +15,12 @@ from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Backend, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
 from jax_pmap.planning.axis import with_axis
+from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import named
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
-from jax_pmap.planning.observe import Observation
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, reference_runs
 from jax_pmap.planning.repeats import or_changing

@@ -22,9 +22,10 @@ from jax_pmap.planning.callables import (
     unknown,
 )
 from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.merge import merge_neighbours
-from jax_pmap.planning.observe import Observation, Observer
+from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles

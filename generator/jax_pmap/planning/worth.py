@@ -8,7 +8,7 @@ from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.weave import FOLD
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import not_looked_into, shortened, way_out
-from jax_pmap.planning.observe import Observation
+from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target

@@ -1,0 +1,331 @@
+"""Decide what a trace calls for: collectives, a closer look, a refusal, or that all is well.
+
+Nothing is asked and nothing is run here: a decision depends on the answers of the worker alone, which are
+JSON. At the first value that is partial (a mean, sum, maximum or minimum over shards of the whole value) a
+collective is added; at the first value that is none of these, its subexpressions are looked at, and the
+partial ones that feed it are made whole. A collective that raises or does not help is taken back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax_pmap.emit.places import Statement
+from jax_pmap.emit.weave import OWN_SHARE, inside_of
+from jax_pmap.model import Callee, Guard, Refusal, Sync
+from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
+from jax_pmap.planning.events import PARTIAL, Event, State
+from jax_pmap.planning.gathering import Gathering
+from jax_pmap.planning.mending import Mending
+from jax_pmap.planning.opening import Find, Opening
+from jax_pmap.planning.syncs import Placer
+from jax_pmap.problems import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What tracing a function showed."""
+
+    syncs: tuple[Sync, ...]
+    #: Kind, path, shape and dtype of every leaf of the result, and its containers.
+    leaves: tuple[Answer, ...]
+    tree: Any
+    #: Point of the returned expression, to know which return was taken.
+    result: int
+    reached: frozenset[int]
+    #: Points that were passed: expressions and names that took part.
+    seen: frozenset[int]
+    #: Where values are gathered: the part of one device's work that each of `count` devices does.
+    share: float | None = None
+    #: Points that were passed with the same on every device each time, and with no key.
+    whole: frozenset[int] = frozenset()
+    #: Those of them that had nothing but arrays: no number that could choose an axis or a branch.
+    arrays: frozenset[int] = frozenset()
+    #: Whether collectives are taken of what is whole already, by point; of those that were passed.
+    idle: Mapping[int, bool] = field(default_factory=dict)
+    #: Static arguments of which any other would do: see `callables.only_given_whole`.
+    free: frozenset[str] = frozenset()
+    #: What is read of static objects, by argument, as (source, value): see `callables.told_apart`.
+    told: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.field(default_factory=dict)
+    #: Branches of functions beside the target that no input took.
+    guards: tuple[Guard, ...] = ()
+    #: Methods beside the target that running it has shown.
+    callees: tuple[Callee, ...] = ()
+    #: What is called and was not found when it was to be looked into, and why where that is known.
+    closed: Mapping[str, str] = field(default_factory=dict)
+
+
+def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
+    """Points at which something held each time they were passed."""
+    failed = {event.point for event in events if not holds(event)}
+    return frozenset(event.point for event in events) - failed
+
+
+class Decider:
+    """Decides, answer after answer, what to do about one function."""
+
+    def __init__(self, table: Placer, find: Find, own_shares: bool = False) -> None:
+        """Decide by `table`, and by what `find` tells of calls that no name in the source leads to.
+
+        With `own_shares`, a device goes on with its part of what was made whole by gathering, and not with
+        all of it.
+        """
+        self.table = table
+        self.gathering, self.mending = Gathering(table, own_shares), Mending(table)
+        self.opening = Opening(table, find)
+
+    def decide(self, state: State, answer: Answer) -> Observation | Refusal | None:
+        """What an answer of the worker to `state` shows; None where `state` was changed: trace anew."""
+        watch, owner = self.table.watch, self.table.owner
+        if "raised" in answer:
+            every = self._visible(state, answer["events"])
+            watched = [event for event in every if event.point in watch.tests]
+            failed = [e for e in every if e.point in owner and e.point not in watch.tests]
+            if self.gathering.go_on(state, failed):
+                return None
+            if not state.fresh:
+                if self.mending.tests(state, failed, watched):
+                    return None
+                last = owner.get(answer["last"]) if answer["last"] is not None else None
+                return fails_on_share(self.table.facts, answer["raised"], last)
+            self._retreat(state)
+            return None
+        state.others = dict(answer["others"])
+        passed = frozenset(data["point"] for data in answer["events"])
+        every = self._visible(state, answer["events"])
+        watched = [event for event in every if event.point in watch.tests]
+        changes = [event for event in every if event.point < 0 or event.point in self.table.touched]
+        others = [event for event in every if event.point not in watch.tests]
+        events = [event for event in others if event not in changes]
+        if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
+            return None
+        state.fresh.clear()
+        state.attempts.rescue = None
+        whole = [event.point for event in events if event.point in state.attempts.awaited and event.whole]
+        taken = self.gathering.take_shares(state, whole)
+        state.attempts.awaited.clear()
+        if taken:
+            return None
+        result = [event for event in events if event.point in self.table.results]
+        if self.table.mutated and not result:
+            result = [Event({"point": 0, "leaves": [], "tree": {"kind": "none"}})]
+        if not result:
+            return Refusal(
+                "JP055",
+                f"`{self.table.facts.name}` returned nothing on these inputs",
+                "Return the values the caller needs; changes made in place are not seen across devices",
+                self.table.facts.span,
+            )
+        at_odds = watch.at_odds(watched)
+        if at_odds is not None:
+            return at_odds
+        if self.mending.tests(state, events, watched):
+            return None
+        final = result[-1]
+        apart = next((event for event in changes if not event.whole), None)
+        settled = not final.unaligned and not final.varying and not final.partial(numbers=True)
+        if settled and apart is None:
+            unsure = (
+                owner[event.point]
+                for event in events
+                if self.opening.disagrees(state, owner[event.point], events)
+            )
+            statement = next(unsure, None)
+            if statement is not None:
+                if self.look_closer(state, statement, events):
+                    return None
+                return state.hopeless[statement.index]
+            if len(self.table.neighbourhood.callees) > watch.methods:
+                self.table.watch_again()
+                return None
+            apart_ = self._now_another(state)
+            if apart_ is not None:
+                return apart_
+            return Observation(
+                tuple(state.syncs),
+                tuple(final.leaves),
+                final.tree,
+                final.point,
+                frozenset(answer["reached"]),
+                passed,
+                answer.get("share"),
+                points_of(events, lambda event: event.alike),
+                points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
+                idle=dict(answer["idle"]),
+                closed=dict(state.closed),
+            )
+        if not self._advance(state, events):
+            if apart is not None and not state.hopeless and self.mending.change(state, apart, events):
+                return None
+            if settled and apart is not None and not state.hopeless:
+                return self.mending.left_apart(apart)
+            return next(iter(state.hopeless.values()), None) or self._not_whole(final)
+        return None
+
+    def _now_another(self, state: State) -> Refusal | None:
+        """The refusal of a method with collectives in it, where an object was seen to have another one."""
+        for scope in sorted(state.others):
+            carried = {scope}
+            while more := {b for a, _, b in self.table.linked() if a in carried} - carried:
+                carried |= more
+            bodies = [body for body in self.table.bodies if body.scope.index in carried]
+            if any(inside_of(body, state.syncs) for body in bodies):
+                both = self.opening.both(state, scope)
+                return Refusal(
+                    "JP043",
+                    f"a method needs collectives in it, and {both}: its copy could not be both",
+                    "Give the methods different names, or call each class's in a statement of its own",
+                    self.table.home(scope).facts.span,
+                )
+        return None
+
+    def _visible(self, state: State, events: Sequence[Answer]) -> list[Event]:
+        """What the target showed, and what the functions showed that are looked into."""
+        scopes = {self.table.body.scope.index, *(scope for scope, _ in state.opened)}
+
+        def seen(point: int) -> bool:
+            return point not in self.table.owner or self.table.owner[point].scope in scopes
+
+        return [Event(data) for data in events if seen(data["point"])]
+
+    def _retreat(self, state: State) -> None:
+        """The last collectives raised: try them one by one from now on, the first alone."""
+        first, *rest = state.fresh
+        for sync, _ in rest:
+            state.syncs.remove(sync)
+        if rest:
+            state.fresh = [first]
+        else:
+            state.take_back(first[0])
+
+    def _drop_useless(self, state: State, events: Sequence[Event]) -> bool:
+        """Take back fresh collectives whose value is still not whole."""
+        # The first time round a loop: later ones may vary for another reason.
+        first: dict[int, Event] = {}
+        for event in events:
+            first.setdefault(event.point, event)
+        dropped = False
+        # What is gathered so that the function runs at all may be wrong for another reason still.
+        rescued = state.attempts.rescue.added if state.attempts.rescue is not None else []
+        for sync, point in state.fresh:
+            if sync in rescued:
+                continue
+            paths = None if sync.paths == ("",) else sync.paths
+            wanted = f"sharded {sync.axis}" if sync.op == OWN_SHARE else "replicated"
+            helped = all(
+                leaf["kind"] == wanted
+                for leaf in (first[point].leaves if point in first else ())
+                if paths is None or leaf["path"] in paths
+            )
+            if not helped and sync in state.syncs:
+                state.take_back(sync)
+                dropped = True
+        return dropped
+
+    def _advance(self, state: State, events: Sequence[Event]) -> bool:
+        """Change something for the better: add collectives, or look closer. False when stuck."""
+        tainted: set[str] = set()
+        advanced = False
+        handled: set[int] = set()
+        for event in events:
+            statement = self.table.owner[event.point]
+            if event.unaligned or statement.index in handled:
+                continue
+            if self.table.by_point.get(event.point) is not None and event.point != statement.value:
+                continue  # Subexpressions speak when their statement asks.
+            if statement.scope not in {self.table.body.scope.index, *state.loops}:
+                # Inside a function that is looked into, partial values may stay partial: its caller
+                # makes the result whole. Only what is already wrong there has to be mended there.
+                if event.varying and statement.index not in state.hopeless:
+                    return advanced or self.look_closer(state, statement, events, event.occurrence)
+                continue
+            depends = bool(statement.reads & tainted)
+            if statement.kind == "other":
+                if advanced or depends:
+                    break
+                if statement.index in state.hopeless:
+                    continue
+                if self.mending.keeps_varying(statement, events):
+                    if self.look_closer(state, statement, events):
+                        return True
+                elif self.mending.kept(state, statement, events):
+                    return True
+                continue
+            if statement.scope in state.deciding and statement.kind == "return":
+                if statement.index in state.hopeless or not self.opening.disagrees(state, statement, events):
+                    continue
+                return advanced or self.look_closer(state, statement, events)
+            if statement.kind == "return" and event.point == statement.value:
+                if advanced:
+                    break
+                if not event.varying and not event.partial(numbers=True):
+                    continue
+                return self.mending.result(state, statement, events) or self.look_closer(
+                    state, statement, events
+                )
+            if event.varying:
+                if advanced or depends:
+                    break
+                if statement.index in state.hopeless:
+                    continue
+                if self.look_closer(state, statement, events):
+                    return True
+                continue
+            names = [name for name, point in statement.names if point == event.point]
+            if event.partial() and names and not (set(names) & tainted and not depends):
+                if depends:
+                    tainted |= {name for name, _ in statement.names}
+                    continue
+                if self.mending.added_to(statement, event, events):
+                    continue
+                if self.mending.assignment(state, statement, events):
+                    advanced = True
+                    handled.add(statement.index)
+                    tainted |= {name for name, _ in statement.names}
+            elif depends:
+                tainted |= {name for name, _ in statement.names}
+        return advanced
+
+    def look_closer(
+        self, state: State, statement: Statement, events: Sequence[Event], occurrence: int = 0
+    ) -> bool:
+        """Find, inside a statement, the partial values that a varying one is made of."""
+        if statement.index in state.hopeless:
+            return False
+        first = self.table.first_of(statement, events, occurrence)
+        culprits = self.table.culprits(first)
+        for culprit in culprits:
+            feeding = [self.table.earliest(each, first) for each in self.table.partial_below(culprit, first)]
+            again = [each for each in feeding if self.mending.where_made(state, each, statement, events)]
+            feeding = [each for each in feeding if each not in again]
+            if self.table.wrap_all(state, feeding, first, numbers=True) or again:
+                self.gathering.await_share(state, culprit, first)
+                return True
+        if any(self.opening.look_inside(state, culprit) for culprit in culprits):
+            return True
+        value = self.table.by_point.get(statement.value) if statement.value is not None else None
+        # `x -= x.mean()`: the name varies because what is added to it is partial.
+        added = (
+            [] if culprits or value is None or value.point not in first else self.table.origins(value, first)
+        )
+        if self.table.wrap_all(state, added, first, numbers=True):
+            return True
+        if self.gathering.together(state, culprits, first):
+            return True
+        if self.gathering.gather(state, culprits, first):
+            for culprit in culprits:
+                self.gathering.await_share(state, culprit, first)
+            if not self.gathering.own_shares:
+                self.gathering.gather_beside(state, statement, events)
+            return True
+        worst = culprits[0] if culprits else None
+        state.hopeless[statement.index] = coupled(self.table.facts, statement, worst, state.closed)
+        return self._advance(state, events)
+
+    def _not_whole(self, final: Event) -> Refusal:
+        leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]
+        all_partial = bool(leaves) and all(leaf["kind"] in PARTIAL for leaf in leaves)
+        return result_not_whole(self.table.owner[final.point], leaves, all_partial)

@@ -1,0 +1,167 @@
+"""Where collectives may go: what stands where, and what tracing showed of the parts of a statement."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.places import Body, Expression, Statement, place
+from jax_pmap.model import Span, Sync
+from jax_pmap.planning.bodies import Bodies
+from jax_pmap.planning.events import Event, State
+from jax_pmap.problems import Answer
+from jax_pmap.reading.facts import FunctionFacts
+
+
+class Placer(Bodies):
+    """The tables of a target and what it calls, with the collectives that statements may need."""
+
+    def __init__(
+        self,
+        body: Body,
+        facts: FunctionFacts,
+        axis_name: str,
+        itemsize: Callable[[str], int],
+        neighbourhood: Neighbourhood,
+        mutated: Sequence[str] = (),
+        settled: Sequence[str] = (),
+    ) -> None:
+        """The tables of `body`.
+
+        `itemsize` gives the bytes of one element of a dtype, `mutated` are arguments that are changed in
+        place, `settled` those that have no other values than those that are tried.
+        """
+        super().__init__(body, neighbourhood, axis_name, settled)
+        self.facts, self.itemsize, self.mutated = facts, itemsize, tuple(mutated)
+        self.results = [
+            s.value
+            for s in body.statements.values()
+            if s.kind == "return" and s.value is not None and s.scope == body.scope.index
+        ]
+        self.next_mention = self._next_mentions()
+        #: Points behind statements that show what they left of an argument that is changed in place.
+        self.touched = {
+            point: statement
+            for statement in body.statements.values()
+            for name, point in statement.touches
+            if name in mutated
+        }
+        # Nearly always there is something to do in what is differentiated.
+        for call in list(self.gradients.values()):
+            if call.function not in {scope.name for scope in body.scopes.values()}:
+                self.open(call.function, body)
+        self.read_names = frozenset(name for s in body.statements.values() for name in s.reads)
+
+    def _next_mentions(self) -> dict[int, Statement]:
+        """For each statement of the target that binds one name, the next one that reads or binds it."""
+        following: dict[int, Statement] = {}
+        last: dict[str, Statement] = {}
+        for statement in sorted(self.body.statements.values(), key=lambda s: place(s.span)):
+            for name in {*statement.reads, *(name for name, _ in statement.names)} & last.keys():
+                following[last.pop(name).index] = statement
+            if len(statement.names) == 1 and statement.scope == self.body.scope.index:
+                last[statement.names[0][0]] = statement
+        return following
+
+    def wrap_all(
+        self, state: State, expressions: Sequence[Expression], events: Mapping[int, Event], numbers: bool
+    ) -> bool:
+        """Put collectives around the partial ones of `expressions`; whether there were new ones."""
+        added = False
+        for expression in expressions:
+            event = events.get(expression.point)
+            if event is None or event.unaligned:
+                continue
+            op = event.whole_op(numbers)
+            if op is not None and event.partial(numbers):
+                added |= state.add(
+                    self.sync(op, expression.text, "wrap", expression.span, event), expression.point
+                )
+        return added
+
+    def sync(
+        self,
+        op: str,
+        value: str,
+        where: str,
+        span: Span,
+        event: Event,
+        leaves: Sequence[Answer] | None = None,
+    ) -> Sync:
+        """A collective for what `event` showed of `value`, or for some leaves of it."""
+        return Sync(op, value, where, span, bytes=self.bytes_of(event.leaves if leaves is None else leaves))
+
+    def gathered(self, expression: Expression, event: Event, axis: int) -> Sync:
+        """All of what `event` showed to be a share along `axis`, from every device."""
+        sync = self.sync("all_gather", expression.text, "wrap", expression.span, event)
+        return dataclasses.replace(sync, axis=axis)
+
+    def bytes_of(self, leaves: Sequence[Answer]) -> int:
+        """Bytes of one device's copy, in the user's own dtypes."""
+        arrays = [leaf for leaf in leaves if not leaf.get("number")]
+        return sum(math.prod(leaf["shape"]) * self.itemsize(leaf["dtype"]) for leaf in arrays)
+
+    def culprits(self, first: Mapping[int, Event]) -> list[Expression]:
+        """The smallest varying expressions of a statement: what goes into them is not."""
+        return [
+            self.by_point[point]
+            for point, event in first.items()
+            if point in self.by_point
+            and any(leaf["kind"] == "varying" for leaf in event.leaves)
+            and not any(
+                child.point in first and first[child.point].varying for child in self.descendants(point)
+            )
+        ]
+
+    def partial_below(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """The largest partial subexpressions below `expression`, and the smallest that are numbers.
+
+        ``n // 4`` is a sum over shards on some sizes only; ``n`` is on all.
+        """
+        out = []
+        for child in self.children.get(expression.point, []):
+            event = events.get(child.point)
+            if event is None or event.unaligned or event.whole_op(numbers=True) is None:
+                out += self.partial_below(child, events)
+                continue
+            inner = [] if event.arrays else self.partial_below(child, events)
+            # A shape is no size.
+            out += [each for each in inner if events[each.point].leaves[0]["path"] == ""] or [child]
+        return out
+
+    def earliest(self, expression: Expression, events: Mapping[int, Event]) -> Expression:
+        """The name that a partial expression depends on linearly, if making that whole costs no more.
+
+        Of ``w - 0.1 * grads`` that is ``grads``: what is synchronised is a gradient, and not the weights.
+        """
+        partial = [
+            child
+            for child in self.children.get(expression.point, [])
+            if child.point in events and (events[child.point].partial() or events[child.point].varying)
+        ]
+        linear = expression.is_product or expression.is_linear
+        if not linear or len(partial) != 1 or expression.point not in events:
+            return expression
+        below, whole = events[partial[0].point], events[expression.point]
+        alike = below.whole_op(False) == whole.whole_op(False) and not below.unaligned
+        cheap = self.bytes_of(below.leaves) <= self.bytes_of(whole.leaves)
+        found = self.earliest(partial[0], events) if alike and cheap else expression
+        return found if found.text.isidentifier() else expression
+
+    def origins(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
+        """Where a partial value is made: below it, past everything that might not be linear.
+
+        ``jnp.maximum(jnp.mean(x), 0)`` may look like a mean over shards on data where the
+        maximum does nothing; the mean inside it is one on all data.
+        """
+        partial = [
+            child
+            for child in self.children.get(expression.point, [])
+            if child.point in events and events[child.point].partial() and not events[child.point].unaligned
+        ]
+        # A ratio of two sums is the mean of the shares' ratios only while every share divides by the same.
+        if not partial or expression.is_linear or (expression.is_product and len(partial) == 1):
+            return [self.earliest(expression, events)]
+        return [origin for child in partial for origin in self.origins(child, events)]

@@ -1,0 +1,67 @@
+"""Functions whose traces are recorded beside this file, for `test_decide.py`."""
+
+import jax
+import jax.numpy as jnp
+
+
+def masked_mean(x, mask):
+    """A ratio of two sums: both are made whole, and not their quotient."""
+    total = (x * mask).sum()
+    return total / mask.sum()
+
+
+def step(w, x, y):
+    """Gradients are averaged, and not the weights that they change."""
+    loss, slope = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+    return w - 0.1 * slope, loss
+
+
+def clipped(w, x, y):
+    """The norm is taken of gradients that are whole."""
+
+    def error(w):
+        return jnp.mean((x @ w - y) ** 2)
+
+    slope = jax.grad(error)(w)
+    norm = jnp.sqrt(jnp.sum(slope**2))
+    return w - slope / jnp.maximum(norm, 1.0)
+
+
+def weighted(w, x, weight):
+    """Both sums are inside what is differentiated."""
+
+    def error(w):
+        losses = (x @ w) ** 2
+        return (losses * weight).sum() / weight.sum()
+
+    return jax.grad(error)(w)
+
+
+def descent(w, x, y):
+    """What a loop carries is whole after each round."""
+
+    def body(w, _):
+        slope = jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+        return w - 0.1 * slope, None
+
+    return jax.lax.scan(body, w, None, length=3)[0]
+
+
+def scaled(x):
+    """A standard deviation is two means."""
+    return x / jnp.std(x, axis=0)
+
+
+def extremes(x):
+    """The largest and the smallest of all."""
+    return (x - x.min()) / (x.max() - x.min())
+
+
+def ranked(x):
+    """A sort needs all of the examples."""
+    return jnp.sort(x, axis=0)[0]
+
+
+def rows(x):
+    """Nothing is needed where each example is on its own."""
+    return jnp.tanh(x) * 2

@@ -1,0 +1,112 @@
+"""Which collectives follow from what a trace showed, decided from recorded answers of the worker: without jax.
+
+``pytest --update-goldens`` records them anew, with a real worker.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jax_pmap import pipeline
+from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.places import Body
+from jax_pmap.inputs.load import load
+from jax_pmap.model import Refusal, Request
+from jax_pmap.planning.decide import Observation
+from jax_pmap.planning.observe import Observer
+from jax_pmap.planning.roles import Roles
+from jax_pmap.reading.text import function_text
+
+FOLDER = Path(__file__).parent / "decisions"
+#: Of each function its arguments as `--arg` has them, those that hold the batch, and the collectives.
+CASES = {
+    "masked_mean": ("x=f32[24] mask=mask[24]", "x mask", {"psum total", "psum mask.sum()"}),
+    "step": ("w=f32[3] x=f32[24,3] y=f32[24]", "x y", {"pmean loss", "pmean slope"}),
+    "clipped": ("w=f32[3] x=f32[24,3] y=f32[24]", "x y", {"pmean slope"}),
+    "weighted": (
+        "w=f32[3] x=f32[24,3] weight=f32[24]>0",
+        "x weight",
+        {"psum (losses * weight).sum()", "psum weight.sum()", "pmean jax.grad(error)(w)"},
+    ),
+    "descent": ("w=f32[3] x=f32[24,3] y=f32[24]", "x y", {"pmean slope"}),
+    "scaled": ("x=f32[24,3]", "x", {"std jnp.std(x, axis=0)"}),
+    "extremes": ("x=f32[24,3]", "x", {"pmin x.min()", "pmax x.max()"}),
+    "ranked": ("x=f32[24,3]", "x", {"all_gather x"}),
+    "rows": ("x=f32[24,3]", "x", set()),
+}
+
+
+class Recorded:
+    """A worker's answers, in the order in which they were given."""
+
+    directory = FOLDER
+
+    def __init__(self, path: Path, session: Any = None) -> None:
+        self.path, self.session = path, session
+        self.answers: list[Any] = [] if session is not None else json.loads(path.read_text(encoding="utf-8"))
+        self.asked = 0
+
+    def ask(self, method: str, doing: str, **request: Any) -> Any:
+        if self.session is not None:
+            answer = self.session.ask(method, doing, **request)
+            self.answers.append(answer)
+            return json.loads(json.dumps(answer))
+        self.asked += 1
+        return self.answers[self.asked - 1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_collectives_follow_from_what_a_trace_showed(name: str, update_goldens: bool) -> None:
+    arguments, batch, wanted = CASES[name]
+    request = Request(f"programs.py::{name}", directory=FOLDER, args=tuple(arguments.split()))
+    target = pipeline._read(request)
+    path = FOLDER / f"{name}.json"
+    roles = Roles({argument: {0: 0} for argument in batch.split()}, (), frozenset(), {})
+
+    def decided(session: Recorded) -> Observation | Refusal:
+        body = Body(function_text(target.parsed))
+        observer = Observer(
+            session,  # type: ignore[arg-type]
+            body,
+            target.facts,
+            "batch",
+            lambda _: 4,
+            lambda _: None,
+            Neighbourhood(target),
+        )
+        return observer.observe(roles, {}, 8)
+
+    if update_goldens:
+        with pipeline.start(request) as worker:
+            load(worker, target, request, lambda _: None)
+            recorded = Recorded(path, worker)
+            decided(recorded)
+            path.write_text(json.dumps(recorded.answers, indent=1) + "\n", encoding="utf-8")
+    outcome = decided(Recorded(path))
+    assert isinstance(outcome, Observation), outcome
+    assert {f"{sync.op} {sync.value}" for sync in outcome.syncs} == wanted
+
+
+def test_a_value_that_nothing_makes_whole_is_refused_where_it_stands() -> None:
+    """The answers of a sort, its operand no share that could be gathered."""
+    request = Request("programs.py::ranked", directory=FOLDER)
+    target = pipeline._read(request)
+    session = Recorded(FOLDER / "ranked.json")
+    for event in session.answers[0]["events"]:
+        for leaf in event["leaves"]:
+            leaf["kind"] = "varying" if leaf["kind"].startswith("sharded") else leaf["kind"]
+    observer = Observer(
+        session,  # type: ignore[arg-type]
+        Body(function_text(target.parsed)),
+        target.facts,
+        "batch",
+        lambda _: 4,
+        lambda _: None,
+        Neighbourhood(target),
+    )
+    refusal = observer.observe(Roles({"x": {0: 0}}, (), frozenset(), {}), {}, 8)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "JP043"
+    assert refusal.span is not None and refusal.span.line == 62
