@@ -1,4 +1,4 @@
-"""Which collectives follow from what a trace showed, decided from recorded answers of the worker: without jax.
+"""Which collectives follow from what a trace showed, decided from recorded answers: without jax.
 
 ``pytest --update-goldens`` records them anew, with a real worker.
 """
