@@ -622,6 +622,18 @@ for names, run, operands, whole in [
         (),
         lambda b: jnp.arange(b),
     ),
+    (
+        "axis_index iota",
+        lambda x, b: x * ((lax.axis_index(OWN) * b).astype(float) + jnp.arange(b, dtype=float)),
+        ("f:12",),
+        lambda x, b: x * jnp.arange(b, dtype=float),
+    ),
+    (
+        "axis_index iota",
+        lambda x, b: x * (lax.axis_index(OWN).astype(float) + jnp.arange(b, dtype=float)),
+        ("f:12",),
+        lambda x, b: x * jnp.arange(b, dtype=float),
+    ),
     ("axis_index", lambda b: lax.axis_index(OWN) * b, (), lambda b: jnp.zeros((), int)),
     ("axis_index", lambda: lax.axis_index(OWN), (), lambda: jnp.zeros((), int)),
     ("axis_index", lambda x: x * lax.axis_index(OWN), ("f:4",), lambda x: x),

@@ -141,6 +141,8 @@ class Equation:
 def axes_apart(shapes: Sequence[Shape]) -> tuple[int, ...]:
     """Axes along which shapes of one rank differ."""
     first = shapes[0]
+    if all(shape == first for shape in shapes[1:]):
+        return ()
     return tuple(
         axis for axis in range(len(first)) if any(shape[axis] != first[axis] for shape in shapes[1:])
     )

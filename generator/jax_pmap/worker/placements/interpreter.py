@@ -46,7 +46,7 @@ from .lattice import (
 )
 from .measure import FOREIGN, measured, supposed
 from .rounds import grouped, of_groups
-from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of
+from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of, name_of
 
 #: Powers of the device count that numbers in a trace may have.
 POWERS: "tuple[Power, ...]" = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
@@ -100,6 +100,15 @@ def replaced(equation: Any, params: Mapping[str, Any], invars: Sequence[Any], ou
     )
 
 
+def _scalar(number: Any) -> Any:
+    """A number of Python or of a 0-d array by what it is, or None where it has to be looked at."""
+    if isinstance(number, (np.ndarray, np.generic)):
+        return number.dtype, number.item()
+    if isinstance(number, (bool, int, float)):
+        return number.__class__, getattr(number, "dtype", None), number  # Those of jax have a dtype.
+    return None
+
+
 class Apart(Exception):
     """The traces for several device counts are not of one program."""
 
@@ -126,6 +135,8 @@ class Interpreter:
         self._bound: dict[str, int] = {name: counts[0] for name, counts in self.axes.items()}
         #: How each key that is a device's own was made of the whole program's, and whose draws are whose.
         self._owned: dict[Term, Any] = {}
+        #: Numbers that were met in the traces.
+        self._scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
         self.whole = tuple(WHOLE for _ in self.axes)
         #: Operations read, and primitives without a rule whose placements were measured.
@@ -179,6 +190,18 @@ class Interpreter:
 
     def known(self, numbers: Sequence[Any]) -> Value:
         """The value of a constant, by what it is in each trace."""
+        first = numbers[0]
+        if np.ndim(first) == 0:
+            key = tuple(map(_scalar, numbers))
+            found = self._scalars.get(key) if None not in key else None
+            if found is None:
+                found = self._number(numbers)
+                if None not in key:
+                    self._scalars[key] = found
+            return found
+        return self._number(numbers)
+
+    def _number(self, numbers: Sequence[Any]) -> Value:
         first = numbers[0]
         if all(each is first for each in numbers) or self._equal(numbers):
             return self.replicated(self.terms.constant(first))
@@ -417,9 +440,9 @@ class Interpreter:
     ) -> list[Value]:
         """The results of a primitive, by its rule along each mesh axis and by its meaning."""
         count = len(equations[0].outvars)
-        inputs = [[tuple(getattr(v.aval, "shape", ())) for v in e.invars] for e in equations]
-        outputs = [[tuple(getattr(v.aval, "shape", ())) for v in e.outvars] for e in equations]
-        dtypes = [str(getattr(v.aval, "dtype", "?")) for v in equations[0].outvars]
+        inputs = [[getattr(v.aval, "shape", ()) for v in e.invars] for e in equations]
+        outputs = [[getattr(v.aval, "shape", ()) for v in e.outvars] for e in equations]
+        dtypes = [name_of(getattr(v.aval, "dtype", "?")) for v in equations[0].outvars]
         if count and has_effects(equations[0]):
             why = f"`{name}` reads or changes what is not among its operands"
             return [self.unknown(why, self.path(equations[0])) for _ in range(count)]
@@ -439,6 +462,11 @@ class Interpreter:
                 if any(w and self.terms.value(o.term) is None for w, o in zip(whole, operands, strict=True)):
                     self.repeated.append(self.path(equations[0]))
             seen = self.seen[axis]
+            if name not in ASKED_ALWAYS and all(place is WHOLE or place == WHOLE for place in places):
+                alike = all(outputs[i] == outputs[seen[0]] for i in seen[1:])
+                if alike and not named_axes(params[0]):
+                    columns.append([WHOLE] * count)
+                    continue
             eq = Equation(
                 name,
                 [params[i] for i in seen],
@@ -459,10 +487,6 @@ class Interpreter:
         self, eq: Equation, places: Sequence[Placement], equation: Any, count: int
     ) -> "Sequence[Placement | Same]":
         """Placements of the results along one mesh axis."""
-        asked = eq.name in ASKED_ALWAYS or named_axes(eq.params)
-        if not asked and all(place == WHOLE for place in places):
-            if not any(eq.varying(result) for result in range(count)):
-                return [WHOLE] * count
         found = RULES.get(eq.name)
         groups = grouped(places) and eq.name not in IDENTITIES
         if found is None and not groups:

@@ -119,8 +119,14 @@ class Node:
     dtype: str
 
 
+#: Types of most parameters.
+PLAIN = frozenset({int, bool, str})
+
+
 def freeze(value: Any) -> Any:
     """A parameter of an equation as something that can be hashed and compared."""
+    if value is None or value.__class__ in PLAIN:
+        return value
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return tuple(freeze(each) for each in value)
     if isinstance(value, dict):
@@ -216,11 +222,12 @@ class Terms:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self._numbers: dict[Node, Term] = {}
+        self._numbers: dict[Any, Term] = {}
         #: Of each term, the loops from round to round of which it may differ, as bits.
         self._loops: list[int] = []
         #: Numbers seen, by unit of rounding: those a few roundings apart are one.
         self._seen: dict[float, list[float]] = {}
+        self._rounded: dict[Any, Number] = {}
         #: Arrays that are no single number, kept so that their ids stay their own.
         self._constants: dict[int, tuple[Any, Term]] = {}
         #: The equation that made a term first, and those in whose jaxprs it stands.
@@ -232,13 +239,14 @@ class Terms:
 
     def make(self, op: str, params: Any, operands: Sequence[Term], shape: "Shape | None", dtype: str) -> Term:
         """The term as it is written."""
-        node = Node(op, params, tuple(operands), shape, dtype)
-        found = self._numbers.get(node)
+        # A node itself is slow to make and to hash, and most are here already.
+        key = (op, params, tuple(operands), shape, dtype)
+        found = self._numbers.get(key)
         if found is None:
-            found = self._numbers[node] = len(self.nodes)
-            self.nodes.append(node)
+            found = self._numbers[key] = len(self.nodes)
+            self.nodes.append(Node(*key))
             loops = 0
-            for term in node.operands:
+            for term in operands:
                 loops |= self._loops[term]
             if op == "carry":
                 loops = (2 << params[0]) - 1  # Whatever it is made of, in this loop and those around it.
@@ -279,6 +287,13 @@ class Terms:
 
     def number(self, value: Any, dtype: str) -> Number:
         """`value` as a number that is the same for all that are a few roundings in `dtype` from it."""
+        key = (dtype, value.__class__, value)
+        found = self._rounded.get(key)
+        if found is None:
+            found = self._rounded[key] = self._number(value, dtype)
+        return found
+
+    def _number(self, value: Any, dtype: str) -> Number:
         kind = kind_of(dtype)
         if kind == "c":
             return complex(
@@ -312,7 +327,7 @@ class Terms:
         """The term of an array of numbers that are known."""
         if not isinstance(array, (np.ndarray, np.generic, jax.Array, bool, int, float, complex)):
             return self.make("object", Kept(array), (), None, "object")
-        dtype = str(array.dtype) if hasattr(array, "dtype") else str(np.result_type(array))
+        dtype = name_of(array.dtype if hasattr(array, "dtype") else np.result_type(array))
         if isinstance(array, jax.Array) and jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
             data = np.asarray(jax.random.key_data(array))
             return self.make("const", (dtype, data.tobytes()), (), tuple(array.shape), dtype)
@@ -649,6 +664,17 @@ def wrapped(value: int, dtype: str) -> int:
     if info.min <= value <= info.max:
         return value
     return (value - int(info.min)) % (1 << int(info.bits)) + int(info.min)
+
+
+def name_of(dtype: Any) -> str:
+    """The name of a dtype, which numpy makes anew each time that it is asked."""
+    found = NAMES.get(dtype)
+    if found is None:
+        found = NAMES[dtype] = str(dtype)
+    return found
+
+
+NAMES: dict[Any, str] = {}
 
 
 def kind_of(dtype: str) -> str:

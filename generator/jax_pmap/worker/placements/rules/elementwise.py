@@ -301,7 +301,7 @@ def identity(eq: Equation, *places: Placement, **_: Any) -> Result:
 @rule("convert_element_type", "reduce_precision")
 def convert(eq: Equation, x: Placement, **params: Any) -> Result:
     """Between floats, and from whole numbers: linear. To whole numbers: what is cut off differs."""
-    if isinstance(x, (Index, Positions)) and eq.dtypes[0][:3] in ("int", "uin"):
+    if isinstance(x, (Index, Positions)) and kind_of(eq.dtypes[0]) in "iuf":
         # The index has no meaning in the whole-batch program; positions have one.
         return Same(x) if isinstance(x, Index) else x
     given, made = eq.terms[eq.operands[0].term].dtype, eq.dtypes[0]
