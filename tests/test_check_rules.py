@@ -194,3 +194,32 @@ def test_a_fix_trusts_no_import_that_may_not_hold(imports):
 def test_a_fix_writes_a_new_name_as_the_module_can():
     text = "import jax as j\nimport jax.numpy as jnp\nf = j.pmap(lambda x: j.tree_map(jnp.sin, x))\n"
     assert "j.tree.map(jnp.sin, x)" in apply_edits(text, check_text(text, "snippet.py"))[0]
+
+
+def test_a_function_that_is_handed_on_may_be_called_with_anything():
+    """The one call that is seen, on one device, says nothing of the axis that `pmap` runs it with."""
+    text = """\
+import functools
+
+import jax
+
+
+def step(x, axis):
+    return jax.lax.pmean(x, axis) if axis else x
+
+
+mapped = jax.pmap(functools.partial(step, axis="i"), axis_name="i")
+alone = step(1.0, None)
+"""
+    assert check_text(text, "snippet.py") == []
+
+
+def test_a_mapped_function_that_never_ends_is_given_up():
+    """Each level calls the one below twice: what is read is bounded, whatever it would take to run."""
+    levels = [f"def f{n}(x):\n    return f{n + 1}(x) + f{n + 1}(x)\n" for n in range(24)]
+    text = "import jax\n\n" + "\n".join(levels) + "\n\ndef f24(x):\n    return x\n\n\nmapped = jax.pmap(f0)\n"
+    assert check_text(text, "snippet.py") == []
+    loop = (
+        "import jax\n\n\ndef f(x):\n    return f(x - 1) if x else jax.grad(f)(x)\n\n\nmapped = jax.pmap(f)\n"
+    )
+    assert check_text(loop, "snippet.py") == []

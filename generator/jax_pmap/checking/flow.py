@@ -18,6 +18,7 @@ from jax_pmap.checking.module import Module, _Unknown
 from jax_pmap.checking.values import (
     UNKNOWN,
     Array,
+    Batched,
     Closure,
     Constant,
     Either,
@@ -35,6 +36,7 @@ from jax_pmap.checking.values import (
     joined,
     mixed,
     part,
+    stacked,
     unpacked,
 )
 
@@ -54,32 +56,24 @@ def events(mappings: Mappings, mapping: Mapping) -> Events:
         function, known_arguments = mapping.function, arguments(mappings, mapping)
         found = Events()
         if function is not None and known_arguments is not None:
-            closure = Closure(function.node, None, function.bound)
-            axis = mapping.axis if isinstance(mapping.axis, str) else None
-            found = follow(mappings.module, closure, known_arguments, axis)
+            flow = Flow(mappings.module, mapping.axis if isinstance(mapping.axis, str) else None)
+            first = mapping.application.argument(0, "fun") or mapping.application.argument(0, "f")
+            try:
+                flow.start(Closure(function.node, None, function.bound), first, known_arguments)
+                found = flow.events
+            except (_TooLongError, RecursionError):
+                pass  # it is too long to be followed
         mappings.events[mapping] = found
     return mappings.events[mapping]
 
 
-def follow(module: Module, function: Closure, arguments: dict[str, Array], axis: str | None) -> Events:
-    """What happens in `function` with these arguments by name; nothing where it is too long to be followed.
+class Flow:
+    """One evaluation; `known` has the functions of jax that mean something here.
 
     Args:
-        module: the module that `function` is in.
-        function: the mapped function.
-        arguments: what is known of its arguments.
+        module: the module whose function is mapped.
         axis: the axis it is mapped over; None where it is not known, or is one of several.
     """
-    flow = Flow(module, axis)
-    try:
-        flow.enter(function, (), {**arguments})
-    except (_TooLongError, RecursionError):
-        return Events()
-    return flow.events
-
-
-class Flow:
-    """One evaluation; `known` has the functions of jax that mean something here."""
 
     def __init__(self, module: Module, axis: str | None) -> None:
         self.module = module
@@ -88,6 +82,23 @@ class Flow:
         self._steps = 0
         self._running: list[ast.AST] = []
         self._resolving: set[ast.AST] = set()
+
+    def start(self, function: Closure, written: ast.AST | None, arguments: dict[str, Array]) -> None:
+        """Run the mapped function, with what a `partial` that is `written` there has collected for it."""
+        made = self._static(written) if isinstance(written, ast.expr) else UNKNOWN
+        inner = made
+        while isinstance(inner, Partial):
+            inner = inner.function
+        if isinstance(made, Partial) and isinstance(inner, Closure) and inner.node is function.node:
+            partials: list[Partial] = []
+            while isinstance(made, Partial):
+                partials.append(made)
+                made = made.function
+            args = tuple(value for each in reversed(partials) for value in each.args)
+            keywords = {name: value for each in reversed(partials) for name, value in each.keywords.items()}
+            self.enter(inner, args, {**keywords, **arguments})
+        else:
+            self.enter(function, (), {**arguments})
 
     # --- functions ------------------------------------------------------------------------
 
@@ -103,6 +114,8 @@ class Flow:
             )
         if isinstance(function, GradientOf):
             return self._gradient(function, args, keywords, node)
+        if isinstance(function, Batched):
+            return stacked(self.call(function.function, args, keywords, node))
         if isinstance(function, Either):
             results = [self.call(each, args, keywords, node) for each in function.functions]
             found = results[0]
@@ -194,7 +207,7 @@ class Flow:
         return Items((gradient, aux)) if function.has_aux else gradient
 
     def _is_read(self, function: Value) -> bool:
-        while isinstance(function, Partial):
+        while isinstance(function, Partial | Batched):
             function = function.function
         if isinstance(function, Either):
             return all(self._is_read(each) for each in function.functions)
@@ -402,7 +415,7 @@ class Flow:
             return Constant(node.value)
         if isinstance(node, ast.Name | ast.Attribute | ast.Call):
             value = self.evaluate(node, Environment({}))
-            if isinstance(value, Closure | Partial | GradientOf | Either | Named):
+            if isinstance(value, Closure | Partial | GradientOf | Batched | Either | Named):
                 return value
             if isinstance(value, Array) and value.key:
                 return Array(key=value.key)

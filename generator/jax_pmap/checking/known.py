@@ -11,6 +11,7 @@ from jax_pmap.checking.mapped import COLLECTIVES, REDUCTIONS
 from jax_pmap.checking.values import (
     UNKNOWN,
     Array,
+    Batched,
     Constant,
     Draw,
     Either,
@@ -38,13 +39,10 @@ _WRAPPERS = frozenset(
     {
         "jax.jit",
         "jax.checkpoint",
-        "jax.vmap",
         "jax.named_call",
         "equinox.filter_jit",
         "equinox.filter_checkpoint",
-        "equinox.filter_vmap",
         "flax.nnx.jit",
-        "flax.nnx.vmap",
         "flax.nnx.remat",
         "jax.pmap",
         "jax.shard_map",
@@ -52,6 +50,7 @@ _WRAPPERS = frozenset(
         "functools.wraps",
     }
 )
+_BATCHED = frozenset({"jax.vmap", "equinox.filter_vmap", "flax.nnx.vmap"})
 _GRADIENTS = {
     "jax.grad": False,
     "jax.value_and_grad": True,
@@ -83,6 +82,10 @@ _PLAIN = (
 _SAME = frozenset(
     {"astype", "reshape", "ravel", "flatten", "squeeze", "asarray", "array", "stop_gradient", "copy"}
 )
+#: Methods of arrays that are operations of arithmetic.
+_ARITHMETIC = frozenset(
+    {"mean", "max", "min", "std", "var", "prod", "dot", "transpose", "take", "any", "all", "cumsum", "clip"}
+)
 #: Functions that leave replicated parameters replicated parameters.
 _WHOLE = ("equinox.combine", "equinox.filter", "equinox.partition", "flax.core.freeze", "flax.core.unfreeze")
 _KEYS = ("jax.random.split", "jax.random.fold_in", "jax.random.clone", "jax.random.wrap_key_data")
@@ -90,7 +93,7 @@ _NEW_KEYS = ("jax.random.PRNGKey", "jax.random.key")
 _DRAWS = frozenset(
     {
         *("bernoulli", "normal", "uniform", "randint", "categorical", "gumbel", "truncated_normal"),
-        *("permutation", "exponential", "laplace", "rademacher", "bits", "choice"),
+        *("exponential", "laplace", "rademacher", "bits"),
     }
 )
 _COUNTS = (
@@ -116,11 +119,11 @@ def call(flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Val
     """The result of the function called `name`."""
     if name in ("functools.partial", "jax.tree_util.Partial") and args:
         return Partial(args[0], args[1:], keywords)
-    if name in _WRAPPERS:
+    if name in _WRAPPERS or name in _BATCHED:
         function = args[0] if args else keywords.get("fun", keywords.get("f"))
-        if function is None:
-            return Partial(UNKNOWN, (), {}) if not keywords else _decorator(name, keywords)
-        return function
+        if function is None:  # a decorator with options: ``@eqx.filter_jit(donate="all")``
+            return Partial(Named(name), (), {}) if keywords else UNKNOWN
+        return Batched(function) if name in _BATCHED else function
     if name in _GRADIENTS:
         return _gradient_of(flow, name, args, keywords, node)
     if name in COLLECTIVES:
@@ -160,11 +163,6 @@ def call(flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Val
     return unknown(flow, args, keywords, node)
 
 
-def _decorator(name: str, keywords: dict[str, Value]) -> Value:
-    """``@jax.jit(static_argnames=…)`` and ``@eqx.filter_jit(donate="all")``: what it gives wraps."""
-    return Partial(Named(name), (), {})
-
-
 def method(
     flow: Flow, function: Method, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
@@ -186,7 +184,7 @@ def method(
         _update(given)
         _dropout(flow, args, keywords, node)
         return replace(mixed((owner, *given)), is_gradient=False)
-    if function.name == "replace":
+    if function.name == "replace" or function.name in _ARITHMETIC:
         return mixed((owner, *given))
     return unknown(flow, (owner, *args), keywords, node)
 
@@ -197,7 +195,7 @@ def unknown(flow: Flow, args: tuple[Value, ...], keywords: dict[str, Value], nod
     found = mixed((*args, *keywords.values()))
     for gradient in found.gradients:
         gradient.lost = True
-    return found
+    return replace(found, foreign=True)
 
 
 def operation(node: ast.BinOp, left: Value, right: Value) -> Value:

@@ -302,14 +302,25 @@ class Module:
 
     @cached_property
     def _calls_of(self) -> dict[ast.AST, list[ast.Call]]:
-        """The calls by name of each function that is bound once and not decorated."""
+        """The calls by name of each function that is bound once and used in no other way."""
         found: dict[ast.AST, list[ast.Call]] = {}
-        for call in self.all_calls:
-            if isinstance(call.func, ast.Name) and call.func in self.scopes:
-                bindings = self.bindings(call.func) or []
-                if len(bindings) == 1 and bindings[0].kind == "def" and bindings[0].value is not None:
-                    found.setdefault(bindings[0].value, []).append(call)
-        return found
+        handed_on: set[ast.AST] = set()
+        for node in self.nodes:
+            if (
+                not isinstance(node, ast.Name)
+                or not isinstance(node.ctx, ast.Load)
+                or node not in self.scopes
+            ):
+                continue
+            bindings = self.bindings(node) or []
+            if len(bindings) != 1 or bindings[0].kind != "def" or bindings[0].value is None:
+                continue
+            parent = self.parents.get(node)
+            if isinstance(parent, ast.Call) and parent.func is node:
+                found.setdefault(bindings[0].value, []).append(parent)
+            else:
+                handed_on.add(bindings[0].value)  # whoever gets it may call it with anything
+        return {function: calls for function, calls in found.items() if function not in handed_on}
 
     def constant(self, node: ast.AST | None) -> Value | _Unknown:
         """The literal `node` stands for: a string, a number, None, or a tuple of such."""

@@ -119,13 +119,13 @@ NAMES = (
     Removal(
         "jax.interpreters.pxla.PartitionSpec",
         "",
-        "0.5",
+        "0.4.11",
         "use `jax.sharding.PartitionSpec`",
         "jax.sharding.PartitionSpec",
     ),
-    Removal("jax.interpreters.pxla.Mesh", "", "0.5", "use `jax.sharding.Mesh`", "jax.sharding.Mesh"),
+    Removal("jax.interpreters.pxla.Mesh", "", "0.4.11", "use `jax.sharding.Mesh`", "jax.sharding.Mesh"),
     Removal("jax.interpreters.pxla.ShardedDeviceArray", "", "0.4.14", _ONE_ARRAY),
-    Removal("jax.interpreters.xla.DeviceArray", "", "0.5", _ONE_ARRAY, "jax.Array"),
+    Removal("jax.interpreters.xla.DeviceArray", "", "0.4.11", _ONE_ARRAY, "jax.Array"),
     Removal("jax.interpreters.sharded_jit", "", "0.5", "use `jax.jit` with `in_shardings`"),
     Removal("jax.interpreters.mlir.ReplicaAxisContext", "", "0.10", _INTERNAL),
     Removal("jax.extend.core.primitives.xla_pmap_p", "", "0.10", _PRIMITIVE),
@@ -164,7 +164,7 @@ NAMES = (
         "use `jax.sharding.PartitionSpec`",
         "jax.sharding.PartitionSpec",
     ),
-    Removal("jax.experimental.pjit.FROM_GDA", "", "0.6", "leave it out: a `jax.Array` knows its sharding"),
+    Removal("jax.experimental.pjit.FROM_GDA", "", "0.4.11", "leave it out: a `jax.Array` knows its sharding"),
     Removal(
         "jax.experimental.shard.reshard", "", "0.7", "use `jax.sharding.reshard`", "jax.sharding.reshard"
     ),
@@ -188,7 +188,7 @@ NAMES = (
     Removal(
         "jax.experimental.PartitionSpec",
         "",
-        "0.5",
+        "0.4.11",
         "use `jax.sharding.PartitionSpec`",
         "jax.sharding.PartitionSpec",
     ),

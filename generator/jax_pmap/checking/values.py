@@ -62,6 +62,8 @@ class Array:
     gradients: frozenset[Gradient] = frozenset()
     #: Whether it is such a gradient itself, or a part of it.
     is_gradient: bool = False
+    #: Whether a function of another module made it, which may have reduced it over the devices.
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,13 @@ class GradientOf:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Batched:
+    """``jax.vmap(function)``: what it sums, it sums for each example."""
+
+    function: Value
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Method:
     """A method of a value that is no function of this module: ``x.sum``."""
 
@@ -160,7 +169,8 @@ class Either:
 
 
 Value: TypeAlias = (
-    "Array | Constant | Items | Same | Fields | Closure | Named | Partial | GradientOf | Method | Either"
+    "Array | Constant | Items | Same | Fields "
+    "| Closure | Named | Partial | GradientOf | Batched | Method | Either"
 )
 UNKNOWN = Array()
 
@@ -248,7 +258,20 @@ def joined(first: Value, second: Value) -> Value:
 
 
 def _is_function(value: Value) -> bool:
-    return isinstance(value, Closure | Partial | GradientOf | Either)
+    return isinstance(value, Closure | Partial | GradientOf | Batched | Either)
+
+
+def stacked(value: Value) -> Value:
+    """What a function gives for one example, for all of them."""
+    if isinstance(value, Array):
+        return replace(value, total=False, ratio=None, reduced=None, is_gradient=False)
+    if isinstance(value, Items):
+        return Items(tuple(stacked(each) for each in value.items))
+    if isinstance(value, Same):
+        return Same(stacked(value.element))
+    if isinstance(value, Fields):
+        return Fields(tuple((key, stacked(each)) for key, each in value.items))
+    return value
 
 
 def part(value: Value, key: object) -> Value:

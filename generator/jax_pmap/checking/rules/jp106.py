@@ -113,6 +113,8 @@ def parameters_are_the_same_everywhere(key):
 init = jax.pmap(parameters_are_the_same_everywhere, in_axes=None, axis_size=8)
 """,
     """\
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -131,6 +133,11 @@ def add_noise(key, x):
 @jax.pmap
 def the_same_parameters(key):
     return jax.random.normal(key, (3, 3))
+
+
+@functools.partial(jax.pmap, in_axes=(None, 0))
+def the_same_order_on_all_devices(key, x):
+    return jax.random.permutation(key, x)
 
 
 def run(key, x):

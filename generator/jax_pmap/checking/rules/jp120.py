@@ -192,7 +192,7 @@ d = jax.shard_map(copies_with_a_device_axis, mesh=mesh, in_specs=P("batch"), out
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from model import mesh
+from model import loss_of, mesh
 
 
 def step(w, x):
@@ -207,6 +207,11 @@ def the_sum_of_all(w, x):
     return w - 0.1 * jax.lax.pmean(grads, "batch")
 
 
+def of_another_file(params, batch):
+    grads = jax.grad(lambda p: loss_of(p, batch))(params)
+    return jax.lax.pmean(grads, "batch")
+
+
 def divided_later(w, x):
     grads = jax.lax.pmean(jax.grad(lambda w: ((x @ w) ** 2).mean())(w), "batch")
     return w - 0.1 * jax.tree.map(lambda g: g / jax.device_count(), grads)
@@ -216,7 +221,7 @@ def sharded(body):
     return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P())
 
 
-steps = [sharded(step), sharded(the_sum_of_all), sharded(divided_later)]
+steps = [sharded(step), sharded(the_sum_of_all), sharded(of_another_file), sharded(divided_later)]
 """,
 )
 
@@ -230,7 +235,9 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         happened = events(mappings, mapping)
         axes_of = split_axes(module, mapping)
         for made in happened.gradients:
-            if made.loss is None or not made.of or not made.local or made.divided or made.loss.counted:
+            if made.loss is None or not made.of or not made.local or made.loss.foreign:
+                continue
+            if made.divided or made.loss.counted:
                 continue
             reduction = _first(happened.reductions, made)
             if reduction is None or reduction.call in seen:

@@ -169,7 +169,13 @@ def summed_first(state, batch):
     return state.apply_gradients(grads=jax.lax.psum(jax.grad(loss_fn)(state.params), "batch"))
 
 
+def normalised_for_each_sequence(values, mask):
+    each = jax.vmap(lambda value, kept: jnp.sum(value * kept) / jnp.sum(kept))(values, mask)
+    return jax.lax.pmean(each.mean(), "batch")
+
+
 a = jax.pmap(without_weights, axis_name="batch")
+c = jax.pmap(normalised_for_each_sequence, axis_name="batch")
 b = jax.pmap(summed_first, axis_name="batch")
 """,
 )
