@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jax_pmap.checking.mapped import COLLECTIVES, REDUCTIONS
 from jax_pmap.checking.values import (
@@ -15,6 +14,7 @@ from jax_pmap.checking.values import (
     Constant,
     Draw,
     Either,
+    Evaluation,
     Fields,
     GradientOf,
     Items,
@@ -29,9 +29,6 @@ from jax_pmap.checking.values import (
     mixed,
     part,
 )
-
-if TYPE_CHECKING:
-    from jax_pmap.checking.flow import Flow
 
 _MASK = re.compile(r"mask|marker|valid|padding|(?:^|_)weights?$", re.IGNORECASE)
 #: Functions that give back their first argument, a function, as far as values go.
@@ -115,7 +112,9 @@ def named(value: Value, name: str) -> Value:
     return replace(value, mask=name) if plain and _MASK.search(name) else value
 
 
-def call(flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call) -> Value:
+def call(
+    flow: Evaluation, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
+) -> Value:
     """The result of the function called `name`."""
     if name in ("functools.partial", "jax.tree_util.Partial") and args:
         return Partial(args[0], args[1:], keywords)
@@ -164,7 +163,7 @@ def call(flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Val
 
 
 def method(
-    flow: Flow, function: Method, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
+    flow: Evaluation, function: Method, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
     """The result of a method of an array, a tree, or an object that is not known."""
     owner = function.owner
@@ -189,7 +188,7 @@ def method(
     return unknown(flow, (owner, *args), keywords, node)
 
 
-def unknown(flow: Flow, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call) -> Value:
+def unknown(flow: Evaluation, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call) -> Value:
     """The result of a function that cannot be read: gradients that it takes are out of sight."""
     _dropout(flow, args, keywords, node)
     found = mixed((*args, *keywords.values()))
@@ -289,7 +288,7 @@ def _update(given: tuple[Value, ...]) -> None:
 
 
 def _gradient_of(
-    flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
+    flow: Evaluation, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
     if not args:
         return Partial(Named(name), (), keywords) if keywords else UNKNOWN
@@ -307,7 +306,7 @@ def _gradient_of(
 
 
 def _collective(
-    flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
+    flow: Evaluation, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
     short = name.rpartition(".")[2]
     axis = keywords.get("axis_name")
@@ -346,7 +345,7 @@ def _reduced(value: Value, node: ast.Call | None) -> Value:
 
 
 def _control(
-    flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
+    flow: Evaluation, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value | None:
     """Loops and branches of jax, whose bodies are run once."""
     short = name.removeprefix("jax.lax.")
@@ -365,7 +364,7 @@ def _control(
 
 
 def _random(
-    flow: Flow, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
+    flow: Evaluation, name: str, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
 ) -> Value:
     key = _array(args[0] if args else keywords.get("key", UNKNOWN))
     rest = mixed((*args[1:], *(value for word, value in keywords.items() if word != "key")))
@@ -377,7 +376,7 @@ def _random(
     return mixed((key, rest))
 
 
-def _dropout(flow: Flow, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call) -> None:
+def _dropout(flow: Evaluation, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call) -> None:
     """A layer of another module that is given data and a key: ``rngs={"dropout": key}``, ``key=key``."""
     rngs = keywords.get("rngs")
     keys = [value for kind, value in rngs.items if kind == "dropout"] if isinstance(rngs, Fields) else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from jax_pmap.checking.module import Function
 
@@ -202,6 +202,19 @@ class Events:
     gradients: list[Gradient] = field(default_factory=list)
     reductions: list[Reduction] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
+
+
+class Evaluation(Protocol):
+    """An evaluation of a mapped function that is under way."""
+
+    #: The axis that it is mapped over; None where that is not known, or is one of several.
+    axis: str | None
+    events: Events
+
+    def call(
+        self, function: Value, args: tuple[Value, ...], keywords: dict[str, Value], node: ast.Call
+    ) -> Value:
+        """The result of `function`, called at `node`."""
 
 
 def leaves(value: Value) -> Iterator[Array]:
