@@ -369,7 +369,7 @@ def test_a_pmap_body_pasted_into_shard_map_is_not_equal(project: Project) -> Non
         "JP045",
         *("verify", "pasted.py::pasted", *words),
         says=(
-            "The collective of line 19 is taken of what is whole",
+            "The collective of line 19 is taken of what is the same",
             "check_vma=True",
             "was called as the reference",
         ),
@@ -385,3 +385,143 @@ def test_what_is_derived_is_run_on_two_counts(project: Project) -> None:
     evidence = json.loads(result.stdout)["evidence"]
     assert evidence["derivation"]["complete"]
     assert {check["devices"] for check in evidence["checks"]} == {3, 8}
+
+
+CALLED = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    CONFIG = {"lr": 0.1}
+
+
+    def loss_fn(w, x, scale):
+        return jnp.mean(jnp.tanh(x @ w)) * scale
+
+
+    def step(w, x, scale, config):
+        return w - config["lr"] * jax.grad(loss_fn)(w, x, scale)
+
+
+    def anything(*args, **kwargs):
+        return step(*args, **kwargs)
+
+
+    bound = functools.partial(step, config=CONFIG)
+
+
+    def inputs_of_bound(seed=0):
+        random = np.random.default_rng(seed)
+        args = random.normal(size=3).astype(np.float32), random.normal(size=(24, 3)).astype(np.float32)
+        return args, {"scale": np.float32(2)}
+
+
+    def inputs(seed=0):
+        args, named = inputs_of_bound(seed)
+        return args, {**named, "config": CONFIG}
+
+
+    def body(state, images, scale, config):
+        return state - config["lr"] * jax.lax.pmean(jax.grad(loss_fn)(state, images, scale), "d")
+
+
+    p_step = jax.pmap(functools.partial(body, config=CONFIG), axis_name="d")
+    p_slower = jax.pmap(functools.partial(body, config={"lr": 0.01}), axis_name="d")
+"""
+
+
+def test_a_step_is_called_as_its_author_calls_it(project: Project):
+    project.write("called.py", CALLED)
+    project.options += ["--devices", "2"]
+    for reference, inputs in (("step", "inputs"), ("anything", "inputs"), ("bound", "inputs_of_bound")):
+        against = ("--against", f"called.py::{reference}", "--inputs", f"called.py::{inputs}")
+        result = project.run("verify", "called.py::p_step", *against)
+        assert result.exit_code == 0, result.stderr
+    against = ("--against", "called.py::step", "--inputs", "called.py::inputs")
+    # The parameters have other names there.
+    layout = ("--layout", "w=devices,x=devices,scale=devices")
+    says = ("`config` is bound to {'lr': 0.01}, and {'lr': 0.1} in the inputs",)
+    project.refused("JP045", "verify", "called.py::p_slower", *against, *layout, says=says, exit_code=1)
+    says = ("`--layout` says how `config` is given, and `p_step` does not take it",)
+    layout = ("--layout", "config=devices")
+    project.refused("JP018", "verify", "called.py::p_step", *against, *layout, says=says)
+
+
+def test_keys_that_the_caller_gives_one_per_device(project: Project):
+    project.write("drop.py", DROPOUT)
+    project.options += ["--against", "drop.py::loss", "--inputs", "drop.py::inputs", "--devices", "2"]
+    result = project.run("verify", "drop.py::p_drawn", "--output-format", "json")
+    assert json.loads(result.stdout)["layout"] == {"x": "devices", "key": "keys"}
+    # With copies of one key the same units are dropped everywhere.
+    layout = ("--layout", "x=devices,key=devices")
+    project.refused("JP045", "verify", "drop.py::p_drawn", *layout, exit_code=1)
+
+
+OTHER_AXIS = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def steps(w, batches):
+        def one(w, x):
+            return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w), None
+
+        return jax.lax.scan(one, w, batches)[0]
+
+
+    def body(w, batches):
+        def one(w, x):
+            grad = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w)
+            return w - 0.1 * jax.lax.pmean(grad, "d"), None
+
+        return jax.lax.scan(one, w, batches)[0]
+
+
+    p_steps = jax.pmap(body, "d", in_axes=(None, 1), out_axes=None)
+
+
+    def first(w, batches):
+        return jnp.mean(batches[:, 0] @ w)
+
+
+    def one_off(w, batches):
+        return steps(w, batches).at[1].add(jnp.where(jnp.max(jnp.abs(batches)) > 1e3, 1e-3, 0.0))
+
+
+    def alone(w):
+        return w / jnp.linalg.norm(w)
+
+
+    def inputs(seed=0):
+        random = np.random.default_rng(seed)
+        return random.normal(size=7).astype(np.float32), random.normal(size=(5, 24, 7)).astype(np.float32)
+"""
+
+
+def test_a_batch_on_the_second_axis(project: Project):
+    project.write("axis.py", OTHER_AXIS)
+    project.options += ["--devices", "2"]
+    against = ("--against", "axis.py::steps", "--inputs", "axis.py::inputs")
+    result = project.run("verify", "axis.py::p_steps", *against)
+    assert result.exit_code == 0, result.stderr
+    assert "right before the batch's" in result.words
+    result = project.run(
+        "verify", "axis.py::p_steps", *against, "--layout", "batches=inner", "--shard", "batches:1"
+    )
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_refusal_names_the_inputs_and_the_elements(project: Project):
+    project.write("axis.py", OTHER_AXIS)
+    against = ("--against", "axis.py::steps", "--inputs", "axis.py::inputs", "--devices", "2")
+    says = ("1 of its 7 elements differ", "the given inputs, altered", "parallel: [1] ")
+    project.refused("JP045", "verify", "axis.py::one_off", *against, says=says, exit_code=1)
+
+
+def test_what_was_not_compared_is_no_answer(project: Project):
+    project.write("axis.py", OTHER_AXIS)
+    against = ("--against", "axis.py::alone", "--arg", "w=f32[]", "--devices", "2")
+    project.refused("JP040", "verify", "axis.py::alone", *against)

@@ -170,6 +170,7 @@ class _Verification:
         self._load_others(loaded, finder.statics)
         best: tuple[int, Roles, dict[str, str]] | None = None
         tried = 0
+        copied: list[str] = []
         for roles in itertools.islice(finder.candidates(), LOOKED_AT):
             if tried >= CANDIDATES:
                 break
@@ -179,6 +180,10 @@ class _Verification:
             tried += not too_small
             question = self._question(roles, loaded, whole)
             layouts = self._layouts(roles, loaded)
+            if layouts is not None and not _shares(layouts[0], roles):
+                # Each device would get a copy of everything, and nothing would be asked.
+                copied = [name for name, leaves in roles.axes.items() if leaves]
+                continue
             self.say(f"finding out how `{self.name}` is called")
             self._each(lambda run: self._try(run, roles, loaded, question, layouts))  # noqa: B023
             chosen, score = self._choose()
@@ -191,6 +196,14 @@ class _Verification:
         if best is None:
             if not finder.found:
                 raise no_batch(lead, self.target, loaded, finder.trace_error)
+            if copied and not any(run.tried for run in self.runs):
+                names = " and ".join(f"`{name}`" for name in copied)
+                raise refused(
+                    "JP018",
+                    f"`--layout {self.layout}` gives no device axis to what is split, which is {names}",
+                    f"Give it one: --layout {copied[0]}=devices,…; or say what is split: --shard NAME",
+                    self.target.facts.span,
+                )
             raise RefusalError(self._not_called())
         for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
             run.tried, run.skipped, run.problem = calls, skipped, problem
@@ -279,6 +292,19 @@ class _Verification:
             run.skipped = not_tried(answer["skipped"])
         else:
             run.tried, run.batch = answer["tried"], answer["batch"]
+            if layouts is not None and "=" in (self.layout or ""):
+                self._honoured(layouts[0], run.tried[0]["layout"])
+
+    def _honoured(self, asked: Mapping[str, str], called: Mapping[str, str]) -> None:
+        """Refuse a layout that was asked for by argument and is not the one of the call."""
+        lost = next((name for name, form in asked.items() if called[name] != form), None)
+        if lost is not None:
+            raise refused(
+                "JP018",
+                f"`--layout` says how `{lost}` is given, and `{self.name}` does not take it",
+                f"Leave `{lost}` out of --layout",
+                object_span(self.source),
+            )
 
     def _choose(self) -> tuple[dict[str, str] | None, int]:
         """The layout that ends best on most device counts, and how well.
@@ -643,6 +669,13 @@ class _Verification:
             f"`{self.name}` was called {layout_words(layout)}; another way of calling it: --layout "
             "drop-in|stacked|batch, or --layout NAME=devices,…"
         )
+
+
+def _shares(layout: Mapping[str, str], roles: Roles) -> bool:
+    """Whether a call in `layout` gives devices shares of what is split, or nothing a device axis at all."""
+    split = {name for name, leaves in roles.axes.items() if leaves}
+    with_axis = {name for name, form in layout.items() if form != "whole"}
+    return not with_axis or bool(split & with_axis)
 
 
 def _on(cause: str, where: str) -> str:
