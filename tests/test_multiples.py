@@ -102,3 +102,9 @@ def test_uneven_batches_stay_errors(sizes: Project) -> None:
 def test_code_of_others_checks_nothing(sizes: Project) -> None:
     found = sizes.run("verify", "sizes.py::drop_in", "--against", "sizes.py::cut", "--arg", "x=f32[96]")
     assert "derived for all inputs and device counts" not in found.words
+
+
+def test_an_edited_file_refuses_them_too(sizes: Project) -> None:
+    made = sizes.run("gen", "sizes.py::pairs", "--arg", "z=f32[96]", "--in-place")
+    assert made.exit_code == 0, made.stderr
+    assert "in multiples of 2; " in Path("sizes.py").read_text()

@@ -137,8 +137,9 @@ def prove(
             if why and not complete:
                 raise RefusalError(neither(found, why, target))
         used, rows = counts, None
-        if chosen is not None and plan.multiple_of > 1:
-            rows = batch // (chosen * plan.multiple_of) * chosen * plan.multiple_of
+        if (chosen is not None or derived) and plan.multiple_of > 1:
+            unit = max(counts) * plan.multiple_of
+            rows = batch // unit * unit
             used = counts if rows else []
         if complete and not run_code:
             used = []
