@@ -115,7 +115,7 @@ def _named(values: tuple[Any, Any]) -> dict[str, Any]:
 def _rounding(reference: Callable[..., Any], args: Any, kwargs: Any) -> tuple[float, bool]:
     """The coarsest rounding in `reference` and whether it draws random numbers."""
     try:
-        jaxpr = jax.make_jaxpr(lambda: reference(*args, **kwargs))().jaxpr
+        jaxpr = jax.make_jaxpr(lambda: reference(*args, **kwargs))()
     except jax.errors.JAXTypeError:  # it needs numbers where tracing has none
         return float(np.finfo(np.float32).eps), False
     return coarsest_eps(jaxpr), draws_numbers(jaxpr)

@@ -9,8 +9,10 @@ import numpy as np
 
 from .arguments import LeafAxes, Packed
 from .jaxpr.trace import counts_for
+from .jaxpr.versions import opened
+from .jaxpr.walk import equations, subjaxprs
 from .leaves import category
-from .work import jaxprs, work
+from .work import work
 
 #: Seconds that compiling one operation takes, and numbers computed in a second, both on the careful side.
 COMPILING, COMPUTING = 1.5e-3, 1e9
@@ -100,16 +102,12 @@ def variable_bytes(variable: Any) -> int:
 
 def size(jaxpr: Any) -> int:
     """How many operations a program has, each counted once however often a loop runs it."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    return sum(
-        1 + sum(size(inner) for value in equation.params.values() for inner in jaxprs(value))
-        for equation in jaxpr.eqns
-    )
+    return sum(1 for _ in equations(jaxpr))
 
 
 def peak(jaxpr: Any) -> int:
     """Bytes needed at once when a program runs operation by operation and drops what it needs no more."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    jaxpr, _ = opened(jaxpr)
     last: dict[Any, int] = {}
     for index, equation in enumerate(jaxpr.eqns):
         for variable in equation.invars:
@@ -125,7 +123,7 @@ def peak(jaxpr: Any) -> int:
         dying.setdefault(index, []).append(variable)
     kept = {*jaxpr.invars, *jaxpr.constvars}
     for index, equation in enumerate(jaxpr.eqns):
-        inner = max((peak(each) for value in equation.params.values() for each in jaxprs(value)), default=0)
+        inner = max(map(peak, subjaxprs(equation)), default=0)
         live += sum(variable_bytes(v) for v in equation.outvars if v in last)
         most = max(most, live + inner)
         live -= sum(variable_bytes(v) for v in dying.get(index, ()) if v not in kept)

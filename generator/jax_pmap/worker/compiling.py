@@ -8,21 +8,22 @@ Convolutions that no library does for XLA become loops, which run a hundred time
 not optimized: those in float64 that are strided (their gradients are dilated), grouped, or not over images.
 """
 
+import functools
+import operator
 from typing import Any
 
-from .work import jaxprs, work
+from .jaxpr.forward import Forward
+from .jaxpr.versions import opened, primitive_name
+from .jaxpr.walk import subjaxprs
+from .work import work
 
 #: Operations that are computed element by element, or only move elements.
 FUSED = """
-abs add add_any and atan2 broadcast_in_dim cbrt ceil clamp convert_element_type copy cos cosh div eq erf exp
+abs add and atan2 broadcast_in_dim cbrt ceil clamp convert_element_type copy cos cosh div eq erf exp
 exp2 expand_dims expm1 floor ge gt integer_pow iota is_finite le log log1p logistic lt max min mul ne neg
 nextafter not or pad pow real reduce_precision rem reshape rev round rsqrt select_n shift_left
 shift_right_arithmetic shift_right_logical sign sin sinh slice sqrt square squeeze stop_gradient sub tan tanh
 transpose xor
-"""
-#: Primitives that run a jaxpr of their own in the place where they stand.
-CALLS = """
-jit pjit closed_call core_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat checkpoint
 """
 #: Repeated operations below which compiling takes no time to speak of.
 FEW = 10_000
@@ -63,15 +64,18 @@ def better_unfused(jaxpr: Any) -> bool:
 def count(jaxpr: Any) -> tuple[int, int]:
     """Operations in all fused kernels together, and operations that are fused."""
     counter = _Counter()
-    counter.ends(counter.walk(jaxpr, [0] * len(jaxpr.invars)))
+    counter.ends(counter.run(jaxpr, [0] * len(opened(jaxpr)[0].invars)))
     return counter.repeated, counter.single
 
 
-class _Counter:
+class _Counter(Forward[int]):
     """Follows the operations behind every value that a kernel would compute again: a set, as bits."""
 
+    enters = frozenset({"jit"})
+    fused = frozenset(FUSED.split())
+
     def __init__(self) -> None:
-        self.fused, self.calls = frozenset(FUSED.split()), frozenset(CALLS.split())
+        super().__init__()
         self.repeated = 0
         self.single = 0
 
@@ -79,28 +83,17 @@ class _Counter:
         """Count kernels that compute values with these operations behind them."""
         self.repeated += sum(each.bit_count() for each in behind)
 
-    def walk(self, jaxpr: Any, given: list[int]) -> list[int]:
-        """The operations behind the results of `jaxpr`, from those behind what it is given."""
-        known = dict(zip(jaxpr.invars, given, strict=True))
+    def constant(self, value: Any) -> int:
+        """No operation is behind it."""
+        return 0
 
-        def behind(variable: Any) -> int:
-            return 0 if hasattr(variable, "val") else known.get(variable, 0)
-
-        for equation in jaxpr.eqns:
-            name, read = equation.primitive.name, [behind(each) for each in equation.invars]
-            inner = [each for value in equation.params.values() for each in jaxprs(value)]
-            if name in self.calls and len(inner) == 1 and len(inner[0].invars) == len(read):
-                made = self.walk(inner[0], read)
-            elif name in self.fused:
-                union = 1 << self.single
-                self.single += 1
-                for each in read:
-                    union |= each
-                made = [union] * len(equation.outvars)
-            else:
-                self.ends([each for each in read if each])
-                for each in inner:
-                    self.ends(self.walk(each, [0] * len(each.invars)))
-                made = [0] * len(equation.outvars)
-            known.update(zip(equation.outvars, made, strict=True))
-        return [behind(each) for each in jaxpr.outvars]
+    def operation(self, equation: Any, behind: list[int]) -> list[int]:
+        """One more than behind its operands; where it is not fused, a kernel ends before it."""
+        if primitive_name(equation) in self.fused:
+            union = functools.reduce(operator.or_, behind, 1 << self.single)
+            self.single += 1
+            return [union] * len(equation.outvars)
+        self.ends(behind)
+        for each in subjaxprs(equation):
+            self.ends(self.run(each, [0] * len(opened(each)[0].invars)))
+        return [0] * len(equation.outvars)

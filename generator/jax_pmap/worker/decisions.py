@@ -7,7 +7,7 @@ function does elsewhere. Every comparison, branch, extreme and rounding of a pro
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .jaxpr.versions import scan_sizes
+from .jaxpr.forward import Forward
+from .jaxpr.versions import bind, inner_jaxpr, scan_parts, while_parts
+from .jaxpr.walk import control, subjaxprs, walk
+from .leaves import is_key
 
-#: Where in a program an equation is: indices of equations, outermost first.
-Place = tuple[int, ...]
 #: Ways a decision went, one traced bool for each that it has.
 Ways = list[Any]
 #: Rounds of a loop of unknown length, to begin with, and at most.
@@ -33,19 +34,8 @@ SIGNS = frozenset({"abs", "sign"})
 ROUNDINGS = frozenset({"round", "floor", "ceil"})
 PLACES = frozenset({"argmax", "argmin"})
 PRINTING = frozenset({"debug_print", "debug_callback"})
-#: Equations that run the one jaxpr they hold.
-CALLS = {
-    "pjit": "jaxpr",
-    "jit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-}
+#: Equations whose own decisions and those inside are followed.
+FOLLOWED = frozenset({"jit", "scan", "while", "cond", "shard_map"})
 #: Functions of jax that are decisions where a user writes them; others only hold some, as `logsumexp` does.
 WRITTEN = frozenset(
     (
@@ -81,15 +71,16 @@ class Site:
     ways: int
 
 
-def inner(params: Any, key: str) -> Any:
-    """(jaxpr, constants) under a key of an equation's parameters."""
-    held = params[key]
-    return (held.jaxpr, held.consts) if hasattr(held, "jaxpr") else (held, ())
-
-
 def ways_of(equation: Any) -> int:
     """In how many ways an equation can go by itself; 0 where it decides nothing."""
     name = equation.primitive.name
+    if name == "while":
+        return 2  # Whether it is entered at all.
+    if name == "cond":
+        return len(equation.params["branches"])
+    if name == "shard_map":
+        # That it went so on the first device and not on another, and the reverse.
+        return 2 * sum(site.ways for site in sites(inner_jaxpr(equation.params)))
     if name in COMPARISONS or name == "select_n":
         operand = equation.invars[0]
         if name == "select_n" and (operand.aval.dtype != np.bool_ or len(equation.invars) != 3):
@@ -113,33 +104,22 @@ def ways_of(equation: Any) -> int:
     return 0
 
 
-def sites(jaxpr: Any, where: str | None = None) -> Iterator[Site]:
-    """Every decision in a jaxpr, in the order of `taken`; all are `where`, or each where it was written."""
-    for equation in jaxpr.eqns:
-        name, params = equation.primitive.name, equation.params
-        place = place_of(equation) if where is None else where
-        own = ways_of(equation)
-        if own:
-            yield Site(name, place, own)
-        if name in CALLS:
-            # jax keeps the traces of its own functions, with the places they were first called from.
-            kept = str(params.get("name", "")).lstrip("_") in WRITTEN
-            yield from sites(inner(params, CALLS[name])[0], place if kept else where)
-        elif name == "scan":
-            yield from sites(inner(params, "jaxpr")[0], where)
-        elif name == "while":
-            yield Site(name, place, 2)
-            yield from sites(inner(params, "cond_jaxpr")[0], where)
-            yield from sites(inner(params, "body_jaxpr")[0], where)
-        elif name == "cond":
-            yield Site(name, place, len(params["branches"]))
-            for branch in params["branches"]:
-                yield from sites(inner({"": branch}, "")[0], where)
-        elif name == "shard_map":
-            inside = list(sites(inner(params, "jaxpr")[0], where))
-            yield from inside
-            if inside:
-                yield Site(name, "", 2 * sum(site.ways for site in inside))
+def followed(equation: Any) -> bool:
+    """Whether the decisions inside an equation are looked at."""
+    return control(equation) in FOLLOWED
+
+
+def sites(*jaxprs: Any) -> list[Site]:
+    """Every decision in some jaxprs, in the order of `Taken`, each where it was written."""
+    found = []
+    for jaxpr in jaxprs:
+        for rows in walk(jaxpr, into=followed):
+            *around, equation = (row[0] for row in rows)
+            if ways := ways_of(equation):
+                # jax keeps the traces of its own functions, with the places they were first called from.
+                written = (each for each in around if str(each.params.get("name", "")).lstrip("_") in WRITTEN)
+                found.append(Site(equation.primitive.name, place_of(next(written, equation)), ways))
+    return found
 
 
 def decide(equation: Any, values: Sequence[Any], results: Sequence[Any]) -> Ways:
@@ -164,167 +144,151 @@ def decide(equation: Any, values: Sequence[Any], results: Sequence[Any]) -> Ways
     return [jnp.any(rounded == 0), jnp.any((rounded > 0) & (rounded < 50)), jnp.any(rounded >= 50)]
 
 
-def taken(
-    jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any], limit: Any
-) -> tuple[list[Any], Ways, Any]:
+def taken(jaxpr: Any, arguments: Sequence[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
     """Results of a jaxpr, the ways its decisions go, in the order of `sites`, and whether it was cut off.
 
     It is where a loop of unknown length goes on for more than `limit` rounds: it ends there.
     """
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
-    known.update(zip(jaxpr.invars, arguments, strict=True))
-    ways: Ways = []
-    cut_off = jnp.zeros((), bool)
-
-    def read(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else known[atom]
-
-    for equation in jaxpr.eqns:
-        values = [read(atom) for atom in equation.invars]
-        results, found, inside = run(equation, values, limit)
-        if ways_of(equation):
-            ways += decide(equation, values, results)
-        ways += found
-        cut_off |= inside
-        known.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars], ways, cut_off
+    run = Taken(limit)
+    return run.run(jaxpr, arguments), run.ways, run.cut_off
 
 
-def run(equation: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
-    """Results of one equation, the ways that decisions inside it go, and whether it was cut off."""
-    name, params = equation.primitive.name, equation.params
-    if name in PRINTING:
-        return [], [], jnp.zeros((), bool)
-    if name in CALLS:
-        jaxpr, constants = inner(params, CALLS[name])
-        if any(True for _ in sites(jaxpr)):
-            return taken(jaxpr, constants, values, limit)
-    elif name == "scan" and any(True for _ in sites(inner(params, "jaxpr")[0])):
-        return run_scan(params, values, limit)
-    elif name == "while":
-        return run_while(params, values, limit)
-    elif name == "cond":
-        return run_cond(params, values, limit)
-    elif name == "shard_map" and any(True for _ in sites(inner(params, "jaxpr")[0])):
-        return run_mapped(params, values, limit)
-    return bind(equation, values), [], jnp.zeros((), bool)
+class Taken(Forward[Any]):
+    """Runs a jaxpr, and notes which ways its decisions go."""
 
+    enters = FOLLOWED
 
-def bind(equation: Any, values: list[Any]) -> list[Any]:
-    """Results of an equation as it stands."""
-    bound = equation.primitive.get_bind_params(equation.params)
-    # Before jax 0.8, functions that the equation holds came apart from its parameters.
-    functions, params = bound if isinstance(bound, tuple) else ((), bound)
-    out = equation.primitive.bind(*functions, *values, **params)
-    return list(out) if equation.primitive.multiple_results else [out]
+    def __init__(self, limit: Any) -> None:
+        super().__init__()
+        self.limit = limit
+        self.ways: Ways = []
+        self.cut_off = jnp.zeros((), bool)
 
+    def constant(self, value: Any) -> Any:
+        """The value itself."""
+        return value
 
-def run_scan(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
-    """A loop of known length; a decision went as it went in any round."""
-    jaxpr, constants = inner(params, "jaxpr")
-    first, carried = scan_sizes(params)
-    fixed, carry, over = values[:first], values[first : first + carried], values[first + carried :]
+    def equation(self, equation: Any, values: list[Any]) -> list[Any]:
+        """Results of an equation; what decides nothing runs as it stands."""
+        if equation.primitive.name in PRINTING:
+            return []
+        decides = ways_of(equation) or (followed(equation) and sites(*subjaxprs(equation)))
+        return super().equation(equation, values) if decides else bind(equation, values)
 
-    def body(carry: list[Any], each: list[Any]) -> tuple[list[Any], Any]:
-        results, ways, cut_off = taken(jaxpr, constants, [*fixed, *carry, *each], limit)
-        return results[:carried], (results[carried:], ways, cut_off)
+    def operation(self, equation: Any, values: list[Any]) -> list[Any]:
+        """Results of an operation that is a decision."""
+        results = bind(equation, values)
+        self.ways += decide(equation, values, results)
+        return results
 
-    last, (stacked, ways, cut_off) = lax.scan(
-        body, carry, over, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
-    )
-    return [*last, *stacked], [jnp.any(way) for way in ways], jnp.any(cut_off)
+    def note(self, ways: Ways, cut_off: Any) -> None:
+        """Ways that the decisions inside an equation went, and whether it was cut off."""
+        self.ways += ways
+        self.cut_off |= cut_off
 
+    def scan(self, equation: Any, values: list[Any]) -> list[Any]:
+        """A loop of known length; a decision went as it went in any round."""
+        params = equation.params
+        fixed, carry, over = scan_parts(params, values)
 
-def run_while(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
-    """A loop of unknown length: whether it is entered at all; the decisions in it, as in any round."""
-    tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    fixed, held, first = values[:tests], values[tests : tests + bodies], values[tests + bodies :]
-    tested, body = inner(params, "cond_jaxpr"), inner(params, "body_jaxpr")
+        def body(carry: list[Any], each: list[Any]) -> tuple[list[Any], Any]:
+            results, ways, cut_off = taken(params["jaxpr"], [*fixed, *carry, *each], self.limit)
+            return results[: len(carry)], (results[len(carry) :], ways, cut_off)
 
-    def test(carry: Sequence[Any]) -> tuple[Any, Ways, Any]:
-        (goes_on,), ways, cut_off = taken(tested[0], tested[1], [*fixed, *carry], limit)
-        return goes_on, ways, cut_off
-
-    def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        carry, goes_on, before, inside, was_cut_off, rounds = state
-        results, ways, cut_off = taken(body[0], body[1], [*held, *carry], limit)
-        # Under vmap one that is done stays as it is, while others go on.
-        results = [
-            jnp.where(in_front(goes_on, new), new, old) for new, old in zip(results, carry, strict=True)
-        ]
-        goes_on, now, too = test(results)
-        return (
-            results,
-            goes_on,
-            either(before, now),
-            either(inside, ways),
-            was_cut_off | cut_off | too,
-            rounds + 1,
+        last, (stacked, ways, cut_off) = lax.scan(
+            body, carry, over, length=params["length"], reverse=params["reverse"], unroll=params["unroll"]
         )
+        self.note([jnp.any(way) for way in ways], jnp.any(cut_off))
+        return [*last, *stacked]
 
-    def either(ways: Ways, others: Ways) -> Ways:
-        return [one | other for one, other in zip(ways, others, strict=True)]
+    def while_loop(self, equation: Any, values: list[Any]) -> list[Any]:
+        """A loop of unknown length: whether it is entered at all; the decisions in it, as in any round."""
+        params = equation.params
+        fixed, held, first = while_parts(params, values)
 
-    enters, ways, cut_off = test(first)
-    never = [jnp.zeros((), bool)] * sum(site.ways for site in sites(body[0]))
-    last, goes_on, ways, inside, cut_off, _ = lax.while_loop(
-        lambda state: jnp.any(state[1]) & (state[-1] < limit),
-        step,
-        (first, enters, ways, never, cut_off, jnp.zeros((), jnp.int32)),
-    )
-    return last, [jnp.any(enters), jnp.any(~enters), *ways, *inside], cut_off | jnp.any(goes_on)
+        def test(carry: Sequence[Any]) -> tuple[Any, Ways, Any]:
+            (goes_on,), ways, cut_off = taken(params["cond_jaxpr"], [*fixed, *carry], self.limit)
+            return goes_on, ways, cut_off
+
+        def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
+            carry, goes_on, before, inside, was_cut_off, rounds = state
+            results, ways, cut_off = taken(params["body_jaxpr"], [*held, *carry], self.limit)
+            # Under vmap one that is done stays as it is, while others go on.
+            results = [
+                jnp.where(in_front(goes_on, new), new, old) for new, old in zip(results, carry, strict=True)
+            ]
+            goes_on, now, too = test(results)
+            return (
+                results,
+                goes_on,
+                either(before, now),
+                either(inside, ways),
+                was_cut_off | cut_off | too,
+                rounds + 1,
+            )
+
+        def either(ways: Ways, others: Ways) -> Ways:
+            return [one | other for one, other in zip(ways, others, strict=True)]
+
+        enters, ways, cut_off = test(first)
+        last, goes_on, ways, inside, cut_off, _ = lax.while_loop(
+            lambda state: jnp.any(state[1]) & (state[-1] < self.limit),
+            step,
+            (first, enters, ways, never(params["body_jaxpr"]), cut_off, jnp.zeros((), jnp.int32)),
+        )
+        self.note([jnp.any(enters), jnp.any(~enters), *ways, *inside], cut_off | jnp.any(goes_on))
+        return list(last)
+
+    def cond(self, equation: Any, values: list[Any]) -> list[Any]:
+        """A branch: which one is taken, and the decisions in that one."""
+        index, *operands = values
+        branches = equation.params["branches"]
+
+        def guarded(number: int) -> Callable[..., tuple[list[Any], Ways, Any]]:
+            def call(*operands: Any) -> tuple[list[Any], Ways, Any]:
+                results, own, cut_off = taken(branches[number], operands, self.limit)
+                before, after = never(*branches[:number]), never(*branches[number + 1 :])
+                return results, [*before, *own, *after], cut_off
+
+            return call
+
+        numbers = range(len(branches))
+        at = jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1)
+        results, ways, cut_off = lax.switch(at, [guarded(number) for number in numbers], *operands)
+        self.note([*(at == number for number in numbers), *ways], cut_off)
+        return list(results)
+
+    def mapped(self, equation: Any, values: list[Any]) -> list[Any]:
+        """A function mapped over devices; a decision went as it went on any of them."""
+        params, spec = equation.params, jax.sharding.PartitionSpec
+        names = params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+
+        def body(limit: Any, *arguments: Any) -> tuple[list[Any], Any, Any]:
+            results, ways, cut_off = taken(inner_jaxpr(params), arguments, limit)
+            return results, jnp.stack(ways)[None], cut_off[None]
+
+        mapped = jax.shard_map(
+            body,
+            mesh=params["mesh"],
+            in_specs=(spec(), *params["in_specs"]),
+            out_specs=(list(params["out_specs"]), *[spec(tuple(names))] * 2),
+            axis_names=set(names),
+            check_vma=params["check_vma"],
+        )
+        results, ways, cut_off = mapped(self.limit, *values)
+        first, some, every = ways[0], jnp.any(ways, axis=0), jnp.all(ways, axis=0)
+        self.note([*(first & ~every), *(some & ~first), *some], jnp.any(cut_off))
+        return list(results)
+
+
+def never(*jaxprs: Any) -> Ways:
+    """The ways of the decisions in some jaxprs that do not run."""
+    return [jnp.zeros((), bool)] * sum(site.ways for site in sites(*jaxprs))
 
 
 def in_front(flags: Any, leaf: Any) -> Any:
     """`flags` with as many axes as `leaf`, its own in front."""
     return jnp.reshape(flags, (*jnp.shape(flags), *(1,) * (jnp.ndim(leaf) - jnp.ndim(flags))))
-
-
-def run_cond(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
-    """A branch: which one is taken, and the decisions in that one."""
-    index, *operands = values
-    branches = [inner({"": branch}, "") for branch in params["branches"]]
-    sizes = [sum(site.ways for site in sites(jaxpr)) for jaxpr, _ in branches]
-
-    def guarded(number: int) -> Callable[..., tuple[list[Any], Ways, Any]]:
-        def call(*operands: Any) -> tuple[list[Any], Ways, Any]:
-            jaxpr, constants = branches[number]
-            results, own, cut_off = taken(jaxpr, constants, operands, limit)
-            ways: Ways = []
-            for other, size in enumerate(sizes):
-                ways += own if other == number else [jnp.zeros((), bool)] * size
-            return results, ways, cut_off
-
-        return call
-
-    at = jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1)
-    results, ways, cut_off = lax.switch(at, [guarded(number) for number in range(len(branches))], *operands)
-    return results, [*(at == number for number in range(len(branches))), *ways], cut_off
-
-
-def run_mapped(params: Any, values: list[Any], limit: Any) -> tuple[list[Any], Ways, Any]:
-    """A function mapped over devices; a decision went as it went on any of them.
-
-    That it went so on the first and not on another is one more way, and the reverse.
-    """
-    jaxpr, constants = inner(params, "jaxpr")
-    names = tuple(params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"])
-
-    def body(limit: Any, *arguments: Any) -> tuple[list[Any], Any, Any]:
-        results, ways, cut_off = taken(jaxpr, constants, arguments, limit)
-        return results, jnp.stack(ways)[None], cut_off[None]
-
-    mapped = jax.shard_map(
-        body,
-        mesh=params["mesh"],
-        in_specs=(jax.sharding.PartitionSpec(), *params["in_specs"]),
-        out_specs=(list(params["out_specs"]), *[jax.sharding.PartitionSpec(names)] * 2),
-        axis_names=set(names),
-        check_vma=params["check_vma"],
-    )
-    results, ways, cut_off = mapped(limit, *values)
-    first, some, every = ways[0], jnp.any(ways, axis=0), jnp.all(ways, axis=0)
-    return results, [*some, *(first & ~every), *(some & ~first)], jnp.any(cut_off)
 
 
 #: Folders of jax whose functions users call.
@@ -363,11 +327,11 @@ class Decisions:
         # What has effects is not run for its decisions alone; what only prints is, without the printing.
         effects = [effect for effect in closed.effects if "Debug" not in type(effect).__name__]
         #: In order.
-        self.sites: list[Site] = [] if effects else list(sites(closed.jaxpr))
+        self.sites: list[Site] = [] if effects else sites(closed)
 
         def ways(leaves: Sequence[Any], limit: Any) -> Any:
             flat = jax.tree.leaves(leaves)
-            _, found, cut_off = taken(closed.jaxpr, closed.consts, flat, limit)
+            _, found, cut_off = taken(closed, flat, limit)
             return jnp.stack([cut_off, *found])
 
         # XLA leaves out what no decision depends on.
@@ -389,31 +353,31 @@ class Decisions:
 
 def constants_of(closed: Any) -> list[float]:
     """The numbers that are written in a program and compared, or that set its remainders; each once."""
-    found: dict[float, None] = {}
+    numbers = _Numbers()
+    numbers.run(closed, [None] * len(closed.in_avals))
+    return list(numbers.found)
 
-    def look(jaxpr: Any, fixed: dict[Any, Any]) -> None:
-        fixed = dict(fixed)
-        for equation in jaxpr.eqns:
-            name = equation.primitive.name
-            values = [v.val if hasattr(v, "val") else fixed.get(v) for v in equation.invars]
-            if name in ("convert_element_type", "broadcast_in_dim") and values[0] is not None:
-                fixed[equation.outvars[0]] = values[0]
-            if name in COMPARISONS or name in EXTREMES or name in ("rem", "div", "clamp"):
-                for value in values:
-                    if value is not None and np.ndim(value) == 0 and math.isfinite(np.real(value)):
-                        found[float(np.real(value))] = None
-            for value in equation.params.values():
-                for held in value if isinstance(value, (tuple, list)) else (value,):
-                    body: Any = getattr(held, "jaxpr", held)
-                    if not hasattr(body, "eqns"):
-                        continue
-                    given = dict(zip(body.constvars, getattr(held, "consts", ()), strict=False))
-                    if len(body.invars) == len(values):
-                        given |= {v: x for v, x in zip(body.invars, values, strict=True) if x is not None}
-                    look(body, {k: x for k, x in given.items() if np.ndim(x) == 0})
 
-    look(
-        closed.jaxpr,
-        {k: x for k, x in zip(closed.jaxpr.constvars, closed.consts, strict=True) if np.ndim(x) == 0},
-    )
-    return list(found)
+class _Numbers(Forward[Any]):
+    """Follows numbers that are written in a program; of other values, and of arrays, nothing is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[float, None] = {}
+
+    def constant(self, value: Any) -> Any:
+        """The number."""
+        return None if np.ndim(value) or is_key(value) else value
+
+    def join(self, one: Any, other: Any) -> Any:
+        """A number that is the same either way."""
+        return one if one is not None and other is not None and one == other else None
+
+    def operation(self, equation: Any, values: list[Any]) -> list[Any]:
+        """A number in another dtype or shape is still the one that was written."""
+        name = equation.primitive.name
+        if name in COMPARISONS or name in EXTREMES or name in ("rem", "div", "clamp"):
+            real = (float(np.real(value)) for value in values if value is not None)
+            self.found.update(dict.fromkeys(number for number in real if math.isfinite(number)))
+        kept = name in ("convert_element_type", "broadcast_in_dim")
+        return [values[0] if kept else None] * len(equation.outvars)

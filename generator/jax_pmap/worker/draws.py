@@ -6,7 +6,6 @@ needs a key that differs between devices, and one for everybody must not have on
 """
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,10 @@ from jax.interpreters import ad, batching
 
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
 from .functions import guarded, in_place_of, named
-from .jaxpr.versions import inner_jaxpr, scan_sizes
+from .jaxpr.forward import Forward
+from .jaxpr.versions import inner_jaxpr, opened, primitive_name, shard_map_specs
 from .leaves import is_key, skeleton
+from .prove import draws_numbers
 
 #: Equations that draw from the key in their first operand.
 DRAWING = frozenset({"random_bits", "random_gamma", "rng_bit_generator"})
@@ -29,20 +30,9 @@ KEEPING = frozenset(
     {"random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_seed", "random_clone"}
 )
 #: Collectives whose result is the same on every device.
-LEVELLING = frozenset(
-    {
-        "psum",
-        "psum2",
-        "psum_invariant",
-        "pmax",
-        "pmin",
-        "all_gather",
-        "all_gather_invariant",
-        "pmax_invariant",
-    }
-)
+LEVELLING = frozenset({"psum", "pmax", "pmin", "all_gather"})
 #: Collectives whose result is another on every device.
-SPREADING = frozenset({"ppermute", "all_to_all", "reduce_scatter", "psum_scatter", "pgather", "axis_index"})
+SPREADING = frozenset({"ppermute", "all_to_all", "reduce_scatter", "pgather", "axis_index"})
 
 #: Where in a program an equation is: indices of equations, outermost first.
 Place = tuple[int, ...]
@@ -186,10 +176,9 @@ def follow(closed: Any, varying: Sequence[bool] = ()) -> Followed:
     Raises:
         Unfollowed: random numbers are drawn inside an operation this module cannot look into.
     """
-    walk = _Walk()
-    inputs = [Flow(varying=v) for v in varying] or [Flow()] * len(closed.jaxpr.invars)
-    results = walk.closed(closed, inputs, (), (), True)
-    return Followed(walk.draws, walk.marks, results)
+    keys = _Keys()
+    results = keys.run(closed, [Flow(varying=v) for v in varying] or [Flow()] * len(closed.in_avals))
+    return Followed(keys.draws, keys.marks, results)
 
 
 def union(flows: Sequence[Flow]) -> Flow:
@@ -200,162 +189,76 @@ def union(flows: Sequence[Flow]) -> Flow:
     return out
 
 
-class _Walk:
-    """Goes through the equations in order."""
+class _Keys(Forward[Flow]):
+    """Follows keys to where numbers are drawn from them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.draws: list[Draw] = []
         self.marks: dict[Place, tuple[int, str, bool]] = {}
 
-    def closed(
-        self, closed: Any, inputs: Sequence[Flow], place: Place, loops: tuple[int, ...], record: bool
-    ) -> list[Flow]:
-        """Flows of the results of a closed jaxpr, or of an open one without constants."""
-        jaxpr = getattr(closed, "jaxpr", closed)
-        known: dict[Any, Flow] = dict.fromkeys(jaxpr.constvars, Flow())
-        known.update(zip(jaxpr.invars, inputs, strict=True))
+    def constant(self, value: Any) -> Flow:
+        """It is the same everywhere, and has passed no mark."""
+        return Flow()
 
-        def read(atom: Any) -> Flow:
-            return Flow() if hasattr(atom, "val") else known.get(atom, Flow())
+    def join(self, one: Flow, other: Flow) -> Flow:
+        """What is known of a value that is one of both."""
+        return one.either(other)
 
-        for index, equation in enumerate(jaxpr.eqns):
-            flows = [read(atom) for atom in equation.invars]
-            out = self.equation(equation, flows, (*place, index), loops, record)
-            known.update(zip(equation.outvars, out, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+    def under(self, fact: Flow, choice: Flow) -> Flow:
+        """What differs in a choice differs in its result."""
+        return fact | choice.unmarked()
 
-    def equation(
-        self, equation: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
-    ) -> list[Flow]:
-        """Flows of the results of one equation."""
-        name, count = equation.primitive.name, len(equation.outvars)
+    def share(self, equation: Any, facts: list[Flow]) -> list[Flow]:
+        """What is split over devices differs between them; of keys that are split each gets one."""
         params = equation.params
+        if "in_axes" in params:  # pmap up to jax 0.7
+            split = [axis is not None for axis in params["in_axes"]]
+        else:
+            split = [bool(dims) for dims in shard_map_specs(params)[0]]
+        return [
+            dataclasses.replace(fact, varying=fact.varying or one, folded=fact.folded or (one and key))
+            for fact, one, key in zip(facts, split, map(one_key_each, equation.invars), strict=True)
+        ]
+
+    def operation(self, equation: Any, flows: list[Flow]) -> list[Flow]:
+        """Flows of the results of one equation."""
+        name, count, params = primitive_name(equation), len(equation.outvars), equation.params
         together = union(flows)
         if equation.primitive is mark_p:
-            if record:
-                self.marks[place] = (params["point"], params["path"], params["bare"])
-            return [
-                dataclasses.replace(
-                    together, marks=together.marks | {place}, always=together.always | {place}
-                )
-            ]
+            if self.settled:
+                self.marks[self.path] = (params["point"], params["path"], params["bare"])
+            here = {self.path}
+            return [dataclasses.replace(together, marks=together.marks | here, always=together.always | here)]
         if name in DRAWING:
-            if record:
-                self.draws.append(Draw((*loops, *equation.outvars[-1].aval.shape), flows[0]))
+            if self.settled:
+                self.draws.append(Draw((*self.loops, *equation.outvars[-1].aval.shape), flows[0]))
             # A key that is taken out of many by the device's index is another on each, as a folded one is.
             own = flows[0].folded or flows[0].index
             return [Flow(varying=together.varying, noisy=together.noisy or own)] * count
         if name == "random_fold_in":
             key, number = flows
-            return [
-                dataclasses.replace(
-                    key, varying=key.varying or number.varying, folded=key.folded or number.index
-                )
-            ]
+            varying, folded = key.varying or number.varying, key.folded or number.index
+            return [dataclasses.replace(key, varying=varying, folded=folded)]
         if name in LEVELLING:
             return [dataclasses.replace(together, varying=False, index=False)] * count
         if name in SPREADING:
             return [dataclasses.replace(together, varying=True, index=name == "axis_index")] * count
-        if name == "scan":
-            return self.scan(params, flows, place, loops, record)
-        if name == "while":
-            return self.while_loop(params, flows, place, loops, record)
-        if name == "cond":
-            chosen, *rest = flows
-            found = [
-                self.closed(branch, rest, (*place, number), loops, record)
-                for number, branch in enumerate(params["branches"])
-            ]
-            return [
-                functools.reduce(Flow.either, each) | chosen.unmarked() for each in zip(*found, strict=True)
-            ]
-        if name in ("shard_map", "xla_pmap"):
-            one_each = [one_key_each(var) for var in equation.invars]
-            return self.mapped(params, flows, one_each, place, loops, record)
         inner = inner_jaxpr(params)
-        if inner is not None and len(getattr(inner, "jaxpr", inner).invars) == len(flows):
-            return self.closed(inner, flows, place, loops, record)
-        if inner is not None and draws_inside(inner):
-            raise Unfollowed(name)
-        if name.startswith(("random_", "rng_")) and name not in KEEPING:
+        if inner is not None and len(opened(inner)[0].invars) == len(flows):
+            return self.inside(0, inner, flows)
+        unknown = name.startswith(("random_", "rng_")) and name not in KEEPING
+        if unknown or (inner is not None and draws_numbers(inner)):
             raise Unfollowed(name)
         return [
             together if holds_key(var) else dataclasses.replace(together.unmarked(), folded=False)
             for var in equation.outvars
         ]
 
-    def scan(
-        self, params: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
-    ) -> list[Flow]:
-        """A loop of known length: the carry goes round until nothing more is learned of it."""
-        consts, carry = scan_sizes(params)
-        inside = (*loops, params["length"])
-        while True:
-            out = self.closed(params["jaxpr"], flows, place, inside, False)
-            after = [a.either(b) for a, b in zip(flows[consts : consts + carry], out[:carry], strict=True)]
-            if after == flows[consts : consts + carry]:
-                break
-            flows = [*flows[:consts], *after, *flows[consts + carry :]]
-        return self.closed(params["jaxpr"], flows, place, inside, record)
-
-    def while_loop(
-        self, params: Any, flows: list[Flow], place: Place, loops: tuple[int, ...], record: bool
-    ) -> list[Flow]:
-        """A loop of unknown length; what differs in its test differs in its result."""
-        tests, consts = params["cond_nconsts"], params["body_nconsts"]
-        test, body, carry = flows[:tests], flows[tests : tests + consts], flows[tests + consts :]
-        inside = (*loops, -1)
-        while True:
-            (goes_on,) = self.closed(params["cond_jaxpr"], [*test, *carry], (*place, 0), inside, False)
-            out = self.closed(params["body_jaxpr"], [*body, *carry], (*place, 1), inside, False)
-            after = [a.either(b) | goes_on.unmarked() for a, b in zip(carry, out, strict=True)]
-            if after == carry:
-                break
-            carry = after
-        self.closed(params["cond_jaxpr"], [*test, *carry], (*place, 0), inside, record)
-        self.closed(params["body_jaxpr"], [*body, *carry], (*place, 1), inside, record)
-        return carry
-
-    def mapped(
-        self,
-        params: Any,
-        flows: list[Flow],
-        one_each: list[bool],
-        place: Place,
-        loops: tuple[int, ...],
-        record: bool,
-    ) -> list[Flow]:
-        """A function mapped over devices: what is split over them differs between them.
-
-        `one_each` says which inputs are keys of which every device gets one.
-        """
-        if "in_axes" in params:  # pmap up to jax 0.7
-            split = [axis is not None for axis in params["in_axes"]]
-        else:
-            specs = params["in_specs"] if "in_specs" in params else params["in_names"]
-            split = [any(part is not None for part in names_of(spec)) for spec in specs]
-        inputs = [
-            dataclasses.replace(flow, varying=flow.varying or one, folded=flow.folded or (one and key))
-            for flow, one, key in zip(flows, split, one_each, strict=True)
-        ]
-        return self.closed(inner_jaxpr(params), inputs, place, loops, record)
-
 
 def one_key_each(var: Any) -> bool:
     """Whether a variable is a list of keys, typed or raw, which is split into single ones."""
     return holds_key(var) and len(var.aval.shape) == (2 if var.aval.dtype == np.uint32 else 1)
-
-
-def names_of(spec: Any) -> list[Any]:
-    """Mesh axes in a partition spec, or in the dict that older versions of jax have."""
-    return list(spec.values()) if isinstance(spec, dict) else list(spec)
-
-
-def draws_inside(inner: Any) -> bool:
-    """Whether random numbers are drawn anywhere in a jaxpr."""
-    from .prove import draws_numbers
-
-    return draws_numbers(getattr(inner, "jaxpr", inner))
 
 
 def holds_key(var: Any) -> bool:

@@ -1,11 +1,10 @@
 """Calls back to Python that a traced function makes for their effect."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 from .capture import INSTALLED
-from .work import jaxprs
+from .jaxpr.walk import equations
 
 OURS = os.path.dirname(os.path.abspath(__file__))
 #: What users call, by primitive; an older jax prints by a callback.
@@ -16,19 +15,14 @@ CALLBACKS = {
 }
 
 
-def callbacks(jaxpr: Any, seen: set[tuple[str, str, int]] | None = None) -> Iterator[dict[str, Any]]:
+def callbacks(jaxpr: Any) -> list[dict[str, Any]]:
     """Each place that calls back: what is called there (``what``), ``file`` and ``line``."""
-    seen = set() if seen is None else seen
-    for equation in jaxpr.eqns:
-        what = CALLBACKS.get(equation.primitive.name)
-        if what is not None:
-            file, line = place_of(equation)
-            if (what, file, line) not in seen:
-                seen.add((what, file, line))
-                yield {"what": what, "file": file, "line": line}
-        for value in equation.params.values():
-            for inner in jaxprs(value):
-                yield from callbacks(inner, seen)
+    found = dict.fromkeys(
+        (what, *place_of(equation))
+        for equation in equations(jaxpr)
+        if (what := CALLBACKS.get(equation.primitive.name)) is not None
+    )
+    return [{"what": what, "file": file, "line": line} for what, file, line in found]
 
 
 def place_of(equation: Any) -> tuple[str, int]:

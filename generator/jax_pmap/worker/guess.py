@@ -20,6 +20,7 @@ import numpy as np
 from . import specs
 from .candidates import Candidates, Leaf, Option, rank_of
 from .holes import Hole, Touched, stand_ins, unwrapped
+from .jaxpr.walk import equations
 from .specs import Spec
 
 #: Primitives that are undefined for part of the reals.
@@ -361,7 +362,7 @@ class Search:
             }
             static = {path: value for path, value in given.items() if path not in dynamic}
             jaxpr = jax.make_jaxpr(lambda v: run({**static, **v}))(dynamic)
-            if not PARTIAL & set(primitives(jaxpr.jaxpr)):
+            if not PARTIAL & {each.primitive.name for each in equations(jaxpr)}:
                 return
             compiled = jax.jit(lambda v: run({**static, **v}))
             if finite(compiled(dynamic)):
@@ -396,15 +397,3 @@ def finite(leaves: Sequence[Any]) -> bool:
         for leaf in leaves
         if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
     )
-
-
-def primitives(jaxpr: Any) -> Iterator[str]:
-    """Names of all primitives in a jaxpr and the ones inside it."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for value in jax.tree.leaves(
-            equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
-        ):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from primitives(inner)

@@ -236,7 +236,7 @@ def observe_code(request: Answer) -> Answer:
         events, idle = placed.events_of_some(
             whole, first, count, share, counts_for(size, count, 7), name, packed, axes, request["results"]
         )
-    parts, all_of_it = (work(each.jaxpr.jaxpr, is_no_mark) for each in (first, whole.program))
+    parts, all_of_it = (work(each.jaxpr, is_no_mark) for each in (first, whole.program))
     return {
         "share": parts / max(all_of_it, 1.0) if request["measure"] else None,
         "events": events,

@@ -12,6 +12,8 @@ import numpy as np
 
 from .arguments import LeafAxes, Values, batch_size, cut, same_constant
 from .distance import distance, is_finite, same_bits
+from .jaxpr.forward import Forward
+from .jaxpr.walk import equations, subjaxprs
 from .leaves import category, is_key, to_host
 from .server import describe_exception
 
@@ -423,28 +425,20 @@ def is_copied(leaf: Any) -> bool:
     return len(leaf.sharding.device_set) > 1 and bool(leaf.sharding.is_fully_replicated)
 
 
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Every equation of a jaxpr and of the jaxprs inside it."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from equations(inner)
+def unit(dtype: Any) -> float:
+    """The unit of rounding of numbers of a dtype; 0 where they are exact, or no numbers."""
+    is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
+    return float(jax.numpy.finfo(dtype).eps) if is_float else 0.0
+
+
+def unit_of_results(equation: Any) -> float:
+    """The coarsest unit of rounding among the results of an equation."""
+    return max((unit(getattr(out.aval, "dtype", None)) for out in equation.outvars), default=0.0)
 
 
 def coarsest_eps(jaxpr: Any) -> float:
     """The unit of rounding of the narrowest float any equation of `jaxpr` produces."""
-    dtypes = {getattr(out.aval, "dtype", None) for equation in equations(jaxpr) for out in equation.outvars}
-    floats = [d for d in dtypes if d is not None and jax.dtypes.issubdtype(d, np.inexact)]
-    return max([float(np.finfo(np.float64).eps), *(float(jax.numpy.finfo(d).eps) for d in floats)])
-
-
-#: Equations that do no more than what stands in the jaxpr they hold.
-CALLS = frozenset(
-    {"pjit", "jit", "closed_call", "core_call", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call"}
-)
+    return max([unit(np.float64), *map(unit_of_results, equations(jaxpr))])
 
 
 def output_eps(jaxpr: Any, inputs: Sequence[float]) -> list[float]:
@@ -452,44 +446,23 @@ def output_eps(jaxpr: Any, inputs: Sequence[float]) -> list[float]:
 
     `inputs` are those of what goes in.
     """
-    known = dict(zip(jaxpr.invars, inputs, strict=True))
-
-    def unit(value: Any) -> float:
-        """Of a value as such; constants are taken as exact."""
-        dtype = getattr(value.aval, "dtype", None)
-        is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
-        return float(jax.numpy.finfo(dtype).eps) if is_float else 0.0
-
-    def read(value: Any) -> float:
-        return 0.0 if hasattr(value, "val") else known.get(value, unit(value))
-
-    for equation in jaxpr.eqns:
-        before = [read(value) for value in equation.invars]
-        inner = [
-            getattr(value, "jaxpr", value)
-            for value in equation.params.values()
-            if hasattr(getattr(value, "jaxpr", value), "eqns")
-        ]
-        if equation.primitive.name in CALLS and len(inner) == 1 and len(inner[0].invars) == len(before):
-            after = output_eps(inner[0], before)
-        else:
-            made = [unit(out) for each in equations(Holding(equation)) for out in each.outvars]
-            after = [max([*before, *made], default=0.0)] * len(equation.outvars)
-        known.update(zip(equation.outvars, after, strict=True))
-    least = float(np.finfo(np.float64).eps)
-    return [max(least, read(value), unit(value)) for value in jaxpr.outvars]
+    found = zip(_Rounding().run(jaxpr, inputs), jaxpr.out_avals, strict=True)
+    return [max(unit(np.float64), eps, unit(getattr(aval, "dtype", None))) for eps, aval in found]
 
 
-@dataclasses.dataclass(frozen=True)
-class Holding:
-    """One equation in the place of a jaxpr."""
+class _Rounding(Forward[float]):
+    """Follows the coarsest unit of rounding to every value; a loop or a branch is one operation."""
 
-    equation: Any
+    enters = frozenset({"jit"})
 
-    @property
-    def eqns(self) -> list[Any]:
-        """The equation alone."""
-        return [self.equation]
+    def constant(self, value: Any) -> float:
+        """Numbers that are written in a program are taken as exact."""
+        return unit(value.dtype) if np.ndim(value) else 0.0
+
+    def operation(self, equation: Any, units: list[float]) -> list[float]:
+        """That of its operands and of all that it computes inside."""
+        inside = (each for body in subjaxprs(equation) for each in equations(body))
+        return [max([*units, *map(unit_of_results, (equation, *inside))])] * len(equation.outvars)
 
 
 def draws_numbers(jaxpr: Any) -> bool:

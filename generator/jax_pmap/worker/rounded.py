@@ -14,8 +14,9 @@ import numpy as np
 
 from . import arguments
 from .arguments import Packed, Values
-from .decisions import CALLS, bind, inner
 from .generator import mixed
+from .jaxpr.forward import Forward
+from .jaxpr.versions import bind, primitive_name
 from .leaves import dtype_of, shape_of
 
 #: Operations whose results are rounded after more than one step, or that no hardware gives to the last digit.
@@ -28,7 +29,7 @@ ROUNDED = frozenset(
             "reduce_prod",
             "cumsum",
             "cumprod",
-            "scatter-add",
+            "scatter_add",
         ),
         *("exp", "exp2", "expm1", "log", "log1p", "pow", "tanh", "logistic", "erf", "erf_inv", "erfc"),
         *("sin", "cos", "tan", "sqrt", "rsqrt", "div", "integer_pow"),
@@ -87,29 +88,34 @@ def is_narrow(value: Any) -> bool:
     return bool(jax.dtypes.issubdtype(value.dtype, np.floating)) and value.dtype.itemsize <= NARROW
 
 
-def evaluated(jaxpr: Any, constants: Sequence[Any], given: Sequence[Any], number: Any) -> list[Any]:
-    """Results of a jaxpr with its roundings moved; inside loops, those of each round's results alone."""
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
-    known.update(zip(jaxpr.invars, given, strict=True))
+class Moved(Forward[Any]):
+    """Runs a jaxpr with its roundings moved in way `number`; inside loops, those of their results alone."""
 
-    def read(atom: Any) -> Any:
-        return atom.val if hasattr(atom, "val") else known[atom]
+    enters = frozenset({"jit"})
 
-    for index, equation in enumerate(jaxpr.eqns):
-        values, name = [read(atom) for atom in equation.invars], equation.primitive.name
-        number = mixed(number + np.uint32(index + 1))
-        held, own = inner(equation.params, CALLS[name]) if name in CALLS else (None, ())
-        if held is not None and len(held.invars) == len(values):
-            results = evaluated(held, own, values, number)
-        else:
-            results = bind(equation, values)
-            every = name in ROUNDED or name in ("scan", "while", "cond")
-            results = [
-                moved(each, number) if every or (name not in EXACT and is_narrow(each)) else each
-                for each in results
-            ]
-        known.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    def __init__(self, number: Any) -> None:
+        super().__init__()
+        self.number = number
+
+    def constant(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def equation(self, equation: Any, values: list[Any]) -> list[Any]:
+        """Results of an equation, moved in a way of its own."""
+        self.number = number = mixed(self.number + np.uint32(self.path[-1] + 1))
+        results = super().equation(equation, values)
+        self.number = number
+        return results
+
+    def operation(self, equation: Any, values: list[Any]) -> list[Any]:
+        """Results of an operation, moved where they are rounded."""
+        name, results = primitive_name(equation), bind(equation, values)
+        every = name in ROUNDED or name in ("scan", "while", "cond")
+        return [
+            moved(each, self.number) if every or (name not in EXACT and is_narrow(each)) else each
+            for each in results
+        ]
 
 
 class Rounded:
@@ -134,7 +140,7 @@ class Rounded:
 
             def body(leaves: Sequence[Any], number: Any) -> list[Any]:
                 closed = jax.make_jaxpr(whole)(leaves)
-                return evaluated(closed.jaxpr, closed.consts, jax.tree.leaves(leaves), number)
+                return Moved(number).run(closed, jax.tree.leaves(leaves))
 
             self._made[key] = jax.jit(body), made
         compiled, made = self._made[key]

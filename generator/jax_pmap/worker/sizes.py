@@ -15,6 +15,7 @@ from . import arguments, prove, strengthen
 from .arguments import Packed, Values
 from .explain import add_cause, explain_ragged
 from .generator import repeat_draws
+from .jaxpr.walk import equations
 from .leaves import is_key, shape_of
 from .server import Answer, Problem
 from .specs import SEED
@@ -174,10 +175,9 @@ def program(question: "Question", function: Callable[[Values], Any], rows: int) 
 
 def program_of(traced: Any, rows: int) -> Program:
     """What a function is for some number of rows, of its jaxpr."""
-    jaxpr = traced.jaxpr
     names: list[str] = []
     numbers: list[float] = []
-    for equation in prove.equations(jaxpr):
+    for equation in equations(traced):
         names.append(equation.primitive.name)
         for value in (*equation.invars, *equation.outvars):
             numbers += getattr(value.aval, "shape", ())
@@ -285,7 +285,7 @@ def narrower(
                 raise
             except BaseException:
                 return ""  # It wants numbers where it is traced, such as a drop-in that prepares its batch.
-            made = [out for equation in prove.equations(jaxpr) for out in equation.outvars]
+            made = [out for equation in equations(jaxpr) for out in equation.outvars]
             kinds = {getattr(var.aval, "dtype", None) for var in (*made, *jaxpr.invars)}
             found.append({str(k) for k in kinds if k is not None and is_narrow(k)})
     return next(iter(sorted(found[1] - found[0])), "")

@@ -106,8 +106,8 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
 
     jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(packed.leaves)
     shapes = iter(shapes_of)
-    extra["compiled_as"] = compiled_as(jaxpr.jaxpr)
-    extra["callbacks"] = list(effects.callbacks(jaxpr.jaxpr))
+    extra["compiled_as"] = compiled_as(jaxpr)
+    extra["callbacks"] = effects.callbacks(jaxpr)
     for row in table:
         shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
         row["shape"] = [] if shape is None else list(shape.shape)
@@ -203,8 +203,8 @@ def measure(name: str, statics: Sequence[str]) -> None:
             raise Problem(
                 "reference", summary(error), error=describe_exception(error, "<jax-pmap")
             ) from error
-    eps = prove.coarsest_eps(jaxpr.jaxpr)
-    TARGET.draws = prove.draws_numbers(jaxpr.jaxpr)
+    eps = prove.coarsest_eps(jaxpr)
+    TARGET.draws = prove.draws_numbers(jaxpr)
     if not wide:
         kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
         floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
@@ -212,7 +212,7 @@ def measure(name: str, statics: Sequence[str]) -> None:
     TARGET.eps[name] = eps
     floats = [0.0 if wide else eps_of_input(leaf) for leaf in packed.leaves]
     known = len(floats) == len(jaxpr.jaxpr.invars)
-    arrays = iter(prove.output_eps(jaxpr.jaxpr, floats) if known else ())
+    arrays = iter(prove.output_eps(jaxpr, floats) if known else ())
     # Results are told apart by all of their leaves, those that are no arrays among them.
     with prove.x64(wide or TARGET.x64):
         number = float(jax.numpy.finfo(jax.dtypes.canonicalize_dtype(float)).eps)

@@ -4,6 +4,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .jaxpr.versions import opened
+from .jaxpr.walk import subjaxprs
+
 
 def work(jaxpr: Any, counts: Callable[[Any], bool] = lambda _: True) -> float:
     """Numbers a jaxpr computes, inner products counted by their terms; of a branch, the dearest.
@@ -12,24 +15,14 @@ def work(jaxpr: Any, counts: Callable[[Any], bool] = lambda _: True) -> float:
     length count once. Of operations only those that `counts` holds of.
     """
     total = 0.0
-    for equation in jaxpr.eqns:
-        inner = [work(each, counts) for value in equation.params.values() for each in jaxprs(value)]
+    for equation in opened(jaxpr)[0].eqns:
+        inner = [work(each, counts) for each in subjaxprs(equation)]
         if inner:
             repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
             total += repeats * (max(inner) if equation.primitive.name == "cond" else sum(inner))
         elif counts(equation):
             total += terms(equation) * sum(size(out) for out in equation.outvars)
     return total
-
-
-def jaxprs(value: Any) -> list[Any]:
-    """The jaxprs a parameter of an equation holds."""
-    found = []
-    for each in value if isinstance(value, (tuple, list)) else (value,):
-        each = getattr(each, "jaxpr", each)
-        if hasattr(each, "eqns"):
-            found.append(each)
-    return found
 
 
 def size(variable: Any) -> int:

@@ -1,7 +1,9 @@
 """What differs between versions of jax in the equations of a jaxpr: names and parameters of primitives."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 #: Primitives that are one for us, by the names that versions of jax give them.
 SAME = {
@@ -128,6 +130,28 @@ def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
         return params["num_consts"], params["num_carry"]
     constants, carried, _ = params["ft_in"].unpack()  # jax 0.12
     return len(constants), len(carried)
+
+
+def scan_parts(params: Mapping[str, Any], operands: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
+    """Of the operands of a scan: constants, the first carry, and what is cut up."""
+    constants, carried = scan_sizes(params)
+    end = constants + carried
+    return list(operands[:constants]), list(operands[constants:end]), list(operands[end:])
+
+
+def while_parts(params: Mapping[str, Any], operands: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
+    """Of the operands of a while loop: constants of its test, those of its body, and the first carry."""
+    tests, end = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    return list(operands[:tests]), list(operands[tests:end]), list(operands[end:])
+
+
+def bind(equation: Any, values: Sequence[Any]) -> list[Any]:
+    """Results of an equation on some values."""
+    bound = equation.primitive.get_bind_params(equation.params)
+    # Before jax 0.8, functions that the equation holds came apart from its parameters.
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    out = equation.primitive.bind(*functions, *values, **params)
+    return list(out) if equation.primitive.multiple_results else [out]
 
 
 def named_axes(params: Mapping[str, Any]) -> tuple[str, ...]:
