@@ -84,15 +84,14 @@ class _Counter(Forward[int]):
         self.repeated += sum(each.bit_count() for each in behind)
 
     def constant(self, value: Any) -> int:
-        """No operation is behind it."""
         return 0
 
     def operation(self, equation: Any, behind: list[int]) -> list[int]:
-        """One more than behind its operands; where it is not fused, a kernel ends before it."""
         if primitive_name(equation) in self.fused:
             union = functools.reduce(operator.or_, behind, 1 << self.single)
             self.single += 1
             return [union] * len(equation.outvars)
+        # A kernel ends before it.
         self.ends(behind)
         for each in subjaxprs(equation):
             self.ends(self.run(each, [0] * len(opened(each)[0].invars)))

@@ -42,19 +42,8 @@ WRITTEN = frozenset(
         *("where", "select", "maximum", "minimum", "max", "min", "clip", "abs", "sign", "any", "all"),
         *("isnan", "isfinite", "isinf", "isclose", "nanmean", "nansum", "nan_to_num", "heaviside"),
         *("cond", "switch", "while_loop", "fori_loop", "argmax", "argmin", "round", "floor", "ceil"),
-        *(
-            "relu",
-            "relu6",
-            "leaky_relu",
-            "elu",
-            "selu",
-            "op",
-            "ufunc",
-            "deferring_binary_op",
-            "equal",
-            "not_equal",
-        ),
-        *("greater", "less", "greater_equal", "less_equal"),
+        *("relu", "relu6", "leaky_relu", "elu", "selu", "op", "ufunc", "deferring_binary_op"),
+        *("equal", "not_equal", "greater", "less", "greater_equal", "less_equal"),
     )
 )
 
@@ -110,7 +99,7 @@ def followed(equation: Any) -> bool:
 
 
 def sites(*jaxprs: Any) -> list[Site]:
-    """Every decision in some jaxprs, in the order of `Taken`, each where it was written."""
+    """Every decision in some jaxprs, in the order of `taken`, each where it was written."""
     found = []
     for jaxpr in jaxprs:
         for rows in walk(jaxpr, into=followed):
@@ -149,12 +138,12 @@ def taken(jaxpr: Any, arguments: Sequence[Any], limit: Any) -> tuple[list[Any], 
 
     It is where a loop of unknown length goes on for more than `limit` rounds: it ends there.
     """
-    run = Taken(limit)
+    run = _Taken(limit)
     return run.run(jaxpr, arguments), run.ways, run.cut_off
 
 
-class Taken(Forward[Any]):
-    """Runs a jaxpr, and notes which ways its decisions go."""
+class _Taken(Forward[Any]):
+    """Runs a program, and notes which ways its decisions go."""
 
     enters = FOLLOWED
 
@@ -164,19 +153,14 @@ class Taken(Forward[Any]):
         self.ways: Ways = []
         self.cut_off = jnp.zeros((), bool)
 
-    def constant(self, value: Any) -> Any:
-        """The value itself."""
-        return value
-
     def equation(self, equation: Any, values: list[Any]) -> list[Any]:
-        """Results of an equation; what decides nothing runs as it stands."""
         if equation.primitive.name in PRINTING:
             return []
+        # What decides nothing runs as it stands.
         decides = ways_of(equation) or (followed(equation) and sites(*subjaxprs(equation)))
         return super().equation(equation, values) if decides else bind(equation, values)
 
     def operation(self, equation: Any, values: list[Any]) -> list[Any]:
-        """Results of an operation that is a decision."""
         results = bind(equation, values)
         self.ways += decide(equation, values, results)
         return results
@@ -366,18 +350,16 @@ class _Numbers(Forward[Any]):
         self.found: dict[float, None] = {}
 
     def constant(self, value: Any) -> Any:
-        """The number."""
         return None if np.ndim(value) or is_key(value) else value
 
     def join(self, one: Any, other: Any) -> Any:
-        """A number that is the same either way."""
         return one if one is not None and other is not None and one == other else None
 
     def operation(self, equation: Any, values: list[Any]) -> list[Any]:
-        """A number in another dtype or shape is still the one that was written."""
         name = equation.primitive.name
         if name in COMPARISONS or name in EXTREMES or name in ("rem", "div", "clamp"):
             real = (float(np.real(value)) for value in values if value is not None)
             self.found.update(dict.fromkeys(number for number in real if math.isfinite(number)))
+        # In another dtype or shape it is still the number that was written.
         kept = name in ("convert_element_type", "broadcast_in_dim")
         return [values[0] if kept else None] * len(equation.outvars)

@@ -198,11 +198,9 @@ class _Keys(Forward[Flow]):
         self.marks: dict[Place, tuple[int, str, bool]] = {}
 
     def constant(self, value: Any) -> Flow:
-        """It is the same everywhere, and has passed no mark."""
         return Flow()
 
     def join(self, one: Flow, other: Flow) -> Flow:
-        """What is known of a value that is one of both."""
         return one.either(other)
 
     def under(self, fact: Flow, choice: Flow) -> Flow:
@@ -222,7 +220,6 @@ class _Keys(Forward[Flow]):
         ]
 
     def operation(self, equation: Any, flows: list[Flow]) -> list[Flow]:
-        """Flows of the results of one equation."""
         name, count, params = primitive_name(equation), len(equation.outvars), equation.params
         together = union(flows)
         if equation.primitive is mark_p:

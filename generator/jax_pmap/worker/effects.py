@@ -1,12 +1,11 @@
 """Calls back to Python that a traced function makes for their effect."""
 
-import os
 from typing import Any
 
 from .capture import INSTALLED
+from .jaxpr.frames import frames
 from .jaxpr.walk import equations
 
-OURS = os.path.dirname(os.path.abspath(__file__))
 #: What users call, by primitive; an older jax prints by a callback.
 CALLBACKS = {
     "debug_callback": "jax.debug",
@@ -27,8 +26,7 @@ def callbacks(jaxpr: Any) -> list[dict[str, Any]]:
 
 def place_of(equation: Any) -> tuple[str, int]:
     """The innermost line of the user's that an equation comes from; ``("", 0)`` where none is known."""
-    trace = getattr(equation.source_info, "traceback", None)
-    for frame in getattr(trace, "frames", ()):
-        if not INSTALLED.search(frame.file_name) and not frame.file_name.startswith((OURS, "<")):
-            return frame.file_name, frame.line_num
+    for place in frames(equation):
+        if not INSTALLED.search(place.file) and not place.file.startswith("<"):
+            return place.file, place.line
     return "", 0

@@ -456,11 +456,10 @@ class _Rounding(Forward[float]):
     enters = frozenset({"jit"})
 
     def constant(self, value: Any) -> float:
-        """Numbers that are written in a program are taken as exact."""
+        # Numbers that are written in a program are taken as exact.
         return unit(value.dtype) if np.ndim(value) else 0.0
 
     def operation(self, equation: Any, units: list[float]) -> list[float]:
-        """That of its operands and of all that it computes inside."""
         inside = (each for body in subjaxprs(equation) for each in equations(body))
         return [max([*units, *map(unit_of_results, (equation, *inside))])] * len(equation.outvars)
 

@@ -22,33 +22,17 @@ from .leaves import dtype_of, shape_of
 #: Operations whose results are rounded after more than one step, or that no hardware gives to the last digit.
 ROUNDED = frozenset(
     (
-        *(
-            "dot_general",
-            "conv_general_dilated",
-            "reduce_sum",
-            "reduce_prod",
-            "cumsum",
-            "cumprod",
-            "scatter_add",
-        ),
-        *("exp", "exp2", "expm1", "log", "log1p", "pow", "tanh", "logistic", "erf", "erf_inv", "erfc"),
-        *("sin", "cos", "tan", "sqrt", "rsqrt", "div", "integer_pow"),
+        *("dot_general", "conv_general_dilated", "reduce_sum", "reduce_prod", "cumsum", "cumprod"),
+        *("scatter_add", "exp", "exp2", "expm1", "log", "log1p", "pow", "tanh", "logistic", "erf", "erf_inv"),
+        *("erfc", "sin", "cos", "tan", "sqrt", "rsqrt", "div", "integer_pow"),
     )
 )
 #: Operations that only move, choose or compare what is rounded already.
 EXACT = frozenset(
     (
+        *("reshape", "transpose", "broadcast_in_dim", "squeeze", "slice", "dynamic_slice", "concatenate"),
         *(
-            "reshape",
-            "transpose",
-            "broadcast_in_dim",
-            "squeeze",
-            "slice",
-            "dynamic_slice",
-            "concatenate",
             "gather",
-        ),
-        *(
             "select_n",
             "max",
             "min",
@@ -59,10 +43,8 @@ EXACT = frozenset(
             "reduce_max",
             "reduce_min",
             "rev",
-            "pad",
-            "iota",
         ),
-        *("dynamic_update_slice", "scatter", "split", "stop_gradient", "sort", "clamp"),
+        *("rev", "pad", "iota", "dynamic_update_slice", "scatter", "split", "stop_gradient", "sort", "clamp"),
     )
 )
 #: Bytes of a narrow float, every operation on which shows.
@@ -88,8 +70,8 @@ def is_narrow(value: Any) -> bool:
     return bool(jax.dtypes.issubdtype(value.dtype, np.floating)) and value.dtype.itemsize <= NARROW
 
 
-class Moved(Forward[Any]):
-    """Runs a jaxpr with its roundings moved in way `number`; inside loops, those of their results alone."""
+class _Moved(Forward[Any]):
+    """Runs a program with its roundings moved in way `number`; inside loops, those of their results alone."""
 
     enters = frozenset({"jit"})
 
@@ -97,19 +79,13 @@ class Moved(Forward[Any]):
         super().__init__()
         self.number = number
 
-    def constant(self, value: Any) -> Any:
-        """The value itself."""
-        return value
-
     def equation(self, equation: Any, values: list[Any]) -> list[Any]:
-        """Results of an equation, moved in a way of its own."""
         self.number = number = mixed(self.number + np.uint32(self.path[-1] + 1))
         results = super().equation(equation, values)
         self.number = number
         return results
 
     def operation(self, equation: Any, values: list[Any]) -> list[Any]:
-        """Results of an operation, moved where they are rounded."""
         name, results = primitive_name(equation), bind(equation, values)
         every = name in ROUNDED or name in ("scan", "while", "cond")
         return [
@@ -140,7 +116,7 @@ class Rounded:
 
             def body(leaves: Sequence[Any], number: Any) -> list[Any]:
                 closed = jax.make_jaxpr(whole)(leaves)
-                return Moved(number).run(closed, jax.tree.leaves(leaves))
+                return _Moved(number).run(closed, jax.tree.leaves(leaves))
 
             self._made[key] = jax.jit(body), made
         compiled, made = self._made[key]

@@ -45,8 +45,9 @@ class Forward(Generic[Fact]):
         self.settled = True
 
     def constant(self, value: Any) -> Fact:
-        """What is known of a number or an array that stands in the program."""
-        raise NotImplementedError
+        """What is known of a number or an array in the program; itself, where values go through."""
+        fact: Fact = value
+        return fact
 
     def operation(self, equation: Any, facts: list[Fact]) -> list[Fact]:
         """What is known of each result of an equation that is not gone into."""
@@ -86,15 +87,10 @@ class Forward(Generic[Fact]):
         kind = control(equation)
         if kind not in self.enters:
             return self.operation(equation, facts)
-        if kind == "scan":
-            return self.scan(equation, facts)
-        if kind == "while":
-            return self.while_loop(equation, facts)
-        if kind == "cond":
-            return self.cond(equation, facts)
-        if kind in ("shard_map", "xla_pmap"):
-            return self.mapped(equation, facts)
-        return self.inside(0, inner_jaxpr(equation.params), facts)
+        if kind == "jit":
+            return self.inside(0, inner_jaxpr(equation.params), facts)
+        ways = {"scan": self.scan, "while": self.while_loop, "cond": self.cond}
+        return ways.get(kind, self.mapped)(equation, facts)
 
     def inside(self, number: int, jaxpr: Any, facts: Sequence[Fact]) -> list[Fact]:
         """The facts of the results of a jaxpr in the present equation."""
@@ -112,50 +108,42 @@ class Forward(Generic[Fact]):
         def round_of(carry: list[Fact]) -> list[Fact]:
             return self.inside(0, params["jaxpr"], [*constants, *carry, *slices])
 
-        return self._loop(params["length"], first, lambda carry: round_of(carry)[: len(first)], round_of)
+        return self._last_round(round_of, first, params["length"])
 
     def while_loop(self, equation: Any, facts: list[Fact]) -> list[Fact]:
-        """A loop of unknown length; its test goes into what it leaves."""
+        """A loop of unknown length, perhaps without a round; its test goes into what it leaves."""
         params = equation.params
         tests, constants, first = while_parts(params, facts)
 
         def round_of(carry: list[Fact]) -> list[Fact]:
             (goes_on,) = self.inside(0, params["cond_jaxpr"], [*tests, *carry])
             made = self.inside(1, params["body_jaxpr"], [*constants, *carry])
-            return [self.under(each, goes_on) for each in made]
+            return [self.join(old, self.under(new, goes_on)) for old, new in zip(carry, made, strict=True)]
 
-        def last(carry: list[Fact]) -> list[Fact]:
-            round_of(carry)
-            return carry
+        return self._last_round(round_of, first, -1)
 
-        return self._loop(-1, first, round_of, last)
-
-    def _loop(
-        self,
-        length: int,
-        carry: list[Fact],
-        round_of: Callable[[list[Fact]], list[Fact]],
-        last: Callable[[list[Fact]], list[Fact]],
+    def _last_round(
+        self, round_of: Callable[[list[Fact]], list[Fact]], carry: list[Fact], length: int
     ) -> list[Fact]:
-        """What `last` makes of a carry that is the same before and after every round."""
-        outside, self.loops = (self.loops, self.settled), (*self.loops, length)
-        self.settled = False
+        """What a round makes of a carry that teaches nothing more; the carry is the head of its results."""
+        settled, self.settled = self.settled, False
+        self.loops = (*self.loops, length)
         while True:
-            after = [self.join(old, new) for old, new in zip(carry, round_of(carry), strict=True)]
+            made = round_of(carry)
+            after = [self.join(old, new) for old, new in zip(carry, made, strict=False)]
             if after == carry:
                 break
             carry = after
-        self.settled = outside[1]
-        made = last(carry)
-        self.loops = outside[0]
+        self.settled = settled
+        made = round_of(carry)
+        self.loops = self.loops[:-1]
         return made
 
     def cond(self, equation: Any, facts: list[Fact]) -> list[Fact]:
         """A branch; what it chooses by goes into its results."""
         choice, *operands = facts
-        first, *others = (
-            self.inside(number, branch, operands) for number, branch in enumerate(equation.params["branches"])
-        )
+        branches = enumerate(equation.params["branches"])
+        first, *others = (self.inside(number, branch, operands) for number, branch in branches)
         for other in others:
             first = [self.join(a, b) for a, b in zip(first, other, strict=True)]
         return [self.under(fact, choice) for fact in first]
