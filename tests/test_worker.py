@@ -15,6 +15,7 @@ from jax_pmap.home import Home, remove_left
 from jax_pmap.model import RefusalError, Source
 from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.session import Session, worker_environment
+from jax_pmap.worker.target import Target
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -183,6 +184,21 @@ def test_the_worker_goes_on_after_a_problem(worker, folder):
 
 
 # --- errors of the user's code ------------------------------------------------------------
+
+
+def test_an_answer_holds_until_anything_of_the_target_changes():
+    target, asked = Target(), []
+
+    def answer():
+        asked.append(target.x64)
+        return target.x64
+
+    assert [target.once("x64", "key", answer) for _ in range(2)] == [False, False]
+    target.x64 = True
+    assert [target.once("x64", "key", answer) for _ in range(2)] == [True, True]
+    assert asked == [False, True]
+    assert [target.once("x64", key, answer, last=True) for key in ("other", "key", "key")] == [True] * 3
+    assert asked == [False, True, True, True]
 
 
 def test_the_place_of_an_error_is_the_users_own(tmp_path):

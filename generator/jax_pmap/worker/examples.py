@@ -38,9 +38,9 @@ def inputs_from_callable(request: Answer) -> Answer:
             "inputs", f"`{request['reference']}` needs arguments {needed}; it may take `seed` and no other"
         )
     seeds = [0, 1] if "seed" in parameters or len(needed) == 1 else [None]
-    TARGET.data, TARGET.trials = [], {}
+    data: list[Values] = []
     for seed in seeds:
-        if TARGET.data and (is_abstract(TARGET.data[0]) or bytes_of(TARGET.data[0]) > MANY_BYTES):
+        if data and (is_abstract(data[0]) or bytes_of(data[0]) > MANY_BYTES):
             break  # One set of shapes says all; of large arrays one set is enough to hold.
         call = functools.partial(make, **({"seed": seed} if "seed" in parameters else {}))
         if seed is not None and "seed" not in parameters:
@@ -55,8 +55,9 @@ def inputs_from_callable(request: Answer) -> Answer:
         args, kwargs = split_call(made)
         TARGET.named = tuple(kwargs)
         args, kwargs = (*TARGET.bound_args, *args), {**TARGET.bound_kwargs, **kwargs}
-        TARGET.data.append(arguments.bind(TARGET.signature, args, kwargs))
-    return {"arguments": describe(TARGET.data[0]), "seeds": len(TARGET.data)}
+        data.append(arguments.bind(TARGET.signature, args, kwargs))
+    TARGET.data = tuple(data)
+    return {"arguments": describe(data[0]), "seeds": len(data)}
 
 
 def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -81,7 +82,8 @@ def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
 
 def inputs_from_specs(request: Answer) -> Answer:
     """Make arguments from the specs of `--arg`, annotations and defaults."""
-    TARGET.data, TARGET.trials, TARGET.named = [], {}, ()
+    TARGET.named = ()
+    data: list[Values] = []
     for seed in (0, 1):
         try:
             values = specs.materialize_arguments(request["specs"], specs.SEED + seed, TARGET.namespace())
@@ -94,8 +96,9 @@ def inputs_from_specs(request: Answer) -> Answer:
         every = {**bound, **values}
         order = [name for name in TARGET.signature.parameters if name in every]
         call = inspect.BoundArguments(TARGET.signature, OrderedDict((n, every[n]) for n in order))
-        TARGET.data.append(arguments.bind(TARGET.signature, call.args, call.kwargs))
-    return {"arguments": describe(TARGET.data[0]), "seeds": 2}
+        data.append(arguments.bind(TARGET.signature, call.args, call.kwargs))
+    TARGET.data = tuple(data)
+    return {"arguments": describe(data[0]), "seeds": len(data)}
 
 
 def describe(values: Values) -> list[Answer]:

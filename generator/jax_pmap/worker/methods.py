@@ -33,12 +33,11 @@ from .calling import Calling
 from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
 from .marks import is_no_mark
-from .one_device import OneDevice
 from .placements.derive import same_meaning
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
-from .target import TARGET, Target, leaf_axes
-from .tracing import find_layers, find_reductions, precision, trace, widen
+from .target import TARGET, Target, about, leaf_axes
+from .tracing import find_layers, find_reductions, measured, precision, trace, widened
 from .work import work
 
 
@@ -72,17 +71,11 @@ def load_target(request: Answer) -> Answer:
         value = vars(module).get(name)
         if neighbours.is_missing(value):
             raise Problem("missing", vars(value)["why"], name=name)
-    TARGET.module = module
-    # What was found out of another target in this worker holds no more.
-    TARGET.trials, TARGET.eps, TARGET.rounding = {}, {}, {}
-    TARGET.widened, TARGET.placed = False, {}
-    TARGET.jitted, TARGET.found = {}, {}
-    TARGET.x64 = bool(jax.config.jax_enable_x64)
-    TARGET.collectives, TARGET.one_device = request["collectives"], OneDevice()
-    TARGET.in_place, TARGET.mutated = request["in_place"], ()
+    forget({})
+    TARGET.module, TARGET.x64 = module, bool(jax.config.jax_enable_x64)
+    TARGET.collectives, TARGET.in_place = request["collectives"], request["in_place"]
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
-    TARGET.call, TARGET.bound_args, TARGET.bound_kwargs = None, (), {}
     if request.get("taken_from"):
         take_from(request)
     define_target(request)
@@ -127,22 +120,19 @@ def capture_call(request: Answer) -> Answer:
     call its example inputs.
     """
     call = capture.run(request)
-    TARGET.call, TARGET.module, TARGET.trials = call, call.module, {}
-    TARGET.collectives, TARGET.one_device = request["collectives"], OneDevice()
-    TARGET.x64 = call.x64
-    TARGET.in_place, TARGET.mutated = request["in_place"], ()
+    forget({})
+    TARGET.call, TARGET.module, TARGET.x64 = call, call.module, call.x64
+    TARGET.collectives, TARGET.in_place = request["collectives"], request["in_place"]
     define_target(request)
-    TARGET.data = [arguments.bind(TARGET.signature, call.args, call.kwargs)]
+    TARGET.data = (arguments.bind(TARGET.signature, call.args, call.kwargs),)
     TARGET.named = tuple(call.kwargs)
     return {"arguments": describe(TARGET.data[0]), "x64": TARGET.x64, "called_at": call.caller}
 
 
 def reference_of(request: Answer) -> Callable[[Values], Any]:
     """The reference on one device, compiled, for a request's constants and overrides."""
-    key = repr((request["statics"], request.get("overrides")))
-    if key not in TARGET.jitted:
-        TARGET.jitted[key] = TARGET.compiled(request["statics"])
-    return TARGET.jitted[key]
+    key = about(request, "statics", "overrides")
+    return TARGET.once("compiled", key, lambda: TARGET.compiled(request["statics"]))
 
 
 def repeats(request: Answer) -> Answer:
@@ -157,12 +147,11 @@ def repeats(request: Answer) -> Answer:
 def found_inputs(request: Answer) -> strengthen.Found:
     """Inputs on which decisions of the reference go ways that they do not on the others."""
     statics, overrides = request["statics"], request.get("overrides", {})
-    key = repr((request.get("axes"), statics, overrides))
-    widen(statics)
-    if key not in TARGET.found:
-        wide = "float64" in TARGET.eps
+    wide = widened(statics) is not None
+
+    def search() -> strengthen.Found:
         with prove.x64(wide or TARGET.x64):
-            TARGET.found[key] = strengthen.find(
+            return strengthen.find(
                 [TARGET.reference],
                 reference_of(request),
                 tuple(TARGET.values(overrides, i) for i in range(len(TARGET.data))),
@@ -173,7 +162,8 @@ def found_inputs(request: Answer) -> strengthen.Found:
                 settled=statics,
                 seed=SEED,
             )
-    return TARGET.found[key]
+
+    return TARGET.once("found", about(request, "axes", "statics", "overrides"), search)
 
 
 def observe_code(request: Answer) -> Answer:
@@ -198,23 +188,23 @@ def observe_code(request: Answer) -> Answer:
 
         return anew
 
-    original = request["reference_code"], request["reference_around"]
-    key = repr((*original, request.get("axes"), request.get("overrides"), size))
     packed = Packed(values, statics)
+
+    def original() -> placed.Whole:
+        leaves = abstract_leaves(packed, axes, size)
+        anew = tapped(request["reference_code"], request["reference_around"])
+        try:
+            program = placed.Program(anew, recorder, packed, leaves, wrap=TARGET.one_device.run)
+        except (MemoryError, Problem):
+            raise
+        except BaseException as error:
+            found = describe_exception(error, "<jax-pmap")
+            raise Problem("reference", summary(error), error=found) from error
+        return placed.Whole(program, packed)
+
+    key = about(request, "reference_code", "reference_around", "axes", "overrides"), size
     with prove.x64(TARGET.x64):
-        if key not in TARGET.placed:
-            leaves = abstract_leaves(packed, axes, size)
-            try:
-                program = placed.Program(
-                    tapped(*original), recorder, packed, leaves, wrap=TARGET.one_device.run
-                )
-            except (MemoryError, Problem):
-                raise
-            except BaseException as error:
-                found = describe_exception(error, "<jax-pmap")
-                raise Problem("reference", summary(error), error=found) from error
-            TARGET.placed = {key: placed.Whole(program, packed)}
-        whole = TARGET.placed[key]
+        whole = TARGET.once("placed", key, original, last=True)
         recorder.most = count * observe.largest(whole.program.events)
         shard = tapped(request["code"], request["around"])
 
@@ -249,7 +239,7 @@ def observe_code(request: Answer) -> Answer:
 def survey_draws(request: Answer) -> Answer:
     """Which draws of the function belong to examples, and which marked keys they come from."""
     axes, statics, count = leaf_axes(request), request["statics"], request["count"]
-    if not TARGET.draws:
+    if not measured(statics).draws:
         return {"draws": [], "marks": [], "returned": False}
     values, _ = prove.cut_to(TARGET.values(request.get("overrides", {})), axes, count)
     marker = draws.Marker()
@@ -286,11 +276,16 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
     the defaults of its own for them.
     """
     names = ("axes", "statics", "chain", "steps", "overrides", "global_view", "donated", "derived", "rows")
-    key = repr([*(request.get(name) for name in names), sorted(left_out)])
-    if key in TARGET.trials:
-        return TARGET.trials[key]
-    if not request.get("derived"):
-        widen(request["statics"])
+    key = about(request, *names), tuple(sorted(left_out))
+    return TARGET.once("trials", key, lambda: new_trials(request, found, left_out), last=True)
+
+
+def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]) -> proving.Trials:
+    """Runs of the target that have not been asked for; see `trials_of`."""
+    given = measured(request["statics"])
+    rounding = {"given": given.rounding}
+    if not request.get("derived") and (wide := widened(request["statics"])) is not None:
+        rounding["float64"] = wide.rounding
     donated = request.get("donated", ())
 
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
@@ -310,18 +305,17 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
         statics=tuple(request["statics"]),
         chain=tuple((name, path) for name, path in request["chain"]),
         steps=request["steps"],
-        eps=TARGET.eps,
-        rounding=TARGET.rounding,
+        eps={kind: each.coarsest for kind, each in rounding.items()},
+        rounding=rounding,
         x64=TARGET.x64,
-        draws=TARGET.draws,
-        repeat=TARGET.draws and not request.get("global_view", True),
+        draws=given.draws,
+        repeat=given.draws and not request.get("global_view", True),
         own_axes=TARGET.collectives,
         settled=(*request["statics"], *left_out),
         found=found,
         derived=request.get("derived", False),
     )
-    TARGET.trials = {key: proving.Trials(question)}
-    return TARGET.trials[key]
+    return proving.Trials(question)
 
 
 def emitted_of(request: Answer) -> proving.Emitted:
@@ -391,7 +385,6 @@ def set_reference(request: Answer) -> Answer:
     source = "\n" * (request["line"] - 1) + request["function"]
     TARGET.fn = TARGET.define(source, request["path"], request["name"], namespace)
     TARGET.signature = inspect.signature(TARGET.fn)
-    TARGET.jitted, TARGET.found = {}, {}
     return {}
 
 

@@ -1,22 +1,30 @@
 """The target in the worker: the user's function as written, its example inputs, what is known of it."""
 
 import inspect
+import json
 import types
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import jax
 
-from . import arguments, load, placed, prove, proving, strengthen
+from . import arguments, load
 from .arguments import LeafAxes, Packed, Values
 from .call import Call
 from .leaves import dtype_of, shape_of
 from .one_device import OneDevice
 from .server import Answer
 
+T = TypeVar("T")
+
 
 class Target:
-    """The user's module, the function as written less its compiling decorators, and its example inputs."""
+    """The user's module, the function as written less its compiling decorators, and its example inputs.
+
+    What is found out about it is kept by `once`, until anything of it is set to something else.
+    """
+
+    _found: dict[str, dict[Hashable, Any]]
 
     def __init__(self) -> None:
         self.module: types.ModuleType = types.ModuleType("none")
@@ -32,26 +40,34 @@ class Target:
         self.bound_kwargs: Values = {}
         self.x64 = False
         #: Argument values by parameter name, one dict for each set of inputs.
-        self.data: list[Values] = []
+        self.data: tuple[Values, ...] = ()
         #: Parameters that the inputs pass by name.
         self.named: tuple[str, ...] = ()
-        #: The tapped original with the meanings of its values, of the last question.
-        self.placed: dict[str, placed.Whole] = {}
-        self.eps: dict[str, float] = {}
-        #: Whether it is known if the function runs in float64.
-        self.widened = False
-        #: The same by output.
-        self.rounding: dict[str, prove.Rounding] = {}
-        #: Whether the function draws random numbers.
-        self.draws = False
-        #: Runs of the reference that the last proof used.
-        self.trials: dict[str, proving.Trials] = {}
-        #: The reference compiled, and inputs on which its decisions go other ways, by roles and overrides.
-        self.jitted: dict[str, Callable[[Values], Any]] = {}
-        self.found: dict[str, strengthen.Found] = {}
         #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
         self.in_place = False
         self.mutated: tuple[str, ...] = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what is known of the target; whatever was found out before holds no more."""
+        super().__setattr__(name, value)
+        super().__setattr__("_found", {})
+
+    def once(self, question: str, key: Hashable, answer: Callable[[], T], *, last: bool = False) -> T:
+        """What `answer` gives, asked for once for each `key`, which is all that it hangs on but the target.
+
+        Args:
+            question: its name.
+            key: ``("config",)``, where the question is about some static arguments.
+            answer: finds the answer; where it raises, it is asked again the next time.
+            last: whether the answer for another key is dropped, so that large ones are not gathered.
+        """
+        known: dict[Hashable, T] = self._found.setdefault(question, {})
+        if key not in known:
+            made = answer()
+            if last:
+                known.clear()
+            known[key] = made
+        return known[key]
 
     def namespace(self) -> dict[str, Any]:
         """A new namespace in which the target's code means what it means where the user wrote it.
@@ -116,6 +132,11 @@ class Target:
 
 
 TARGET = Target()
+
+
+def about(request: Answer, *names: str) -> str:
+    """Fields of a request as the key of an answer, ``'[["config"], null]'``; those that it lacks are null."""
+    return json.dumps([request.get(name) for name in names], sort_keys=True)
 
 
 def leaf_axes(request: Answer) -> LeafAxes:

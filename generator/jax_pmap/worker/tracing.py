@@ -1,6 +1,7 @@
 """What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -55,7 +56,9 @@ def trace(request: Answer) -> Answer:
                 "error": describe_exception(error),
             }
     if request.get("size") is None:
-        TARGET.mutated = tuple(change["name"] for change in extra["mutated"])
+        mutated = tuple(change["name"] for change in extra["mutated"])
+        if mutated != TARGET.mutated:
+            TARGET.mutated = mutated
     needed = [{"name": name, "error": error} for name, error in TARGET.one_device.axes.items()]
     return {"traced": True, "out": out, "axes": needed, **extra}
 
@@ -161,30 +164,49 @@ def eps_of_input(leaf: Any) -> float:
 
 
 def precision(request: Answer) -> Answer:
-    """The coarsest rounding in the function, in the user's own dtypes."""
-    measure("given", request["statics"])
-    return {"eps": TARGET.eps}
+    """Whether the coarsest rounding in the function can be told, in the user's own dtypes; see `measured`."""
+    measured(request["statics"])
+    return {}
 
 
-def widen(statics: Sequence[str]) -> None:
-    """Find out whether the function runs with float64 throughout, as runs do; once for each target."""
-    if TARGET.widened:
-        return
-    TARGET.widened = True
-    try:
-        measure("float64", statics)
-    except Problem as problem:
-        if problem.kind != "reference":
-            raise
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What there is to know of the numbers in the function."""
+
+    rounding: prove.Rounding
+    #: Whether it draws random ones.
+    draws: bool
 
 
-def measure(name: str, statics: Sequence[str]) -> None:
-    """Measure the rounding in the function in one precision, ``"given"`` or ``"float64"``.
+def measured(statics: Sequence[str]) -> Measured:
+    """What there is to know of the function in the user's own dtypes.
+
+    Raises:
+        Problem: ``"reference"``, it is not traced.
+    """
+    return TARGET.once("given", tuple(statics), lambda: measure(statics, wide=False))
+
+
+def widened(statics: Sequence[str]) -> "Measured | None":
+    """The same with float64 throughout, as runs have it; None where the function does not run so."""
+
+    def tried() -> "Measured | None":
+        try:
+            return measure(statics, wide=True)
+        except Problem as problem:
+            if problem.kind != "reference":
+                raise
+            return None
+
+    return TARGET.once("float64", tuple(statics), tried)
+
+
+def measure(statics: Sequence[str], *, wide: bool) -> Measured:
+    """Measure the rounding in the function, with all numbers `wide` or in the user's own dtypes.
 
     Raises:
         Problem: ``"reference"``, it is not traced so.
     """
-    wide = name == "float64"
     values = TARGET.values({})
     packed = Packed(to_float64(values) if wide else values, statics)
     categories: list[str] = []
@@ -204,12 +226,10 @@ def measure(name: str, statics: Sequence[str]) -> None:
                 "reference", summary(error), error=describe_exception(error, "<jax-pmap")
             ) from error
     eps = prove.coarsest_eps(jaxpr)
-    TARGET.draws = prove.draws_numbers(jaxpr)
     if not wide:
         kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
         floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
         eps = max([eps, *floats])
-    TARGET.eps[name] = eps
     floats = [0.0 if wide else eps_of_input(leaf) for leaf in packed.leaves]
     known = len(floats) == len(jaxpr.jaxpr.invars)
     arrays = iter(prove.output_eps(jaxpr, floats) if known else ())
@@ -218,4 +238,5 @@ def measure(name: str, statics: Sequence[str]) -> None:
         number = float(jax.numpy.finfo(jax.dtypes.canonicalize_dtype(float)).eps)
     rest = {"float": number, "complex": number}
     leaves = (next(arrays) if each in ("array", "key") else rest.get(each, 0.0) for each in categories)
-    TARGET.rounding[name] = prove.Rounding(eps, tuple(leaves) if known else ())
+    rounding = prove.Rounding(eps, tuple(leaves) if known else ())
+    return Measured(rounding, prove.draws_numbers(jaxpr))
