@@ -343,8 +343,8 @@ def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
 
     random = np.random.default_rng(0)
     values = {"x": random.normal(size=(24, 8)).astype("f"), "w": random.normal(size=(8, 8)).astype("f")}
-    want, run = deep(values), rounded.Rounded(deep, ())
-    ways = [run(values, number, None) for number in range(3)]
+    want, run = deep(values), rounded.rounded(deep, ())
+    ways = [run(values, number) for number in range(3)]
     assert len({np.asarray(way["deep"]).tobytes() for way in ways}) == 3
     for way in ways:
         assert 0 < np.max(np.abs(way["deep"] - want["deep"])) < 1e-4

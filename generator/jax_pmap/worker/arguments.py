@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .leaves import category, leaf_paths, shape_of, to_host
+from .leaves import category, dtype_of, leaf_paths, shape_of, to_host
 from .server import Problem, summary
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
@@ -287,6 +287,43 @@ class Packed:
     def axes(self, axes: LeafAxes) -> list[int | None]:
         """Batch axis of each traced leaf, or None."""
         return [axes.get(name, {}).get(index) for name, index in self.owners]
+
+
+class Compiled:
+    """A function of values, compiled once for each shape of them.
+
+    Args:
+        function: of values, by name; it may return anything.
+        statics: names of those that are constants.
+        compiling: compiles a function from leaves to arrays. What it gives may take more behind the leaves.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Values], Any],
+        statics: Sequence[str],
+        compiling: Callable[[Callable[[Sequence[Any]], list[Any]]], Callable[..., Any]] = jax.jit,
+    ) -> None:
+        self.function, self.statics, self.compiling = function, statics, compiling
+        self._made: dict[Any, Any] = {}
+
+    def __call__(self, values: Values, *more: Any, key: Any = None) -> Any:
+        """The result on `values`; `key` is what else the function depends on."""
+        packed = Packed(values, self.statics)
+        shapes = tuple((shape_of(x), dtype_of(x)) for x in packed.leaves)
+        key = key, packed.key, shapes, bool(jax.config.jax_enable_x64)
+        if key not in self._made:
+            made: list[Callable[[Sequence[Any]], Any]] = []
+
+            def body(leaves: Sequence[Any]) -> list[Any]:
+                arrays, again = held_apart(self.function(packed.unpack(leaves)))
+                made.append(again)
+                return arrays
+
+            self._made[key] = self.compiling(body), made
+        compiled, made = self._made[key]
+        arrays = compiled(packed.leaves, *more)
+        return made[-1](arrays)
 
 
 def map_batch(values: Values, axes: LeafAxes, change: Callable[[Any, int], Any]) -> Values:

@@ -26,7 +26,7 @@ from . import (
     strengthen,
     witness,
 )
-from .arguments import Packed, Values
+from .arguments import Compiled, Packed, Values
 from .around import Around, furnish
 from .call import Call, unbound
 from .calling import Calling
@@ -132,7 +132,7 @@ def capture_call(request: Answer) -> Answer:
 def reference_of(request: Answer) -> Callable[[Values], Any]:
     """The reference on one device, compiled, for a request's constants and overrides."""
     key = about(request, "statics", "overrides")
-    return TARGET.once("compiled", key, lambda: TARGET.compiled(request["statics"]))
+    return TARGET.once("compiled", key, lambda: Compiled(TARGET.reference, request["statics"]))
 
 
 def repeats(request: Answer) -> Answer:

@@ -19,7 +19,7 @@ from .leaves import is_key, to_float64
 from .nans import passed_over
 from .perturb import jitter
 from .prove import Trial
-from .rounded import Rounded
+from .rounded import rounded
 from .server import Answer, Problem, describe_exception, summary
 from .sizes import minds_size, run_large
 from .uneven import check_uneven
@@ -149,7 +149,7 @@ class Trials:
     def __init__(self, question: Question) -> None:
         self.question = question
         self._made: dict[tuple[str, int, int, Shares | None], tuple[Trial, Bounds]] = {}
-        self._rounded = Rounded(question.traceable, question.statics)
+        self._rounded = rounded(question.traceable, question.statics)
 
     def at(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds.
@@ -216,7 +216,7 @@ class Trials:
             with prove.x64(question.precision(kind)):
                 runs.append(
                     Trial(
-                        lambda values, i=i: self._rounded(values, i, shares),  # type: ignore[misc]
+                        lambda values, i=i: self._rounded(values, i, key=shares),  # type: ignore[misc]
                         trial.values[0] if first is None else first,
                         question.chain,
                         len(trial.results),
@@ -237,7 +237,7 @@ class Trials:
             return None
         runs = [
             Trial(
-                lambda values, i=i: self._rounded(values, i, shares),  # type: ignore[misc]
+                lambda values, i=i: self._rounded(values, i, key=shares),  # type: ignore[misc]
                 trial.values[0],
                 question.chain,
                 len(trial.results),

@@ -12,12 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import arguments
-from .arguments import Packed, Values
+from .arguments import Compiled, Values
 from .generator import mixed
 from .jaxpr.forward import Forward
 from .jaxpr.versions import bind, primitive_name
-from .leaves import dtype_of, shape_of
 
 #: Operations whose results are rounded after more than one step, or that no hardware gives to the last digit.
 ROUNDED = frozenset(
@@ -94,31 +92,15 @@ class _Moved(Forward[Any]):
         ]
 
 
-class Rounded:
-    """A function of values, compiled with its roundings moved."""
+def rounded(function: Callable[[Values], Any], statics: Sequence[str]) -> Compiled:
+    """A function of values, and of the number of a way, compiled with its roundings moved in that way."""
 
-    def __init__(self, function: Callable[[Values], Any], statics: Sequence[str]) -> None:
-        self.function, self.statics = function, statics
-        self._made: dict[Any, Any] = {}
+    def compiling(whole: Callable[[Sequence[Any]], list[Any]]) -> Callable[..., Any]:
+        def body(leaves: Sequence[Any], number: Any) -> list[Any]:
+            return _Moved(jnp.asarray(number, jnp.uint32)).run(
+                jax.make_jaxpr(whole)(leaves), jax.tree.leaves(leaves)
+            )
 
-    def __call__(self, values: Values, number: int, key: Any) -> Any:
-        """The result on `values`, rounded in way `number`; `key` is what else the function depends on."""
-        packed = Packed(values, self.statics)
-        shapes = tuple((shape_of(x), dtype_of(x)) for x in packed.leaves)
-        key = key, packed.key, shapes, bool(jax.config.jax_enable_x64)
-        if key not in self._made:
-            made: list[Callable[[Sequence[Any]], Any]] = []
+        return jax.jit(body)  # type: ignore[no-any-return]
 
-            def whole(leaves: Sequence[Any]) -> list[Any]:
-                arrays, again = arguments.held_apart(self.function(packed.unpack(leaves)))
-                made.append(again)
-                return arrays
-
-            def body(leaves: Sequence[Any], number: Any) -> list[Any]:
-                closed = jax.make_jaxpr(whole)(leaves)
-                return _Moved(number).run(closed, jax.tree.leaves(leaves))
-
-            self._made[key] = jax.jit(body), made
-        compiled, made = self._made[key]
-        arrays = compiled(packed.leaves, np.uint32(number))
-        return made[-1](arrays)
+    return Compiled(function, statics, compiling)

@@ -3,15 +3,12 @@
 import inspect
 import json
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-import jax
-
 from . import arguments, load
-from .arguments import LeafAxes, Packed, Values
+from .arguments import LeafAxes, Values
 from .call import Call
-from .leaves import dtype_of, shape_of
 from .one_device import OneDevice
 from .server import Answer
 
@@ -99,29 +96,6 @@ class Target:
         }
         result = arguments.invoke(fn, self.signature, given)
         return result, tuple(given[name] for name in self.mutated)
-
-    def compiled(self, statics: Sequence[str]) -> Callable[[Values], Any]:
-        """`reference`, compiled once for each shape of its values."""
-        cache: dict[Any, Any] = {}
-
-        def run(values: Values) -> Any:
-            packed = Packed(values, statics)
-            shapes = tuple((shape_of(x), dtype_of(x)) for x in packed.leaves)
-            key = packed.key, shapes, bool(jax.config.jax_enable_x64)
-            if key not in cache:
-                made: list[Callable[[Sequence[Any]], Any]] = []
-
-                def body(leaves: Sequence[Any]) -> list[Any]:
-                    arrays, again = arguments.held_apart(self.reference(packed.unpack(leaves)))
-                    made.append(again)
-                    return arrays
-
-                cache[key] = jax.jit(body), made
-            compiled, made = cache[key]
-            arrays = compiled(packed.leaves)
-            return made[-1](arrays)
-
-        return run
 
     def values(self, overrides: dict[str, str], index: int = 0) -> Values:
         """Example inputs, with `overrides` (Python source by parameter) in place of static ones."""
