@@ -214,6 +214,9 @@ class Argument:
     proved_values: tuple[str, ...] = ()
     #: In which mode the modules in it were, as ``"deterministic=True"``. The emitted code rejects any other.
     modes: tuple[str, ...] = ()
+    #: Leaves of 64-bit integers with which the original computes in NumPy, and up to which size jax was seen to
+    #: give the same in 32 bits. The emitted code rejects larger ones.
+    fits: tuple[tuple[str, int], ...] = ()
     #: Why the roles are what they are, in a few words.
     why: str = ""
 

@@ -489,6 +489,21 @@ class Context:
             guard = self._guard(name, values)
             if guard is not None:
                 yield guard
+        for path, limit in argument.fits:
+            yield self._fits(path, limit)
+
+    def _fits(self, path: str, limit: int) -> dict[str, str]:
+        """What refuses integers too large for 32 bits, where the original computes with 64."""
+        function = self.unit.name
+        message = (
+            f"{function}: `{path}` has numbers above {limit}, with which jax may not compute in 32 bits what "
+            f"NumPy does in 64; do before the call what `{function}` does with them in NumPy"
+        )
+        wide = f'getattr({path}, "dtype", None) in ("int64", "uint64")'
+        return {
+            "condition": f"{wide} and (abs({path}) > {limit}).any()",
+            "message": wrapped_f_string(escaped(message)),
+        }
 
     def _guard(self, name: str, values: tuple[str, ...]) -> dict[str, str] | None:
         if not values:

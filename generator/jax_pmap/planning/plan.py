@@ -94,8 +94,12 @@ def plan_arguments(
     proved_values: Mapping[str, tuple[str, ...]],
     told: Mapping[str, tuple[tuple[str, str], ...]],
     donated: Sequence[str],
+    fitting: Mapping[str, int] | None = None,
 ) -> tuple[Argument, ...]:
-    """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them."""
+    """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them.
+
+    `fitting` says of leaves how large their integers may be.
+    """
     out = []
     for parameter, argument in zip(facts.parameters, described, strict=True):
         name = parameter.name
@@ -131,6 +135,7 @@ def plan_arguments(
                 donated=name in donated,
                 proved_values=proved_values.get(name, ()),
                 modes=() if static else tuple(argument["modes"]),
+                fits=() if static else tuple((path, limit) for path, limit in (fitting or {}).items() if path in {x.path for x in leaves}),
                 why=roles.why.get(name, ""),
             )
         )

@@ -14,6 +14,7 @@ from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Backend, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
+from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import with_axis
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
@@ -78,6 +79,10 @@ def find_plan(
         loaded = load(session, target, request, say)
         finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
         whole = reference_runs(session, target, finder)
+    called = as_called(session, target, finder, request, whole)
+    if called.changed:
+        whole = reference_runs(session, target, finder)
+    loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
     target, axis_notes = with_axis(target, whole["axes"], request, session.directory)
     loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *axis_notes))
     check_opaque(target, whole)
@@ -89,7 +94,9 @@ def find_plan(
     neighbourhood = Neighbourhood(target, saved.callees if saved is not None else ())
     session.ask("precision", "tracing the function", statics=finder.statics)
     body = Body(function_text(target.parsed))
-    case = Case(session, target, neighbourhood, body, loaded, request, say, saved, mutated)
+    case = Case(
+        session, target, neighbourhood, body, loaded, request, say, saved, mutated, called.fitting
+    )
     tried = _Tried()
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:
@@ -239,7 +246,7 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
     for name in request.donate:
         if name not in (known := [p.name for p in facts.parameters]):
             raise no_argument("donate", name, known, f"`{facts.name}`", facts.span)
-    arguments = plan_arguments(facts, loaded.described, roles, found.values, observation.told, donated)
+    arguments = plan_arguments(facts, loaded.described, roles, found.values, observation.told, donated, case.fitting)
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
     unreached = [
         branch

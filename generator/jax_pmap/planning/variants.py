@@ -50,6 +50,8 @@ class Case:
     saved: Plan | None
     #: Arguments that are changed in place.
     mutated: tuple[str, ...]
+    #: Of leaves of arguments, how large their integers may be.
+    fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

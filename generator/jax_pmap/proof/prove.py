@@ -24,6 +24,7 @@ from jax_pmap.model import (
 )
 from jax_pmap.planning.search import Observed
 from jax_pmap.problems import Answer, error_details, first_line
+from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.proof.ended import NO_RUN, in_source, neither, why_not_run
 from jax_pmap.reading.target import Target
@@ -31,8 +32,6 @@ from jax_pmap.session import Session
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
 COUNTS = (2, 3, 4, 8)
-#: The share of the memory limit, and of the time limit, that a run may take where equality is derived.
-ROOM, TIME = 3 / 8, 1 / 3
 #: Refusals that say that a run took more than it may: of time, and of memory.
 LIMITS = ("JP010", "JP011")
 #: Begins the note on a run that was left out.

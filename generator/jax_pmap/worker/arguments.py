@@ -187,6 +187,17 @@ def alike(values: Values, first: Values, chained: Sequence[str]) -> Values:
 
 
 def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
+    """Arguments by parameter name, defaults filled in, with their arrays on the host."""
+    values: Values = {}
+    for name, value in bind_as_given(signature, args, kwargs).items():
+        try:
+            values[name] = to_host(value)
+        except (TypeError, ValueError) as error:  # keys of a dict that cannot be sorted
+            raise Problem("inputs", f"jax cannot take `{name}` apart: {summary(error)}") from error
+    return values
+
+
+def bind_as_given(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Values:
     """Arguments by parameter name, defaults filled in."""
     try:
         bound = signature.bind(*args, **kwargs)
@@ -199,13 +210,7 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str,
         ) from error
     bound.apply_defaults()
     refuse_graphs(bound.arguments)
-    values: Values = {}
-    for name, value in bound.arguments.items():
-        try:
-            values[name] = to_host(value)
-        except (TypeError, ValueError) as error:  # keys of a dict that cannot be sorted
-            raise Problem("inputs", f"jax cannot take `{name}` apart: {summary(error)}") from error
-    return values
+    return dict(bound.arguments)
 
 
 def refuse_graphs(values: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ def inputs_from_callable(request: Answer) -> Answer:
         )
     seeds = [0, 1] if "seed" in parameters or len(needed) == 1 else [None]
     data: list[Values] = []
+    called: Values | None = None
     for seed in seeds:
         if data and (is_abstract(data[0]) or bytes_of(data[0]) > MANY_BYTES):
             break  # One set of shapes says all; of large arrays one set is enough to hold.
@@ -56,7 +57,8 @@ def inputs_from_callable(request: Answer) -> Answer:
         TARGET.named = tuple(kwargs)
         args, kwargs = (*TARGET.bound_args, *args), {**TARGET.bound_kwargs, **kwargs}
         data.append(arguments.bind(TARGET.signature, args, kwargs))
-    TARGET.data = tuple(data)
+        called = called or arguments.bind_as_given(TARGET.signature, args, kwargs)
+    TARGET.data, TARGET.called = tuple(data), called
     return {"arguments": describe(data[0]), "seeds": len(data)}
 
 
@@ -97,7 +99,7 @@ def inputs_from_specs(request: Answer) -> Answer:
         order = [name for name in TARGET.signature.parameters if name in every]
         call = inspect.BoundArguments(TARGET.signature, OrderedDict((n, every[n]) for n in order))
         data.append(arguments.bind(TARGET.signature, call.args, call.kwargs))
-    TARGET.data = tuple(data)
+    TARGET.data, TARGET.called = tuple(data), data[0]
     return {"arguments": describe(data[0]), "seeds": len(data)}
 
 

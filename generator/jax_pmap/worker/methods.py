@@ -28,6 +28,7 @@ from . import (
 )
 from .arguments import Compiled, Packed, Values
 from .around import Around, furnish
+from .as_called import hold_against_call
 from .call import Call, unbound
 from .calling import Calling
 from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
@@ -126,6 +127,7 @@ def capture_call(request: Answer) -> Answer:
     define_target(request)
     TARGET.data = (arguments.bind(TARGET.signature, call.args, call.kwargs),)
     TARGET.named = tuple(call.kwargs)
+    TARGET.called = arguments.bind_as_given(TARGET.signature, call.args, call.kwargs)
     return {"arguments": describe(TARGET.data[0]), "x64": TARGET.x64, "called_at": call.caller}
 
 
@@ -472,6 +474,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "reductions": find_reductions,
     "precision": precision,
     "repeats": repeats,
+    "as_called": hold_against_call,
     "callees": callees.find_callees,
     "observe": observe_code,
     "draws": survey_draws,

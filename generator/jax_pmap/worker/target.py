@@ -40,6 +40,8 @@ class Target:
         self.data: tuple[Values, ...] = ()
         #: Parameters that the inputs pass by name.
         self.named: tuple[str, ...] = ()
+        #: The first of them as they were given: with the arrays of jax that they have.
+        self.called: Values | None = None
         #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
         self.in_place = False
         self.mutated: tuple[str, ...] = ()

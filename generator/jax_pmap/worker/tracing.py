@@ -13,15 +13,7 @@ from .compiling import compiled_as
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .server import Answer, Problem, describe_exception, summary, text_of
 from .target import TARGET, leaf_axes
-
-#: Errors of jax that mean: this Python code needs the number, not a traced value.
-CONCRETE = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.NonConcreteBooleanIndexError,
-)
+from .type_tests import CONCRETE
 
 
 def needs_number(error: BaseException) -> bool:

@@ -1,0 +1,178 @@
+"""The function as the user calls it, held against the traced one that is planned and proved."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax_pmap.emit.constants import compiled_at
+from jax_pmap.model import Request, Span, refused
+from jax_pmap.planning.roles import RoleFinder
+from jax_pmap.problems import Answer, first_line, shown_file
+from jax_pmap.proof.budget import ROOM, TIME
+from jax_pmap.reading.decorators import COMPILERS, MAPPERS
+from jax_pmap.reading.target import Target
+from jax_pmap.session import Session
+
+NUMBERS = frozenset({"bool", "int", "float", "complex"})
+#: Why an argument is static that tells a number of Python from an array.
+TOLD = "the function tells Python numbers from arrays by it"
+COUNTED = "Python computes with it, in 64 bits"
+#: The way out for a function whose caller compiles it where that is not seen.
+COMPILED = "if you only call it compiled, put `@jax.jit` on it"
+
+
+@dataclass(frozen=True, slots=True)
+class AsCalled:
+    """What the call shows beside the trace."""
+
+    notes: tuple[str, ...] = ()
+    #: Whether arguments became static for it.
+    changed: bool = False
+    #: Leaves of 64-bit integers that the call computes with in NumPy, and how large these may be.
+    fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def is_compiled(target: Target) -> bool:
+    """Whether the user compiles or maps the function: then a call of it is traced, too."""
+    facts = target.facts
+    if any(each.name in COMPILERS | MAPPERS for each in facts.decorators) or facts.collectives:
+        return True
+    return bool(target.own_axis or compiled_at(target))
+
+
+def as_called(
+    session: Session, target: Target, finder: RoleFinder, request: Request, whole: Answer
+) -> AsCalled:
+    """Follow the function with the arguments as they are given, and hold it against its trace.
+
+    Numbers of Python become static where it takes that to keep what the function means.
+
+    Raises:
+        RefusalError: JP062, with the line or the argument by which tracing changes the meaning.
+    """
+    if is_compiled(target) or whole["axes"]:
+        return AsCalled()
+
+    def ask(statics: tuple[str, ...]) -> Answer:
+        return session.ask(
+            "as_called",
+            "following the function as it is called",
+            statics=statics,
+            specified=request.inputs is None and request.run is None,
+            room=int(ROOM * session.memory),
+            seconds=TIME * session.timeout,
+        )
+
+    answer = ask(finder.statics)
+    numbers = [
+        name
+        for name, argument in finder.described.items()
+        if name not in finder.statics
+        and argument["leaves"]
+        and all(leaf["category"] in NUMBERS for leaf in argument["leaves"])
+        and argument["hashable"]
+    ]
+    changed = False
+    if numbers and differs(answer, numbers):
+        kept = (*finder.statics, *numbers)
+        after = ask(kept)
+        if not differs(after, ()):
+            why = TOLD if answer["parted"] else COUNTED
+            for name in numbers:
+                fewer = tuple(each for each in kept if each != name)
+                if name not in answer["told"] and not differs(without := ask(fewer), ()):
+                    kept, after = fewer, without
+            for name in kept:
+                if name not in finder.statics:
+                    finder.why[name] = why
+            finder.statics = tuple(name for name in finder.described if name in kept)
+            answer, changed = after, True
+    refuse(answer, target, session.directory)
+    return AsCalled(tuple(said(answer, target)), changed, fitting(answer))
+
+
+def differs(answer: Answer, numbers: Any) -> bool:
+    """Whether the call and the trace differ, or the type of one of these `numbers` is asked for."""
+    if not answer["run"]:
+        return False
+    return bool(answer["parted"] or answer["changed"] or answer["apart"] or {*answer["told"]} & {*numbers})
+
+
+def fitting(answer: Answer) -> dict[str, int]:
+    """Leaves of 64-bit integers that are computed with in NumPy, and how large these may be."""
+    return {row["name"]: row["up_to"] for row in answer.get("wide", ()) if "up_to" in row}
+
+
+def refuse(answer: Answer, target: Target, directory: Path) -> None:
+    """Refuse a function that tracing makes another one.
+
+    Raises:
+        RefusalError: JP062.
+    """
+    if not answer["run"]:
+        return
+    facts = target.facts
+    if answer["parted"]:
+        place = answer["parted"]
+        span = Span(shown_file(place["file"], directory), place["line"])
+        raise refused(
+            "JP062",
+            f"`{facts.name}` is another function when it is traced, as on several devices: line "
+            f"{place['line']} {place['what']}",
+            "Do outside what depends on the type (`jnp.asarray(x)` before the call), or ask for `x.dtype`, "
+            f"`x.shape` and the like, which tracing keeps; a number that chooses: --static NAME; {COMPILED}",
+            span,
+        )
+    if answer["changed"]:
+        raise refused(
+            "JP062",
+            f"a call of `{facts.name}` changes the NumPy array `{answer['changed'][0]}` of its caller in "
+            "place; traced, as on several devices, it changes nothing",
+            f"Make a new array in the body (`x = x + 1` for `x += 1`); {COMPILED}",
+            facts.span,
+        )
+    if answer["apart"] is None:
+        return
+    apart = answer["apart"]
+    values = f"`result{apart['path']}` is {apart['want']} when it is called, and {apart['got']}"
+    if answer["narrowed"]:
+        names = ", ".join(f"`{row['name']}` ({row['dtype']})" for row in answer["narrowed"])
+        raise refused(
+            "JP062",
+            f"{names} loses digits where jax takes it in 32 bits, as on several devices: {values}",
+            "Do that arithmetic before the call and pass what it gives, or let jax have 64 bits: "
+            f"`jax.config.update(\"jax_enable_x64\", True)`; {COMPILED}",
+            facts.span,
+        )
+    raise refused(
+        "JP062",
+        f"`{facts.name}` computes in NumPy or Python what jax computes otherwise once it is traced, as on "
+        f"several devices: {values} when traced",
+        f"Use jnp in place of np on what the function is given; {COMPILED}",
+        facts.span,
+    )
+
+
+def said(answer: Answer, target: Target) -> list[str]:
+    """The notes on what the call showed."""
+    name = target.facts.name
+    if not answer["run"]:
+        return [f"not held against an uncompiled call of `{name}`: {answer['why']}"]
+    notes = []
+    if answer["failed"]:
+        error = answer["failed"]
+        notes.append(
+            f"called uncompiled, `{name}` fails ({error['type']}: {first_line(error['message'])}); the proof "
+            "is against the function as jax traces it"
+        )
+    if answer["wide"]:
+        names = ", ".join(f"`{row['name']}` ({row['dtype']})" for row in answer["wide"])
+        notes.append(
+            f"called uncompiled, `{name}` computes with {names} in NumPy; the emitted function does in jax, "
+            "which gave the same on these inputs"
+        )
+    return notes

@@ -1,0 +1,415 @@
+"""The function as the user calls it, uncompiled, held against the traced one that everything else is about.
+
+Called as it stands, a function has Python's own numbers and the caller's NumPy arrays in its hands: it asks
+for their types, and computes with them as Python and NumPy do, in 64 bits. Traced, it has tracers, and 64 bits
+only where jax was told so.
+
+The call is followed with those arguments as they are and with arrays of jax's traced: an array of jax's and a
+tracer are the same to code that neither asks for the type nor for the number, and both of these are seen
+(`type_tests`). So nothing has to be compiled one operation after the other, which takes many times as long.
+Where both give the same operations, no more is to be shown. Else both are computed, and compared.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import arguments, prove
+from .arguments import Packed, Values
+from .budget import COMPILING, COMPUTING, human, peak
+from .budget import size as operations
+from .decisions import bind
+from .distance import distance
+from .jaxpr.trace import leaf_names
+from .leaves import category, is_abstract, is_key, leaf_paths, to_float64
+from .server import Answer, Problem, describe_exception
+from .specs import SEED
+from .target import TARGET
+from .type_tests import Watch, parted
+from .work import jaxprs, work
+
+#: Programs that a comparison may have to compile.
+COMPILED = 4
+#: Leaves that are looked at one by one.
+MOST_LEAVES = 16
+#: Sizes up to which integers are tried, the largest that 32 bits hold first.
+LIMITS = ((1 << 31) - 1, 1 << 29, 1 << 24, 1 << 20, 1 << 15, 1 << 10)
+
+
+@dataclass
+class Followed:
+    """One trace of the function.
+
+    Attributes:
+        jaxpr: of the operations of jax.
+        given: what stands for its inputs.
+        whole: puts its results back among those that are known without computing.
+        watch: what the user's code did.
+    """
+
+    jaxpr: Any
+    given: list[Any]
+    whole: Callable[[Sequence[Any]], list[Any]]
+    paths: list[str]
+    tree: Any
+    watch: Watch
+
+    def results(self) -> list[Any]:
+        """The leaves of the result, computed."""
+        closed = self.jaxpr
+
+        def run(constants: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+            known = dict(zip(closed.jaxpr.constvars, constants, strict=True))
+            known.update(zip(closed.jaxpr.invars, given, strict=True))
+
+            def read(atom: Any) -> Any:
+                return atom.val if hasattr(atom, "val") else known[atom]
+
+            for equation in closed.jaxpr.eqns:
+                results = bind(equation, [read(atom) for atom in equation.invars])
+                known.update(zip(equation.outvars, results, strict=True))
+            return [read(atom) for atom in closed.jaxpr.outvars]
+
+        # What is known before is no constant to XLA, which would compute with large ones while compiling.
+        constants = [jax.numpy.asarray(each) if category(each) == "array" else each for each in closed.consts]
+        return self.whole(jax.jit(run)(constants, self.given))
+
+
+def follow(values: Values, statics: Sequence[str], is_traced: Callable[[Any], bool]) -> Followed:
+    """Trace the function with those leaves as tracers of which `is_traced` says so, and the others as they are."""
+    packed, watch = Packed(values, statics), Watch()
+    traced = [is_traced(leaf) for leaf in packed.leaves]
+    made: list[Any] = []
+
+    def run(given: Sequence[Any], other: Any) -> list[Any]:
+        tracers = iter(given)
+        every = [next(tracers) if is_one else leaf for leaf, is_one in zip(packed.leaves, traced, strict=True)]
+        watch.begin(other)
+        watch.stands_for(every, packed.leaves)
+        with watch([TARGET.fn.__globals__, vars(TARGET.module)]):
+            result = TARGET.reference(packed.unpack(every))
+        flat, tree = jax.tree.flatten(result)
+        computed = [isinstance(leaf, jax.core.Tracer) or isinstance(leaf, jax.Array) for leaf in flat]
+
+        def whole(arrays: Sequence[Any]) -> list[Any]:
+            rest = iter(arrays)
+            return [next(rest) if is_one else leaf for leaf, is_one in zip(flat, computed, strict=True)]
+
+        made[:] = [whole, leaf_paths(result), tree]
+        return [leaf for leaf, is_one in zip(flat, computed, strict=True) if is_one]
+
+    given = [leaf for leaf, is_one in zip(packed.leaves, traced, strict=True) if is_one]
+    # One more tracer, by which those of this trace are known.
+    jaxpr = jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given)
+    return Followed(jaxpr, given, *made, watch)
+
+
+def kept(values: Values) -> Values:
+    """`values` with NumPy arrays of their own, which the function may change."""
+    return {
+        name: jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
+        for name, value in values.items()
+    }
+
+
+def sequence(jaxpr: Any) -> list[Any]:
+    """The operations of a program and the form of their results, in order, with those inside of loops."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    found: list[Any] = []
+    for equation in jaxpr.eqns:
+        forms = [(getattr(v.aval, "shape", ()), str(getattr(v.aval, "dtype", ""))) for v in equation.outvars]
+        found.append((equation.primitive.name, forms, _settings(equation.params)))
+        for value in equation.params.values():
+            for inner in jaxprs(value):
+                found += sequence(inner)
+    return found
+
+
+def _settings(params: Any) -> list[tuple[str, str]]:
+    plain = (bool, int, float, str, tuple, type(None), np.dtype)
+    return [(name, str(value)) for name, value in sorted(params.items()) if isinstance(value, plain) and not list(jaxprs(value))]
+
+
+def hold_against_call(request: Answer) -> Answer:
+    """Hold the traced function against the call of it.
+
+    ``"run"``: whether it was followed as called, and ``"why"`` not. ``"failed"``: the error of the call, where
+    the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways. ``"told"``:
+    arguments whose type is asked for. ``"changed"``: leaves that the call changes in place. ``"apart"``: the
+    output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the result. ``"wide"``:
+    leaves of 64 bits with which the call computes in NumPy, and the trace in jax; of integers, how large they
+    may be (``"up_to"``).
+    """
+    statics, called = request["statics"], TARGET.called
+    if called is None or is_abstract(called):
+        return {"run": False, "why": "the inputs are shapes alone"}
+    with prove.x64(TARGET.x64):
+        return _held(called, statics, request)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array)
+
+
+def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
+    traced = follow(called, statics, lambda _: True)
+    packed = Packed(called, statics)
+    names = leaf_names(packed)
+    answer: Answer = {
+        "run": True,
+        "told": sorted({packed.owners[i][0] for i in traced.watch.told}),
+        "parted": None,
+        "failed": None,
+        "changed": [],
+        "apart": None,
+        "narrowed": [],
+        "wide": [],
+    }
+    for place, error in traced.watch.caught.items():
+        answer["parted"] = site(place, f"catches the {error} that tracing raises there")
+        return answer
+    own = kept(called)
+    try:
+        call = follow(own, statics, _is_array)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        if request["specified"]:
+            # Nobody said that these are NumPy's.
+            own = {name: jax.tree.map(_of_jax, value) for name, value in own.items()}
+            try:
+                call = follow(own, statics, _is_array)
+            except BaseException as second:
+                return {**answer, "failed": describe_exception(second)}
+        else:
+            return {**answer, "failed": describe_exception(error)}
+    before, after = (jax.tree.leaves([*each.values()]) for each in (called, own))
+    if not request["specified"]:
+        paths = [name + path for name, value in called.items() for path in leaf_paths(value)]
+        answer["changed"] = [
+            path
+            for path, one, other in zip(paths, before, after, strict=True)
+            if isinstance(one, np.ndarray) and not same(one, other)
+        ]
+    for watch in (traced.watch, call.watch):
+        for place, what in watch.asked.items():
+            answer["parted"] = answer["parted"] or site(place, f"`{what}` is another thing of a tracer")
+    way = parted(call.watch, traced.watch)
+    if way is not None and answer["parted"] is None:
+        file, line, is_call = way
+        only = "only as it is called" if is_call else "only when traced"
+        answer["parted"] = site((file, line), f"is reached {only}")
+    if answer["parted"] or answer["changed"] or sequence(call.jaxpr) == sequence(traced.jaxpr):
+        return answer
+    own = kept(called) if not request["specified"] else own
+    return _compared(own, statics, names, traced, call, request, answer)
+
+
+def _of_jax(leaf: Any) -> Any:
+    return jax.numpy.asarray(leaf) if isinstance(leaf, (np.ndarray, np.generic)) else leaf
+
+
+def same(one: np.ndarray, other: Any) -> bool:
+    """Whether an array still has its values."""
+    floats = one.dtype.kind in "fc"
+    return bool(np.array_equal(one, other, equal_nan=floats))
+
+
+def site(place: tuple[str, int], what: str) -> Answer:
+    """A place in the user's code, and what is so there."""
+    return {"file": place[0], "line": place[1], "what": what}
+
+
+def is_narrowed(leaf: Any) -> bool:
+    """Whether jax gives a leaf fewer bits than it has, and it does not survive that."""
+    return bool(narrow(leaf) is not leaf and not np.array_equal(narrow(leaf), leaf, equal_nan=True))
+
+
+def narrow(leaf: Any) -> Any:
+    """A leaf with the value it has in jax, of the type it has."""
+    if category(leaf) in ("float", "complex"):
+        return type(leaf)(jax.numpy.asarray(leaf))
+    if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "iufc":
+        kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return leaf if kind == leaf.dtype else leaf.astype(kind).astype(leaf.dtype)
+    return leaf
+
+
+def replaced(values: Values, statics: Sequence[str], change: Callable[[int, Any], Any]) -> Values:
+    """`values` with ``change(index, leaf)`` in place of every leaf that can be traced."""
+    packed = Packed(values, statics)
+    return packed.unpack([change(index, leaf) for index, leaf in enumerate(packed.leaves)])
+
+
+def _compared(
+    called: Values,
+    statics: Sequence[str],
+    names: list[str],
+    traced: Followed,
+    call: Followed,
+    request: Answer,
+    answer: Answer,
+) -> Answer:
+    """Compute both, and say which outputs are apart, and by which leaves."""
+    packed = Packed(called, statics)
+    held = [i for i, leaf in enumerate(packed.leaves) if not _is_array(leaf)]
+    bits = TARGET.x64
+
+    def without(index: int) -> bool:
+        """Whether the call is another program where this leaf is traced as well."""
+        again = follow(called, statics, lambda leaf: _is_array(leaf) or leaf is packed.leaves[index])
+        return sequence(again.jaxpr) != sequence(call.jaxpr)
+
+    arrays = [
+        i
+        for i in held
+        if category(leaf := packed.leaves[i]) == "array"
+        and jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype
+    ]
+    if len(arrays) <= MOST_LEAVES:
+        answer["wide"] = [
+            {"name": names[i], "dtype": str(packed.leaves[i].dtype)} for i in arrays if without(i)
+        ]
+    room, spent = request["room"], 0.0
+    for each in (traced, call):
+        spent += operations(each.jaxpr.jaxpr) * COMPILING + 2 * work(each.jaxpr.jaxpr) / COMPUTING
+        if peak(each.jaxpr) > room or spent * COMPILED / 2 > request["seconds"]:
+            needed = f"{human(peak(each.jaxpr))} and {spent * COMPILED / 2:.0f} s"
+            return {**answer, "run": False, "why": f"computing it needs about {needed}"}
+    of_trace, of_call = traced.results(), call.results()
+    if str(traced.tree) != str(call.tree):
+        answer["apart"] = {"what": "structure", "path": "", "got": str(traced.tree), "want": str(call.tree)}
+        return answer
+    draws = prove.draws_numbers(call.jaxpr.jaxpr)
+
+    def spread(one: Sequence[Any], values: Values, is_traced: Callable[[Any], bool]) -> list[float]:
+        """How far float32 leads from float64 in each output of a run; nothing where that draws others."""
+        if draws or bits:
+            return [0.0] * len(one)
+        with prove.x64(True):
+            try:
+                fine = follow(to_float64(kept(values)), statics, is_traced).results()
+            except (MemoryError, Problem):
+                raise
+            except BaseException:
+                return [0.0] * len(one)
+        return [distance(number(a), number(b))[0] for a, b in zip(one, fine, strict=True)]
+
+    exact = [narrow(leaf) if i in held else leaf for i, leaf in enumerate(packed.leaves)]
+    lossy = [i for i in held if is_narrowed(packed.leaves[i])]
+    own: list[float] | None = None
+    narrowed = call
+    if lossy:
+        narrowed = follow(replaced(called, statics, lambda i, _: exact[i]), statics, _is_array)
+        of_narrowed = narrowed.results()
+        off = apart(of_narrowed, of_call, None)
+        if off:
+            own = spread(of_call, called, _is_array)
+            off = apart(of_narrowed, of_call, own)
+        if off:
+            index, answer["apart"] = off[0], describe(call, off, of_narrowed, of_call)
+            answer["narrowed"] = [
+                {"name": names[i], "dtype": kind_of(packed.leaves[i]), "argument": packed.owners[i][0]}
+                for i in lossy
+                if apart(
+                    follow(
+                        replaced(called, statics, lambda j, leaf, i=i: exact[i] if i == j else leaf),  # type: ignore[misc]
+                        statics,
+                        _is_array,
+                    ).results(),
+                    of_call,
+                    own,
+                )
+            ]
+            return answer
+    else:
+        of_narrowed = of_call
+    off = apart(of_trace, of_narrowed, None)
+    if off:
+        own = spread(of_call, called, _is_array) if own is None else own
+        values = replaced(called, statics, lambda i, _: exact[i])
+        inside = spread(of_trace, values, lambda _: True)
+        off = apart(of_trace, of_narrowed, [a + b for a, b in zip(own, inside, strict=True)])
+    if off:
+        answer["apart"] = describe(call, off, of_trace, of_narrowed)
+        return answer
+    for row in answer["wide"]:
+        if np.dtype(row["dtype"]).kind in "iu":
+            row["up_to"] = reach(called, statics, names.index(row["name"]))
+    return answer
+
+
+def reach(called: Values, statics: Sequence[str], index: int) -> int:
+    """Up to which size the integers of a leaf may be for call and trace to give the same, as far as is tried.
+
+    What the call computes with them in 64 bits may pass 32 where they do not.
+    """
+    given = Packed(called, statics).leaves[index]
+    least = int(np.max(np.abs(given), initial=0))
+    rng = np.random.default_rng(SEED)
+    for limit in LIMITS:
+        if limit <= least:
+            break
+        made = rng.integers(0 if np.min(given, initial=0) >= 0 else -limit, limit + 1, np.shape(given))
+        made = np.asarray(made, given.dtype)
+        values = replaced(kept(called), statics, lambda i, leaf, made=made: made if i == index else leaf)
+        try:
+            pair = [follow(values, statics, kind) for kind in (lambda _: True, _is_array)]
+            if not apart(*(each.results() for each in pair), None):
+                return limit
+        except (MemoryError, Problem):
+            raise
+        except BaseException:
+            continue  # The call may refuse such numbers.
+    return least
+
+
+
+
+def kind_of(leaf: Any) -> str:
+    """``"float64"``, or of a number of Python its type."""
+    return str(leaf.dtype) if hasattr(leaf, "dtype") else type(leaf).__name__
+
+
+def number(leaf: Any) -> np.ndarray:
+    """A leaf of a result as NumPy has it."""
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def apart(got: Sequence[Any], want: Sequence[Any], allowed: Sequence[float] | None) -> list[int]:
+    """The outputs that are further apart than rounding, and than `SLACK` times what is `allowed`."""
+    found = []
+    for index, (one, other) in enumerate(zip(got, want, strict=True)):
+        if "opaque" in (category(one), category(other)):
+            if not arguments.same_constant(one, other):
+                found.append(index)
+            continue
+        left, right = number(one), number(other)
+        kinds = {left.dtype.kind, right.dtype.kind}
+        if left.shape != right.shape or len({"i" if kind in "iu" else kind for kind in kinds}) > 1:
+            found.append(index)
+            continue
+        error, scale = distance(left, right)
+        floats = left.dtype.kind in "fcV"
+        eps = max(float(jax.numpy.finfo(each.dtype).eps) for each in (left, right)) if floats else 0.0
+        bound = prove.SLACK * max(eps * scale, allowed[index] if allowed and floats else 0.0)
+        if not error <= bound and not (math.isnan(error) and math.isnan(bound)):
+            found.append(index)
+    return found
+
+
+def describe(call: Followed, off: Sequence[int], got: Sequence[Any], want: Sequence[Any]) -> Answer:
+    """The first output that is apart, in words."""
+    index = off[0]
+    left, right = number(got[index]), number(want[index])
+    if left.shape != right.shape or left.dtype.kind != right.dtype.kind:
+        left_said, right_said = (f"{each.dtype}{list(each.shape)}" for each in (left, right))
+    else:
+        flat = np.ravel(np.abs(left.astype(np.float64) - right.astype(np.float64)))
+        worst = int(np.argmax(flat)) if flat.size else 0
+        left_said, right_said = (f"{np.ravel(each)[worst]:.6g}" for each in (left, right))
+    return {"what": "value", "path": call.paths[index], "got": left_said, "want": right_said}

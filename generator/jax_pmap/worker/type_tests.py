@@ -1,0 +1,167 @@
+"""What Python code does differently where jax traces it: the way it takes, and what it asks of types.
+
+A traced function meets a tracer where a call of it meets a float, a NumPy array or an array of jax's. Nearly
+all of Python raises there. What does not is watched here: `isinstance`, an exception of jax's that the code
+catches, and with these any other way through the code.
+"""
+
+import builtins
+import contextlib
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .call import is_installed
+from .leaves import category
+
+#: Errors of jax that mean: this Python code needs the number, not a traced value.
+CONCRETE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+#: Where code that is not the user's lies.
+ELSEWHERE = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")),
+    "<",
+)
+
+
+def is_users(path: str) -> bool:
+    """Whether code in this file is the user's own, and not of Python, an installed package or ours."""
+    return not is_installed(path) and not path.startswith(ELSEWHERE)
+
+
+class Watch:
+    """What the user's code did in one trace.
+
+    Attributes:
+        taken: the instructions that were reached, by code object.
+        caught: places where an error of tracing was raised; they count where the code went on.
+        asked: places of `isinstance` whose answer depends on tracing, with what was asked.
+        told: indices of the leaves whose type was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.taken: dict[types.CodeType, set[int]] = {}
+        self.caught: dict[tuple[str, int], str] = {}
+        self.asked: dict[tuple[str, int], str] = {}
+        self.told: set[int] = set()
+        self._leaves: dict[int, tuple[int, Any]] = {}
+        self._kept: list[Any] = []
+        self._trace: Any = None
+        # Made outside of a trace, which would make a tracer of it.
+        self._array = jax.numpy.zeros(())
+
+    def stands_for(self, tracers: Sequence[Any], given: Sequence[Any]) -> None:
+        """Say which leaves the tracers of this trace stand for."""
+        self._kept = list(tracers)
+        self._leaves = {
+            id(tracer): (index, leaf)
+            for index, (tracer, leaf) in enumerate(zip(tracers, given, strict=True))
+            if tracer is not leaf
+        }
+
+    def begin(self, tracer: Any) -> None:
+        """Take the trace of `tracer` for the one in which a call would have arrays."""
+        self._trace = getattr(tracer, "_trace", None)
+
+    @contextlib.contextmanager
+    def __call__(self, spaces: Sequence[dict[str, Any]]) -> Iterator[None]:
+        """Watch what runs inside; functions whose globals are one of `spaces` count beside all modules."""
+        modules = [vars(module) for module in list(sys.modules.values()) if _is_users_module(module)]
+        put = [space for space in (*spaces, *modules) if "isinstance" not in space]
+        before = sys.gettrace()
+        for space in put:
+            space["isinstance"] = self._isinstance
+        sys.settrace(self._entered)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            for space in put:
+                space.pop("isinstance", None)
+
+    def _entered(self, frame: types.FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        if event != "call" or not is_users(frame.f_code.co_filename):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        reached = self.taken.setdefault(frame.f_code, set())
+
+        def inside(frame: types.FrameType, event: str, value: Any) -> Any:
+            if event == "opcode":
+                reached.add(frame.f_lasti)
+            elif event == "exception" and isinstance(value[1], CONCRETE):
+                self.caught.setdefault((frame.f_code.co_filename, frame.f_lineno), value[0].__name__)
+            return inside
+
+        return inside
+
+    def _isinstance(self, value: Any, kinds: Any) -> bool:
+        answer = builtins.isinstance(value, kinds)
+        if not builtins.isinstance(value, jax.core.Tracer):
+            return answer
+        known = self._leaves.get(id(value))
+        if known is None and (self._trace is None or getattr(value, "_trace", None) is not self._trace):
+            return answer  # Of a loop or a gradient inside the function, which a call has too.
+        stand_ins = examples(known[1]) if known else [self._array]
+        stand_ins = [self._array if each is jax.Array else each for each in stand_ins]
+        if any(builtins.isinstance(each, kinds) != answer for each in stand_ins):
+            frame = sys._getframe(1)
+            name = getattr(kinds, "__name__", str(kinds))
+            self.asked.setdefault((frame.f_code.co_filename, frame.f_lineno), f"isinstance(…, {name})")
+            if known:
+                self.told.add(known[0])
+        return answer
+
+
+def examples(leaf: Any) -> list[Any]:
+    """What a caller may pass in place of a leaf; `jax.Array` stands for an array of jax's."""
+    kind = category(leaf)
+    if kind in ("bool", "int", "float", "complex"):
+        return [leaf, 1, 1.0, np.float32(1)]
+    if kind == "key":
+        return [leaf] if isinstance(leaf, jax.Array) else []
+    # An array of either kind is the same argument; NumPy's scalars are arrays to jax.
+    other = leaf if isinstance(leaf, np.generic) else np.zeros((), leaf.dtype)
+    return [jax.Array, other]
+
+
+def _is_users_module(module: Any) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(module, types.ModuleType) and isinstance(file, str) and is_users(file)
+
+
+def parted(called: Watch, traced: Watch) -> "tuple[str, int, bool] | None":
+    """The first line that one of two runs of the same code reached and the other did not.
+
+    With whether it was the call that did. Of functions that only one of them entered nothing is said: jax
+    keeps what it compiled.
+    """
+    found = []
+    for code in called.taken.keys() & traced.taken.keys():
+        for only, is_call in (
+            (called.taken[code] - traced.taken[code], True),
+            (traced.taken[code] - called.taken[code], False),
+        ):
+            lines = [line for line in (line_at(code, offset) for offset in only) if line]
+            if lines:
+                found.append((code.co_filename, min(lines), is_call))
+    return min(found) if found else None
+
+
+def line_at(code: types.CodeType, offset: int) -> int:
+    """The line of an instruction; 0 where it has none."""
+    for start, end, line in code.co_lines():
+        if start <= offset < end:
+            return line or 0
+    return 0
