@@ -212,10 +212,12 @@ class Argument:
     #: For a static argument, and for one that was None: the values (Python source) the plan
     #: was observed with. The emitted code rejects any other. Empty: not restricted.
     proved_values: tuple[str, ...] = ()
+    #: Whether the function asks for its type: then the values must be of the same one.
+    typed: bool = False
     #: In which mode the modules in it were, as ``"deterministic=True"``. The emitted code rejects any other.
     modes: tuple[str, ...] = ()
-    #: Leaves of 64-bit integers with which the original computes in NumPy, and up to which size jax was seen to
-    #: give the same in 32 bits. The emitted code rejects larger ones.
+    #: Leaves of integers with which the original computes in NumPy or Python, and up to which size jax was
+    #: seen to give the same in 32 bits. The emitted code rejects larger ones.
     fits: tuple[tuple[str, int], ...] = ()
     #: Why the roles are what they are, in a few words.
     why: str = ""
@@ -327,6 +329,8 @@ class Plan:
     chain: tuple[tuple[str, str], ...] = ()
     #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.
     multiple_of: int = 1
+    #: Settings of jax that importing the target's module makes, with their values as Python source.
+    settings: tuple[tuple[str, str], ...] = ()
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.
     source_hash: str = ""
     schema_version: int = PLAN_SCHEMA_VERSION

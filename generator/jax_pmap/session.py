@@ -161,7 +161,8 @@ class Session:
     def renew(self) -> None:
         """Make the worker ready for another target: nothing of the last one is kept."""
         self.output.clear()
-        self.ask("forget", "starting over")
+        if self.ask("forget", "starting over")["set"]:
+            self.restart()
 
     def close(self) -> None:
         """Kill the worker and what it started, reap it, remove its temporary folder."""

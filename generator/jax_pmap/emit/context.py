@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import textwrap
@@ -87,6 +88,8 @@ class Context:
             "docstring": f"Data-parallel `{unit.name}`: same call and same results as {self.header.source}, "
             "on N devices.",
             "axis_name": string(plan.axis_name),
+            "settings": unit.settings,
+            "set_by": unit.set_by,
             "definitions": [d.strip("\n") for d in unit.definitions],
             "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
             "user_docstring": unit.docstring,
@@ -486,26 +489,29 @@ class Context:
             }
             return
         for name, values in ((argument.name, argument.proved_values), *((p, (v,)) for p, v in rows)):
-            guard = self._guard(name, values)
+            guard = self._guard(name, values, typed=argument.typed)
             if guard is not None:
                 yield guard
         for path, limit in argument.fits:
-            yield self._fits(path, limit)
+            yield self._fits(path, limit, next(leaf.dtype for leaf in argument.leaves if leaf.path == path))
 
-    def _fits(self, path: str, limit: int) -> dict[str, str]:
+    def _fits(self, path: str, limit: int, dtype: str) -> dict[str, str]:
         """What refuses integers too large for 32 bits, where the original computes with 64."""
         function = self.unit.name
         message = (
-            f"{function}: `{path}` has numbers above {limit}, with which jax may not compute in 32 bits what "
-            f"NumPy does in 64; do before the call what `{function}` does with them in NumPy"
+            f"{function}: `{path}` goes above {limit}, where 32 bits may not hold what is computed with it; "
+            f"do before the call what `{function}` does with it in Python or NumPy"
         )
-        wide = f'getattr({path}, "dtype", None) in ("int64", "uint64")'
+        too_large = f"isinstance({path}, int) and abs({path}) > {limit}"
+        if dtype != "int":
+            wide = f'getattr({path}, "dtype", None) in ("int64", "uint64")'
+            too_large = f"{wide} and (abs({path}) > {limit}).any()"
         return {
-            "condition": f"{wide} and (abs({path}) > {limit}).any()",
+            "condition": too_large,
             "message": wrapped_f_string(escaped(message)),
         }
 
-    def _guard(self, name: str, values: tuple[str, ...]) -> dict[str, str] | None:
+    def _guard(self, name: str, values: tuple[str, ...], *, typed: bool = False) -> dict[str, str] | None:
         if not values:
             return None
         if len(values) > 1:
@@ -514,6 +520,9 @@ class Context:
             condition = f"{name} is not {values[0]}"
         else:
             condition = f"{name} != {values[0]}"
+        if typed:  # A number equals others of other types.
+            pairs = [tuple_source([type(ast.literal_eval(value)).__name__, value]) for value in values]
+            condition = f"(type({name}), {name}) not in {tuple_source(pairs)}"
         allowed = " or ".join(values)
         # An array in place of None would fill the screen; its type says enough.
         got = f"{{type({name}).__name__}}" if values == ("None",) else f"{{{name}!r}}"

@@ -41,6 +41,10 @@ class EmitUnit:
     remainder: Remainder | None = None
     #: Modules that `definitions` were copied from: nothing is imported from them.
     copied_from: frozenset[str] = frozenset()
+    #: Settings of jax that the target's module makes when it is imported, where the file does not import it.
+    settings: tuple[tuple[str, str], ...] = ()
+    #: The file whose settings they are.
+    set_by: str = ""
     #: Whether copies stand in for functions that values hold.
     stands_in: bool = False
     #: The names to use where the code goes into a file that has names of its own.

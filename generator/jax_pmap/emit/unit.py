@@ -69,6 +69,8 @@ def emit(
         stands_in=stands_in(renames, adapted),
     )
     unit = _without(unit, _given_up(renames, adapted))
+    if target.source.module not in dict(unit.user_imports):
+        unit = dataclasses.replace(unit, settings=plan.settings)
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
     return render(unit, plan, backend, header)
@@ -144,6 +146,7 @@ def _unit(
         bound=bound.call if bound else None,
         remainder=remainder_of(plan, request.remainder, request.backend, facts.span),
         copied_from=_module_names(source) if carried else frozenset(),
+        set_by=source.shown_path,
     )
     if names and not all(part.isidentifier() for part in source.module.split(".")):
         raise refused(

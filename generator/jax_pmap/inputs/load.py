@@ -30,6 +30,8 @@ class Loaded:
     #: What the emitted file must hold itself, because the module cannot be imported.
     carried: Slice | None
     notes: tuple[str, ...]
+    #: Settings of jax that importing the module makes, with their values as Python source.
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 def load(
@@ -69,7 +71,7 @@ def load(
         notes += (
             f"the arrays of `{request.inputs}` do not fit the memory limit: their shapes alone are used",
         )
-    return Loaded(tuple(described), tuple(assumed), imported.carried, notes)
+    return Loaded(tuple(described), tuple(assumed), imported.carried, notes, imported.settings)
 
 
 def stands_for(target: Target) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ class Imported:
     notes: tuple[str, ...]
     #: Arguments that are bound already, to what the module's object holds.
     given: tuple[str, ...] = ()
+    #: Settings of jax that are made when it is imported, with their values as Python source.
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 def import_target(session: Session, target: Target, request: Request, text: str | None = None) -> Imported:
@@ -105,6 +107,11 @@ def needed_names(target: Target) -> frozenset[str]:
     return frozenset(facts.module_names) | bound | {row.name for row in facts.imported} | set(unknown)
 
 
+def made(answer: Answer) -> tuple[tuple[str, str], ...]:
+    """The settings of jax that the worker found made, with their values as Python source."""
+    return tuple((name, repr(value)) for name, value in answer["settings"].items())
+
+
 class _Loader:
     """The ways to load one target's module."""
 
@@ -131,12 +138,12 @@ class _Loader:
         source = self.target.source
         notes = self._notes(answer)
         if not answer["taken"]:
-            return Imported(None, notes, tuple(answer["given"]))
+            return Imported(None, notes, tuple(answer["given"]), made(answer))
         carried = self.module.slice_for(self.needed)
         if carried.definitions:
             note = f"`import {source.module}` means another module; the emitted file carries what it needs"
             notes = (note, *notes)
-        return Imported(carried, notes, tuple(answer["given"]))
+        return Imported(carried, notes, tuple(answer["given"]), made(answer))
 
     def part(self, why: str) -> Imported:
         """Load what the target needs; `why` not the whole."""
@@ -155,7 +162,8 @@ class _Loader:
             notes.append(f"{self._line(line)}, which is given `{name}` and may change it, was left out")
         if tolerant and answer["failed"]:
             notes.append(_failed(answer["failed"]))
-        return Imported(carried, (*notes, *self._notes(answer)), tuple(answer["given"]))
+        notes += self._notes(answer)
+        return Imported(carried, tuple(notes), tuple(answer["given"]), made(answer))
 
     def _line(self, line: int) -> str:
         """``"line 12"``, of a notebook ``"line 4 of cell 3"``."""
@@ -214,7 +222,9 @@ class _Loader:
     def _loaded(self, **request: Any) -> Answer:
         source, binding = self.target.source, self.target.source.binding
         try:
-            return self.session.ask("load", f"importing `{source.shown_path}`", **request)
+            answer = self.session.ask("load", f"importing `{source.shown_path}`", **request)
+            self._check_in_time(answer["too_late"])
+            return answer
         except WorkerProblem as problem:
             if problem.kind != "other" or binding is None:
                 raise
@@ -224,6 +234,23 @@ class _Loader:
                 f"Name the function: {source.shown_path}::{source.qualname}",
                 binding.span,
             ) from None
+
+    def _check_in_time(self, variables: Answer) -> None:
+        """Refuse settings of jax that are made as variables of the process, which another import undoes.
+
+        Raises:
+            RefusalError: JP008.
+        """
+        for name, value in variables.items():
+            raise refused(
+                "JP008",
+                f"importing `{self.target.source.shown_path}` sets `{name}={value}` in os.environ, which "
+                "counts only where jax is imported later: a file that imports jax first, as the emitted one "
+                "does, would compute otherwise",
+                f'Set it by jax itself: `jax.config.update("{name.lower()}", …)`, or for the whole process '
+                "in the shell",
+                self.target.facts.span,
+            )
 
     # --- what to say when it fails --------------------------------------------------------
 

@@ -11,13 +11,15 @@ from typing import Any
 from jax_pmap.emit.constants import compiled_at
 from jax_pmap.model import Request, Span, refused
 from jax_pmap.planning.roles import RoleFinder
-from jax_pmap.problems import Answer, first_line, shown_file
+from jax_pmap.problems import Answer, WorkerProblem, first_line, shown_file
 from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
 NUMBERS = frozenset({"bool", "int", "float", "complex"})
+#: The largest integer of 32 bits.
+MOST = (1 << 31) - 1
 #: Why an argument is static that tells a number of Python from an array.
 TOLD = "the function tells Python numbers from arrays by it"
 COUNTED = "Python computes with it, in 64 bits"
@@ -67,6 +69,14 @@ def as_called(
             seconds=TIME * session.timeout,
         )
 
+    def tried(statics: tuple[str, ...]) -> Answer | None:
+        try:
+            return ask(statics)
+        except WorkerProblem as problem:
+            if problem.kind != "reference":
+                raise
+            return None  # It is not traced so.
+
     answer = ask(finder.statics)
     numbers = [
         name
@@ -79,16 +89,21 @@ def as_called(
     changed = False
     if numbers and differs(answer, numbers):
         kept = (*finder.statics, *numbers)
-        after = ask(kept)
-        if not differs(after, ()):
+        after = tried(kept)
+        if after is not None and not differs(after, ()):
             why = TOLD if answer["parted"] else COUNTED
             for name in numbers:
                 fewer = tuple(each for each in kept if each != name)
-                if name not in answer["told"] and not differs(without := ask(fewer), ()):
+                if name in answer["told"]:
+                    continue
+                without = tried(fewer)
+                if without is not None and not differs(without, ()):
                     kept, after = fewer, without
             for name in kept:
                 if name not in finder.statics:
                     finder.why[name] = why
+            if answer["parted"]:
+                finder.typed = tuple(name for name in kept if name in numbers)
             finder.statics = tuple(name for name in finder.described if name in kept)
             answer, changed = after, True
     refuse(answer, target, session.directory)
@@ -104,7 +119,9 @@ def differs(answer: Answer, numbers: Any) -> bool:
 
 def fitting(answer: Answer) -> dict[str, int]:
     """Leaves of 64-bit integers that are computed with in NumPy, and how large these may be."""
-    return {row["name"]: row["up_to"] for row in answer.get("wide", ()) if "up_to" in row}
+    rows = (row for row in answer.get("wide", ()) if "up_to" in row)
+    # jax itself takes no Python number that 32 bits do not hold.
+    return {row["name"]: row["up_to"] for row in rows if (row["dtype"], row["up_to"]) != ("int", MOST)}
 
 
 def refuse(answer: Answer, target: Target, directory: Path) -> None:
@@ -145,7 +162,7 @@ def refuse(answer: Answer, target: Target, directory: Path) -> None:
             "JP062",
             f"{names} loses digits where jax takes it in 32 bits, as on several devices: {values}",
             "Do that arithmetic before the call and pass what it gives, or let jax have 64 bits: "
-            f"`jax.config.update(\"jax_enable_x64\", True)`; {COMPILED}",
+            f'`jax.config.update("jax_enable_x64", True)`; {COMPILED}',
             facts.span,
         )
     raise refused(
@@ -169,8 +186,9 @@ def said(answer: Answer, target: Target) -> list[str]:
             f"called uncompiled, `{name}` fails ({error['type']}: {first_line(error['message'])}); the proof "
             "is against the function as jax traces it"
         )
-    if answer["wide"]:
-        names = ", ".join(f"`{row['name']}` ({row['dtype']})" for row in answer["wide"])
+    wide = [row for row in answer["wide"] if row["dtype"] != "int"]
+    if wide:
+        names = ", ".join(f"`{row['name']}` ({row['dtype']})" for row in wide)
         notes.append(
             f"called uncompiled, `{name}` computes with {names} in NumPy; the emitted function does in jax, "
             "which gave the same on these inputs"

@@ -94,11 +94,11 @@ def plan_arguments(
     proved_values: Mapping[str, tuple[str, ...]],
     told: Mapping[str, tuple[tuple[str, str], ...]],
     donated: Sequence[str],
-    fitting: Mapping[str, int] | None = None,
+    fits: Mapping[str, int],
 ) -> tuple[Argument, ...]:
     """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them.
 
-    `fitting` says of leaves how large their integers may be.
+    `fits` says of leaves how large their integers may be.
     """
     out = []
     for parameter, argument in zip(facts.parameters, described, strict=True):
@@ -134,8 +134,9 @@ def plan_arguments(
                 partition="" if static else argument["partition"],
                 donated=name in donated,
                 proved_values=proved_values.get(name, ()),
+                typed=name in roles.typed,
                 modes=() if static else tuple(argument["modes"]),
-                fits=() if static else tuple((path, limit) for path, limit in (fitting or {}).items() if path in {x.path for x in leaves}),
+                fits=() if static else tuple((x.path, fits[x.path]) for x in leaves if x.path in fits),
                 why=roles.why.get(name, ""),
             )
         )

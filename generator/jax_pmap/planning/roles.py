@@ -45,6 +45,8 @@ class Roles:
     why: dict[str, str]
     #: Arguments beside whose arrays any constants are accepted (``--static NAME``).
     accepted: tuple[str, ...] = ()
+    #: Static arguments of whose type the function asks.
+    typed: tuple[str, ...] = ()
 
     def request(self) -> dict[str, Any]:
         """The part of a worker request that says which leaves are batch and which arguments static."""
@@ -89,6 +91,8 @@ class RoleFinder:
         self._keys()
         self.leaves = self._leaves()
         self.trace_error: dict[str, Any] = {}
+        #: Static arguments of whose type the function asks.
+        self.typed: tuple[str, ...] = ()
         #: Whether any assignment traced.
         self.found = False
 
@@ -406,7 +410,7 @@ class RoleFinder:
             why.setdefault(name, f"axis {axis} is the batch of {size}")
         for name in self.described:
             why.setdefault(name, "no batch axis")
-        return Roles(axes, self.statics, frozenset(self.keys), why, tuple(self.accepted))
+        return Roles(axes, self.statics, frozenset(self.keys), why, tuple(self.accepted), self.typed)
 
 
 def holds_state(argument: Described) -> bool:

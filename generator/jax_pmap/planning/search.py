@@ -94,9 +94,7 @@ def find_plan(
     neighbourhood = Neighbourhood(target, saved.callees if saved is not None else ())
     session.ask("precision", "tracing the function", statics=finder.statics)
     body = Body(function_text(target.parsed))
-    case = Case(
-        session, target, neighbourhood, body, loaded, request, say, saved, mutated, called.fitting
-    )
+    case = Case(session, target, neighbourhood, body, loaded, request, say, saved, mutated, called.fitting)
     tried = _Tried()
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:
@@ -246,7 +244,9 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
     for name in request.donate:
         if name not in (known := [p.name for p in facts.parameters]):
             raise no_argument("donate", name, known, f"`{facts.name}`", facts.span)
-    arguments = plan_arguments(facts, loaded.described, roles, found.values, observation.told, donated, case.fitting)
+    arguments = plan_arguments(
+        facts, loaded.described, roles, found.values, observation.told, donated, case.fitting
+    )
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
     unreached = [
         branch
@@ -284,6 +284,7 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
                 facts.returned_names,
                 list(case.mutated),
             ),
+            settings=loaded.settings,
             source_hash=function_text(target.parsed).digest,
         ),
         roles,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from jax_pmap.locating.paths import module_in
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.resolve import import_rows
 from jax_pmap.reading.scopes import bound_names, free_names, own_nodes, parameters, root_name, used_names
@@ -106,6 +107,15 @@ class Module:
         self.functions = {node.name: node for node, _ in nodes if isinstance(node, ast.FunctionDef)}
         self.classes = {node.name for node, _ in nodes if isinstance(node, ast.ClassDef)}
         self.units = [self._unit(node, guarded) for node, guarded in nodes]
+        #: How the file calls `jax.config`, and the names that anything in it uses.
+        self.configs = {"jax.config"} | {
+            alias.asname or alias.name
+            for node, _ in nodes
+            if isinstance(node, ast.ImportFrom) and node.module == "jax"
+            for alias in node.names
+            if alias.name == "config"
+        }
+        self.used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         #: Names through which the target can be called: functions that call it, aliases, objects.
         self.reaching = {parsed.definition.name}
         while (
@@ -270,7 +280,8 @@ class Module:
             node = unit.node
             chains.append((unit.first, unit.last, unit.binds, kept[unit]))
             if isinstance(node, _Import):
-                used = [alias for alias in node.names if _used_alias(alias, node, wanted, spelled)]
+                alone = self._is_for_effect(unit)
+                used = [alias for alias in node.names if alone or _used_alias(alias, node, wanted, spelled)]
                 text = ast.unparse(_import_of(node, used)) if used else ""
                 if used == node.names or self._shares_line(unit):
                     lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
@@ -280,6 +291,8 @@ class Module:
                 imports += [row.statement for row in rows if row.name in wanted or row.name == "*"]
                 continue
             lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
+            if self._sets_jax(node):
+                continue  # A file made of it says what jax is set to.
             if node is not self.parsed.definition and not (unit.changes and _of_process(node)):
                 text = _dedented(self.parsed.lines[unit.first - 1 : unit.last], node.col_offset)
                 plain = not isinstance(node, _Definition)
@@ -336,7 +349,7 @@ class Module:
                     if unknown and "*" in unit.binds and unit not in kept:
                         kept[unit] = (*wanted[unknown], unknown)
                         grown = True
-                    elif unit not in kept and not unit.guarded and _of_process(unit.node):
+                    elif unit not in kept and not unit.guarded and self._is_setting(unit):
                         kept[unit] = ("sys.path",)
                         grown = True
                         for needed in sorted(unit.needs):
@@ -358,6 +371,33 @@ class Module:
             and (isinstance(unit.node, _Definition) or not self.runs_target(unit))
         ]
         return [*(before or plain), *changing]
+
+    def _is_setting(self, unit: _Unit) -> bool:
+        """Whether a statement is there for what it does to the process, or to jax."""
+        return _of_process(unit.node) or self._sets_jax(unit.node) or self._is_for_effect(unit)
+
+    def _sets_jax(self, statement: ast.stmt) -> bool:
+        """Whether a statement changes ``jax.config``, or calls a function of the file that does no more."""
+        if isinstance(statement, _Definition | _Import):
+            return False
+        return any(self._is_config(node) for node in own_nodes([statement]))
+
+    def _is_config(self, node: ast.AST, *, inside: bool = False) -> bool:
+        if not isinstance(node, ast.Call):
+            return False
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "update":
+            return _dotted(node.func.value) in self.configs
+        function = self.functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
+        if inside or function is None or function.name in self.reaching:
+            return False
+        return any(self._is_config(each, inside=True) for each in ast.walk(function))
+
+    def _is_for_effect(self, unit: _Unit) -> bool:
+        """Whether a statement imports a file of the project by a name that nothing uses."""
+        node = unit.node
+        if not isinstance(node, ast.Import) or unit.binds & self.used:
+            return False
+        return any(module_in(self.parsed.source.root, alias.name) is not None for alias in node.names)
 
     def _shares_line(self, unit: _Unit) -> bool:
         return any(

@@ -1,8 +1,8 @@
 """The function as the user calls it, uncompiled, held against the traced one that everything else is about.
 
 Called as it stands, a function has Python's own numbers and the caller's NumPy arrays in its hands: it asks
-for their types, and computes with them as Python and NumPy do, in 64 bits. Traced, it has tracers, and 64 bits
-only where jax was told so.
+for their types, and computes with them as Python and NumPy do, in 64 bits. Traced, it has tracers, and 64
+bits only where jax was told so.
 
 The call is followed with those arguments as they are and with arrays of jax's traced: an array of jax's and a
 tracer are the same to code that neither asks for the type nor for the number, and both of these are seen
@@ -25,15 +25,19 @@ from .budget import size as operations
 from .decisions import bind
 from .distance import distance
 from .jaxpr.trace import leaf_names
-from .leaves import category, is_abstract, is_key, leaf_paths, to_float64
-from .server import Answer, Problem, describe_exception
+from .leaves import category, is_abstract, is_key, leaf_paths
+from .rounded import evaluated
+from .same_operations import Same
+from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET
 from .type_tests import Watch, parted
-from .work import jaxprs, work
+from .work import work
 
 #: Programs that a comparison may have to compile.
 COMPILED = 4
+#: How many ways of rounding are tried.
+WAYS = 3
 #: Leaves that are looked at one by one.
 MOST_LEAVES = 16
 #: Sizes up to which integers are tried, the largest that 32 bits hold first.
@@ -47,12 +51,14 @@ class Followed:
     Attributes:
         jaxpr: of the operations of jax.
         given: what stands for its inputs.
+        at: which leaves those are.
         whole: puts its results back among those that are known without computing.
         watch: what the user's code did.
     """
 
     jaxpr: Any
     given: list[Any]
+    at: list[int]
     whole: Callable[[Sequence[Any]], list[Any]]
     paths: list[str]
     tree: Any
@@ -74,38 +80,72 @@ class Followed:
                 known.update(zip(equation.outvars, results, strict=True))
             return [read(atom) for atom in closed.jaxpr.outvars]
 
+        return self.whole(jax.jit(run)(self._constants(), self.given))
+
+    def spread(self, results: Sequence[Any]) -> list[float]:
+        """How far the roundings inside lead from these `results`, by output."""
+
+        def run(constants: Sequence[Any], given: Sequence[Any], way: Any) -> list[Any]:
+            return evaluated(self.jaxpr.jaxpr, constants, given, way)
+
+        compiled, most = jax.jit(run), [0.0] * len(results)
+        for way in range(WAYS):
+            moved = self.whole(compiled(self._constants(), self.given, np.uint32(way)))
+            pairs = list(zip(moved, results, strict=True))
+            far = [
+                0.0 if "opaque" in map(category, pair) else distance(*map(number, pair))[0] for pair in pairs
+            ]
+            most = [*map(max, most, (each if math.isfinite(each) else 0.0 for each in far))]
+        return most
+
+    def _constants(self) -> list[Any]:
         # What is known before is no constant to XLA, which would compute with large ones while compiling.
-        constants = [jax.numpy.asarray(each) if category(each) == "array" else each for each in closed.consts]
-        return self.whole(jax.jit(run)(constants, self.given))
+        return [jax.numpy.asarray(x) if category(x) == "array" else x for x in self.jaxpr.consts]
 
 
-def follow(values: Values, statics: Sequence[str], is_traced: Callable[[Any], bool]) -> Followed:
-    """Trace the function with those leaves as tracers of which `is_traced` says so, and the others as they are."""
+#: Which leaves are traced: of an index and a leaf.
+Choice = Callable[[int, Any], bool]
+
+
+def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followed:
+    """Trace the function with those leaves as tracers that are chosen, and the others as they are."""
     packed, watch = Packed(values, statics), Watch()
-    traced = [is_traced(leaf) for leaf in packed.leaves]
-    made: list[Any] = []
+    traced = [is_traced(index, leaf) for index, leaf in enumerate(packed.leaves)]
+    made: list[tuple[Callable[[Sequence[Any]], list[Any]], list[str], Any]] = []
 
     def run(given: Sequence[Any], other: Any) -> list[Any]:
         tracers = iter(given)
-        every = [next(tracers) if is_one else leaf for leaf, is_one in zip(packed.leaves, traced, strict=True)]
+        every = [
+            next(tracers) if is_one else leaf for leaf, is_one in zip(packed.leaves, traced, strict=True)
+        ]
         watch.begin(other)
         watch.stands_for(every, packed.leaves)
         with watch([TARGET.fn.__globals__, vars(TARGET.module)]):
             result = TARGET.reference(packed.unpack(every))
         flat, tree = jax.tree.flatten(result)
-        computed = [isinstance(leaf, jax.core.Tracer) or isinstance(leaf, jax.Array) for leaf in flat]
+        computed = [isinstance(leaf, (jax.core.Tracer, jax.Array)) for leaf in flat]
 
         def whole(arrays: Sequence[Any]) -> list[Any]:
             rest = iter(arrays)
             return [next(rest) if is_one else leaf for leaf, is_one in zip(flat, computed, strict=True)]
 
-        made[:] = [whole, leaf_paths(result), tree]
+        made[:] = [(whole, leaf_paths(result), tree)]
         return [leaf for leaf, is_one in zip(flat, computed, strict=True) if is_one]
 
     given = [leaf for leaf, is_one in zip(packed.leaves, traced, strict=True) if is_one]
     # One more tracer, by which those of this trace are known.
     jaxpr = jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given)
-    return Followed(jaxpr, given, *made, watch)
+    at = [index for index, is_one in enumerate(traced) if is_one]
+    return Followed(jaxpr, given, at, *made[0], watch)
+
+
+def alike(whole: Followed, part: Followed, leaves: Sequence[Any]) -> bool:
+    """Whether two traces are the same operations, of which the first has all `leaves` traced."""
+    variables = whole.jaxpr.jaxpr.invars
+    inputs = dict(zip((variables[index] for index in part.at), part.jaxpr.jaxpr.invars, strict=True))
+    given = {variables[at]: leaves[index] for at, index in enumerate(whole.at)}
+    same = Same({v: leaf for v, leaf in given.items() if v not in inputs}, inputs)
+    return whole.paths == part.paths and same.jaxprs(whole.jaxpr, part.jaxpr)
 
 
 def kept(values: Values) -> Values:
@@ -116,29 +156,11 @@ def kept(values: Values) -> Values:
     }
 
 
-def sequence(jaxpr: Any) -> list[Any]:
-    """The operations of a program and the form of their results, in order, with those inside of loops."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    found: list[Any] = []
-    for equation in jaxpr.eqns:
-        forms = [(getattr(v.aval, "shape", ()), str(getattr(v.aval, "dtype", ""))) for v in equation.outvars]
-        found.append((equation.primitive.name, forms, _settings(equation.params)))
-        for value in equation.params.values():
-            for inner in jaxprs(value):
-                found += sequence(inner)
-    return found
-
-
-def _settings(params: Any) -> list[tuple[str, str]]:
-    plain = (bool, int, float, str, tuple, type(None), np.dtype)
-    return [(name, str(value)) for name, value in sorted(params.items()) if isinstance(value, plain) and not list(jaxprs(value))]
-
-
 def hold_against_call(request: Answer) -> Answer:
     """Hold the traced function against the call of it.
 
-    ``"run"``: whether it was followed as called, and ``"why"`` not. ``"failed"``: the error of the call, where
-    the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways. ``"told"``:
+    ``"run"``: whether it was followed as called, and ``"why"`` not. ``"failed"``: the error of the call,
+    where the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways. ``"told"``:
     arguments whose type is asked for. ``"changed"``: leaves that the call changes in place. ``"apart"``: the
     output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the result. ``"wide"``:
     leaves of 64 bits with which the call computes in NumPy, and the trace in jax; of integers, how large they
@@ -151,12 +173,21 @@ def hold_against_call(request: Answer) -> Answer:
         return _held(called, statics, request)
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(_: int, leaf: Any) -> bool:
     return isinstance(leaf, jax.Array)
 
 
+def _every(_: int, __: Any) -> bool:
+    return True
+
+
 def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
-    traced = follow(called, statics, lambda _: True)
+    try:
+        traced = follow(called, statics, _every)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        raise Problem("reference", summary(error), error=describe_exception(error)) from error
     packed = Packed(called, statics)
     names = leaf_names(packed)
     answer: Answer = {
@@ -169,8 +200,8 @@ def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
         "narrowed": [],
         "wide": [],
     }
-    for place, error in traced.watch.caught.items():
-        answer["parted"] = site(place, f"catches the {error} that tracing raises there")
+    for place, caught in traced.watch.caught.items():
+        answer["parted"] = site(place, f"catches the {caught} that tracing raises there")
         return answer
     own = kept(called)
     try:
@@ -203,7 +234,7 @@ def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
         file, line, is_call = way
         only = "only as it is called" if is_call else "only when traced"
         answer["parted"] = site((file, line), f"is reached {only}")
-    if answer["parted"] or answer["changed"] or sequence(call.jaxpr) == sequence(traced.jaxpr):
+    if answer["parted"] or answer["changed"] or alike(traced, call, packed.leaves):
         return answer
     own = kept(called) if not request["specified"] else own
     return _compared(own, statics, names, traced, call, request, answer)
@@ -222,6 +253,14 @@ def same(one: np.ndarray, other: Any) -> bool:
 def site(place: tuple[str, int], what: str) -> Answer:
     """A place in the user's code, and what is so there."""
     return {"file": place[0], "line": place[1], "what": what}
+
+
+def is_wide(leaf: Any) -> bool:
+    """Whether NumPy or Python computes with a leaf in more bits than jax does: in 64, or in any number."""
+    if category(leaf) == "int":
+        return True
+    is_array = category(leaf) == "array"
+    return is_array and jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype
 
 
 def is_narrowed(leaf: Any) -> bool:
@@ -256,23 +295,17 @@ def _compared(
 ) -> Answer:
     """Compute both, and say which outputs are apart, and by which leaves."""
     packed = Packed(called, statics)
-    held = [i for i, leaf in enumerate(packed.leaves) if not _is_array(leaf)]
-    bits = TARGET.x64
+    held = [i for i, leaf in enumerate(packed.leaves) if not _is_array(i, leaf)]
 
     def without(index: int) -> bool:
         """Whether the call is another program where this leaf is traced as well."""
-        again = follow(called, statics, lambda leaf: _is_array(leaf) or leaf is packed.leaves[index])
-        return sequence(again.jaxpr) != sequence(call.jaxpr)
+        again = follow(called, statics, lambda i, leaf: i == index or _is_array(i, leaf))
+        return not alike(again, call, packed.leaves)
 
-    arrays = [
-        i
-        for i in held
-        if category(leaf := packed.leaves[i]) == "array"
-        and jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype
-    ]
+    arrays = [i for i in held if is_wide(packed.leaves[i])]
     if len(arrays) <= MOST_LEAVES:
         answer["wide"] = [
-            {"name": names[i], "dtype": str(packed.leaves[i].dtype)} for i in arrays if without(i)
+            {"name": names[i], "dtype": kind_of(packed.leaves[i])} for i in arrays if without(i)
         ]
     room, spent = request["room"], 0.0
     for each in (traced, call):
@@ -284,21 +317,6 @@ def _compared(
     if str(traced.tree) != str(call.tree):
         answer["apart"] = {"what": "structure", "path": "", "got": str(traced.tree), "want": str(call.tree)}
         return answer
-    draws = prove.draws_numbers(call.jaxpr.jaxpr)
-
-    def spread(one: Sequence[Any], values: Values, is_traced: Callable[[Any], bool]) -> list[float]:
-        """How far float32 leads from float64 in each output of a run; nothing where that draws others."""
-        if draws or bits:
-            return [0.0] * len(one)
-        with prove.x64(True):
-            try:
-                fine = follow(to_float64(kept(values)), statics, is_traced).results()
-            except (MemoryError, Problem):
-                raise
-            except BaseException:
-                return [0.0] * len(one)
-        return [distance(number(a), number(b))[0] for a, b in zip(one, fine, strict=True)]
-
     exact = [narrow(leaf) if i in held else leaf for i, leaf in enumerate(packed.leaves)]
     lossy = [i for i in held if is_narrowed(packed.leaves[i])]
     own: list[float] | None = None
@@ -308,10 +326,10 @@ def _compared(
         of_narrowed = narrowed.results()
         off = apart(of_narrowed, of_call, None)
         if off:
-            own = spread(of_call, called, _is_array)
+            own = call.spread(of_call)
             off = apart(of_narrowed, of_call, own)
         if off:
-            index, answer["apart"] = off[0], describe(call, off, of_narrowed, of_call)
+            answer["apart"] = describe(call, off, of_narrowed, of_call)
             answer["narrowed"] = [
                 {"name": names[i], "dtype": kind_of(packed.leaves[i]), "argument": packed.owners[i][0]}
                 for i in lossy
@@ -330,15 +348,14 @@ def _compared(
         of_narrowed = of_call
     off = apart(of_trace, of_narrowed, None)
     if off:
-        own = spread(of_call, called, _is_array) if own is None else own
-        values = replaced(called, statics, lambda i, _: exact[i])
-        inside = spread(of_trace, values, lambda _: True)
-        off = apart(of_trace, of_narrowed, [a + b for a, b in zip(own, inside, strict=True)])
+        own = call.spread(of_call) if own is None else own
+        sums = [a + b for a, b in zip(own, traced.spread(of_trace), strict=True)]
+        off = apart(of_trace, of_narrowed, sums)
     if off:
         answer["apart"] = describe(call, off, of_trace, of_narrowed)
         return answer
     for row in answer["wide"]:
-        if np.dtype(row["dtype"]).kind in "iu":
+        if row["dtype"].startswith(("int", "uint")):
             row["up_to"] = reach(called, statics, names.index(row["name"]))
     return answer
 
@@ -349,25 +366,32 @@ def reach(called: Values, statics: Sequence[str], index: int) -> int:
     What the call computes with them in 64 bits may pass 32 where they do not.
     """
     given = Packed(called, statics).leaves[index]
+
+    def agree(made: Any) -> bool:
+        made = np.asarray(made, given.dtype) if hasattr(given, "dtype") else made
+        values = replaced(kept(called), statics, lambda i, leaf: made if i == index else leaf)
+        call, trace = (follow(values, statics, each) for each in (_is_array, _every))
+        if alike(trace, call, Packed(values, statics).leaves):
+            return True
+        return not apart(trace.results(), call.results(), None)
+
     least = int(np.max(np.abs(given), initial=0))
     rng = np.random.default_rng(SEED)
     for limit in LIMITS:
         if limit <= least:
             break
-        made = rng.integers(0 if np.min(given, initial=0) >= 0 else -limit, limit + 1, np.shape(given))
-        made = np.asarray(made, given.dtype)
-        values = replaced(kept(called), statics, lambda i, leaf, made=made: made if i == index else leaf)
+        lowest = 0 if np.min(given, initial=0) >= 0 else -limit
+        drawn = [rng.integers(lowest, limit, np.shape(given), endpoint=True)]
+        if np.ndim(given) == 0:
+            drawn += [np.asarray(limit), np.asarray(limit - limit // 3)]
         try:
-            pair = [follow(values, statics, kind) for kind in (lambda _: True, _is_array)]
-            if not apart(*(each.results() for each in pair), None):
+            if all(agree(made if hasattr(given, "dtype") else int(made)) for made in drawn):
                 return limit
         except (MemoryError, Problem):
             raise
         except BaseException:
             continue  # The call may refuse such numbers.
     return least
-
-
 
 
 def kind_of(leaf: Any) -> str:

@@ -59,6 +59,8 @@ def inputs_from_callable(request: Answer) -> Answer:
         data.append(arguments.bind(TARGET.signature, args, kwargs))
         called = called or arguments.bind_as_given(TARGET.signature, args, kwargs)
     TARGET.data, TARGET.called = tuple(data), called
+    # The file of the inputs may say in which mode the program runs.
+    TARGET.x64 = bool(jax.config.jax_enable_x64)
     return {"arguments": describe(data[0]), "seeds": len(data)}
 
 

@@ -23,6 +23,7 @@ from . import (
     prove,
     proving,
     proving_parallel,
+    settings,
     strengthen,
     witness,
 )
@@ -43,9 +44,12 @@ from .work import work
 
 
 def forget(request: Answer) -> Answer:
-    """Drop everything that is known of the target before; imported modules stay."""
+    """Drop everything that is known of the target before; imported modules stay.
+
+    With them stay settings of jax (``"set"``): another target must not have them.
+    """
     vars(TARGET).update(vars(Target()))
-    return {}
+    return {"set": bool(settings.changed() or settings.too_late())}
 
 
 def loaded_files(request: Answer) -> Answer:
@@ -58,7 +62,6 @@ def load_target(request: Answer) -> Answer:
     """Import the user's module and define the undecorated function in it."""
     load.keep_devices()
     host_arrays.tell_modes_apart()
-    before = jax.config.jax_enable_x64
     # `parser.parse_args()` at the top of a script must see a command line of its own, without options.
     sys.argv[:] = [request["path"]]
     module = load.import_file(
@@ -82,8 +85,8 @@ def load_target(request: Answer) -> Answer:
     define_target(request)
     return {
         "given": list(TARGET.signature.bind_partial(*TARGET.bound_args, **TARGET.bound_kwargs).arguments),
-        "x64_before": before,
-        "x64": TARGET.x64,
+        "settings": settings.changed(),
+        "too_late": settings.too_late(),
         "taken": load.taken(request["module"], request["path"], request["root"]),
         "flags": "absl.flags" in sys.modules,
         "failed": neighbours.FINDER.failed,

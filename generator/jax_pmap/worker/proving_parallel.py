@@ -95,7 +95,7 @@ def sums_gradients(call: Callable[[arguments.Values], Any], question: Question) 
     return any(
         equation.primitive.name == "shard_map"
         and bool(equation.params.get("check_vma", equation.params.get("check_rep", False)))
-        for equation in prove.equations(traced.jaxpr)
+        for equation in equations(traced.jaxpr)
     )
 
 
@@ -189,7 +189,7 @@ def depends_on_draws(question: Question, leaf: int | None) -> bool:
         jaxpr = jax.make_jaxpr(run)(packed.leaves).jaxpr
     known: set[Any] = set()
     for equation in jaxpr.eqns:
-        inner = [equation, *prove.equations(prove.Holding(equation))]
+        inner = [equation, *(each for jaxpr in subjaxprs(equation) for each in equations(jaxpr))]
         draws = any(each.primitive.name in DRAWS for each in inner)
         if draws or any(not hasattr(v, "val") and v in known for v in equation.invars):
             known.update(equation.outvars)

@@ -1,0 +1,97 @@
+"""Whether two traces of a function, of other leaves of it, are the same operations on the same values."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .jaxpr.versions import opened
+from .work import jaxprs
+
+#: Parameters of operations that are compared as they print.
+PLAIN = (bool, int, float, str, tuple, type(None), np.dtype)
+
+
+class Same:
+    """Compares a trace of all leaves with one in which some leaves are what they are.
+
+    What is a variable of the first may be the literal, or the constant, in the second that the leaf is.
+
+    Args:
+        leaves: what the inputs of the first trace stand for, by their variables.
+        inputs: the variables of the second trace for some of these leaves, by those of the first.
+    """
+
+    def __init__(self, leaves: Mapping[Any, Any], inputs: Mapping[Any, Any]) -> None:
+        self.leaves, self.known = dict(leaves), dict(inputs)
+        self.constants: dict[Any, Any] = {}
+
+    def jaxprs(self, one: Any, other: Any) -> bool:
+        """Whether both run the same operations; variables of their inputs are known to be the same."""
+        (one, one_held), (other, other_held) = opened(one), opened(other)
+        self.leaves.update(zip(one.constvars, one_held, strict=False))
+        self.constants.update(zip(other.constvars, other_held, strict=False))
+        if len(one.eqns) != len(other.eqns) or len(one.outvars) != len(other.outvars):
+            return False
+        return all(map(self._equations, one.eqns, other.eqns)) and self._all(one.outvars, other.outvars)
+
+    def _equations(self, one: Any, other: Any) -> bool:
+        if one.primitive.name != other.primitive.name or not self._all(one.invars, other.invars):
+            return False
+        forms = [
+            [(getattr(v.aval, "shape", ()), getattr(v.aval, "dtype", None)) for v in each.outvars]
+            for each in (one, other)
+        ]
+        if forms[0] != forms[1] or one.params.keys() != other.params.keys():
+            return False
+        for name, value in one.params.items():
+            own, its = jaxprs(value), jaxprs(other.params[name])
+            if not own and isinstance(value, PLAIN) and str(value) != str(other.params[name]):
+                return False
+            if len(own) != len(its) or not all(map(self._inner, _held(value), _held(other.params[name]))):
+                return False
+        self.known.update(zip(one.outvars, other.outvars, strict=True))
+        return True
+
+    def _inner(self, one: Any, other: Any) -> bool:
+        (first, _), (second, _) = opened(one), opened(other)
+        if len(first.invars) != len(second.invars) or len(first.constvars) != len(second.constvars):
+            return False
+        self.known.update(zip(first.invars, second.invars, strict=True))
+        return self.jaxprs(one, other)
+
+    def _all(self, some: Sequence[Any], others: Sequence[Any]) -> bool:
+        return len(some) == len(others) and all(map(self._atoms, some, others))
+
+    def _atoms(self, one: Any, other: Any) -> bool:
+        if hasattr(one, "val"):
+            value = one.val
+        elif one in self.known:
+            return self.known[one] is other
+        elif one in self.leaves:
+            value = self.leaves[one]
+        else:
+            return False
+        if hasattr(other, "val"):
+            return _equal(value, other.val, other)
+        return other in self.constants and _equal(value, self.constants[other], other)
+
+
+def _held(value: Any) -> list[Any]:
+    """The jaxprs of a parameter, closed where they are."""
+    every = value if isinstance(value, (tuple, list)) else (value,)
+    return [each for each in every if jaxprs(each)]
+
+
+def _equal(one: Any, other: Any, variable: Any) -> bool:
+    """Whether two values are the same once jax takes them as the dtype that the variable has."""
+    if one is other:
+        return True
+    dtype = variable.aval.dtype
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) or np.shape(one) != np.shape(other):
+        return False
+    left, right = (np.asarray(each).astype(dtype) for each in (one, other))
+    kinds = {np.asarray(one).dtype.kind, np.asarray(other).dtype.kind}
+    floats = np.dtype(dtype).kind in "fcV"
+    return len(kinds) == 1 and bool(np.array_equal(left, right, equal_nan=floats))
