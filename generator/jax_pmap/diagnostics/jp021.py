@@ -9,8 +9,8 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "`verify` calls the parallel function with the reference's example inputs: as they are, and with a "
         "device axis in front of the batch's arrays (N, B/N, …) and of copies of the others (N, …), in "
-        "every mixture. Each of these calls raised an error, on every device count; or the call that was chosen "
-        "raises one on inputs on which the reference runs."
+        "every mixture. Each of these calls raised an error, on every device count; or the call that was "
+        "chosen raises one on inputs on which the reference runs."
     ),
     why="A function that was not run was not compared.",
     cure=(

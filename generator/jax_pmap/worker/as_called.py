@@ -22,9 +22,9 @@ from . import arguments, prove
 from .arguments import Packed, Values
 from .budget import COMPILING, COMPUTING, human, peak
 from .budget import size as operations
-from .decisions import bind
 from .distance import distance
 from .jaxpr.trace import leaf_names
+from .jaxpr.versions import bind
 from .leaves import category, is_abstract, is_key, leaf_paths
 from .rounded import evaluated
 from .same_operations import Same
@@ -86,7 +86,7 @@ class Followed:
         """How far the roundings inside lead from these `results`, by output."""
 
         def run(constants: Sequence[Any], given: Sequence[Any], way: Any) -> list[Any]:
-            return evaluated(self.jaxpr.jaxpr, constants, given, way)
+            return evaluated(self.jaxpr.jaxpr, [*constants, *given], way)
 
         compiled, most = jax.jit(run), [0.0] * len(results)
         for way in range(WAYS):
@@ -160,9 +160,9 @@ def hold_against_call(request: Answer) -> Answer:
     """Hold the traced function against the call of it.
 
     ``"run"``: whether it was followed as called, and ``"why"`` not. ``"failed"``: the error of the call,
-    where the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways. ``"told"``:
-    arguments whose type is asked for. ``"changed"``: leaves that the call changes in place. ``"apart"``: the
-    output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the result. ``"wide"``:
+    where the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways.
+    ``"told"``: arguments whose type is asked for. ``"changed"``: leaves that the call changes in place.
+    ``"apart"``: the output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the result. ``"wide"``:
     leaves of 64 bits with which the call computes in NumPy, and the trace in jax; of integers, how large they
     may be (``"up_to"``).
     """

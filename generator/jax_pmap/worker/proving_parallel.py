@@ -11,6 +11,7 @@ from . import arguments, noise, prove, strengthen
 from .apart import apart
 from .calling import Calling
 from .generator import repeat_draws
+from .jaxpr.walk import equations, subjaxprs
 from .parallel import (
     Caller,
     Layout,

@@ -92,14 +92,17 @@ class _Moved(Forward[Any]):
         ]
 
 
+def evaluated(jaxpr: Any, given: Sequence[Any], number: Any) -> list[Any]:
+    """Results of a jaxpr, closed or given its constants first, with its roundings moved in way `number`."""
+    return _Moved(jnp.asarray(number, jnp.uint32)).run(jaxpr, given)
+
+
 def rounded(function: Callable[[Values], Any], statics: Sequence[str]) -> Compiled:
     """A function of values, and of the number of a way, compiled with its roundings moved in that way."""
 
     def compiling(whole: Callable[[Sequence[Any]], list[Any]]) -> Callable[..., Any]:
         def body(leaves: Sequence[Any], number: Any) -> list[Any]:
-            return _Moved(jnp.asarray(number, jnp.uint32)).run(
-                jax.make_jaxpr(whole)(leaves), jax.tree.leaves(leaves)
-            )
+            return evaluated(jax.make_jaxpr(whole)(leaves), jax.tree.leaves(leaves), number)
 
         return jax.jit(body)  # type: ignore[no-any-return]
 
