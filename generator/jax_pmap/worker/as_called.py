@@ -162,9 +162,9 @@ def hold_against_call(request: Answer) -> Answer:
     ``"run"``: whether it was followed as called, and ``"why"`` not. ``"failed"``: the error of the call,
     where the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways.
     ``"told"``: arguments whose type is asked for. ``"changed"``: leaves that the call changes in place.
-    ``"apart"``: the output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the result. ``"wide"``:
-    leaves of 64 bits with which the call computes in NumPy, and the trace in jax; of integers, how large they
-    may be (``"up_to"``).
+    ``"apart"``: the output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the
+    result. ``"wide"``: leaves of 64 bits with which the call computes in NumPy, and the trace in jax; of
+    integers, how large they may be (``"up_to"``).
     """
     statics, called = request["statics"], TARGET.called
     if called is None or is_abstract(called):

@@ -14,11 +14,17 @@ from .placements.derive import input_terms, places_of
 from .placements.equation import Value
 from .placements.interpreter import Apart, Interpreter
 from .placements.lattice import (
+    Dealt,
     Extreme,
+    Loose,
+    Mixed,
     OwnKey,
     Partial,
     Placement,
     Replicated,
+    Rounds,
+    Row,
+    Running,
     Sharded,
     Unknown,
 )
@@ -28,8 +34,10 @@ from .server import Problem
 Event = dict[str, Any]
 Idle = dict[int, bool]
 REPLICATED, VARYING = "replicated", "varying"
-#: Inside a mapped function: of each example its own.
+#: Of each example its own, inside a mapped function; or divided so that only later operations make it whole.
 MAPPED = "mapped"
+#: Placements of values that are divided into groups, or over the rounds of a loop.
+GROUPED = (Dealt, Loose, Mixed, Rounds, Row, Running)
 
 
 class Program:
@@ -201,6 +209,9 @@ def placed_events(
             leaves = zip(others[occurrence]["leaves"], *(each["leaves"] for each in row), strict=True)
             kinds = [leaf_kind(left, right, whole.values, found, counts) for left, *right in leaves]
             answer["leaves"] = [kind for kind in kinds if kind is not None]
+            for leaf in answer["leaves"] if point in results else ():
+                # No caller could put it together.
+                leaf["kind"] = VARYING if leaf["kind"] == MAPPED else leaf["kind"]
             if point in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
         out.append(answer)
@@ -275,7 +286,7 @@ def kind_of(
         if isinstance(place, Sharded):
             place = None if place.axis == axis else Sharded(place.axis - (place.axis > axis), place.power)
     kind = VARYING
-    if place is None:
+    if place is None or isinstance(place, GROUPED):
         kind = MAPPED
     elif isinstance(place, OwnKey):
         kind = REPLICATED
