@@ -189,7 +189,9 @@ class Decider:
         def seen(point: int) -> bool:
             return point not in self.table.owner or self.table.owner[point].scope in scopes
 
-        return [Event(data) for data in events if seen(data["point"])]
+        visible = [data for data in events if seen(data["point"])]
+        state.grouped |= any(leaf["kind"] == "grouped" for data in visible for leaf in data["leaves"])
+        return [Event(data, gather_groups=state.gather_groups) for data in visible]
 
     def _retreat(self, state: State) -> None:
         """The last collectives raised: try them one by one from now on, the first alone."""

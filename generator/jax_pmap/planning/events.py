@@ -14,9 +14,16 @@ PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 
 
 class Event:
-    """The kinds of one tapped value."""
+    """The kinds of one tapped value.
 
-    def __init__(self, data: Answer) -> None:
+    Rows that are divided into groups need nothing until something is done to each group by itself; with
+    `gather_groups`, they count as what no relation is known of.
+    """
+
+    def __init__(self, data: Answer, *, gather_groups: bool = False) -> None:
+        if gather_groups and any(leaf["kind"] == "grouped" for leaf in data["leaves"]):
+            leaves = [{**x, "kind": "varying"} if x["kind"] == "grouped" else x for x in data["leaves"]]
+            data = {**data, "leaves": leaves}
         self.point: int = data["point"]
         #: How often the point was passed before.
         self.occurrence: int = data.get("occurrence", 0)
@@ -124,6 +131,9 @@ class State:
     deciding: set[int] = field(default_factory=set)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
     hopeless: dict[int, Refusal] = field(default_factory=dict)
+    #: Whether rows that are divided into groups are to be gathered, and whether there were such.
+    gather_groups: bool = False
+    grouped: bool = False
     #: What is called and was not found when it was to be looked into; and why, where that is known.
     closed: dict[str, str] = field(default_factory=dict)
     #: Of methods that have a copy, another one that objects were seen to have, by the scope.

@@ -110,6 +110,16 @@ class Observer(Placer):
         `overrides` are values (Python source) for static arguments, `count` the shards to use.
         """
         state = State(list(start))
+        outcome = self._rounds(roles, overrides, count, state)
+        if isinstance(outcome, Refusal) and state.grouped:
+            # A loss of each group is that of rows which no one device has.
+            gathered = self._rounds(roles, overrides, count, State(list(start), gather_groups=True))
+            return outcome if isinstance(gathered, Refusal) else gathered
+        return outcome
+
+    def _rounds(
+        self, roles: Roles, overrides: Mapping[str, str], count: int, state: State
+    ) -> Observation | Refusal:
         callees = Callees(self, self.session, self.say, self.facts.name, roles.request(), overrides)
         decider = Decider(self, callees, self.own_shares)
         for _ in range(ROUNDS):

@@ -36,7 +36,9 @@ Idle = dict[int, bool]
 REPLICATED, VARYING = "replicated", "varying"
 #: Of each example its own, inside a mapped function; or divided so that only later operations make it whole.
 MAPPED = "mapped"
-#: Placements of values that are divided into groups, or over the rounds of a loop.
+#: The same of values in groups, or in the rounds of a loop: what is done to each group by itself couples it.
+GROUPED_KIND = "grouped"
+#: Placements of such values.
 GROUPED = (Dealt, Loose, Mixed, Rounds, Row, Running)
 
 
@@ -211,7 +213,7 @@ def placed_events(
             answer["leaves"] = [kind for kind in kinds if kind is not None]
             for leaf in answer["leaves"] if point in results else ():
                 # No caller could put it together.
-                leaf["kind"] = VARYING if leaf["kind"] == MAPPED else leaf["kind"]
+                leaf["kind"] = VARYING if leaf["kind"] in (MAPPED, GROUPED_KIND) else leaf["kind"]
             if point in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
         out.append(answer)
@@ -287,7 +289,7 @@ def kind_of(
             place = None if place.axis == axis else Sharded(place.axis - (place.axis > axis), place.power)
     kind = VARYING
     if place is None or isinstance(place, GROUPED):
-        kind = MAPPED
+        return {"kind": GROUPED_KIND, "split": split}
     elif isinstance(place, OwnKey):
         kind = REPLICATED
     elif isinstance(place, Extreme):
