@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_pmap.worker import nans, prove, proving, rounded, sizes, strengthen
+from jax_pmap.worker import nans, prove, rounded, sizes, strengthen
+from jax_pmap.worker import trials as trials_of
 from jax_pmap.worker.decisions import Decisions
 from jax_pmap.worker.perturb import perturb
 
@@ -350,7 +351,7 @@ def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
         assert 0 < np.max(np.abs(way["deep"] - want["deep"])) < 1e-4
         assert np.array_equal(way["twice"], want["twice"]) and way["count"] == want["count"]
     eps = float(np.finfo(np.float32).eps)
-    question = proving.Question(
+    question = trials_of.Question(
         reference=jax.jit(deep),
         traceable=deep,
         invoke=lambda function, values: function(values),
@@ -364,12 +365,12 @@ def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
         x64=False,
         draws=True,
     )
-    trials = proving.Trials(question)
+    trials = trials_of.Trials(question)
     (allowed,), (wider,) = trials.at("given", 0, 24, None)[1], trials.wider("given", 0, 24, None)
     assert wider[0] == allowed[0] == 0  # the count
     assert wider[1] >= allowed[1] > 0 and wider[1] < 1e-2
     assert wider[2] == allowed[2]
-    certain = proving.Trials(dataclasses.replace(question, draws=False))
+    certain = trials_of.Trials(dataclasses.replace(question, draws=False))
     assert certain.wider("given", 0, 24, None) is None
 
 

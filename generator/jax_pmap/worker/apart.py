@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,9 +12,7 @@ from .decisions import Decisions
 from .leaves import to_float64
 from .server import Problem
 from .strengthen import ALONE, LARGE, Change, changed, each_leaf, size_of
-
-if TYPE_CHECKING:
-    from .proving import Question
+from .trials import Question
 
 #: Of each family of inputs, how many are kept; numbers that counters are set to or near; columns in which one
 #: number is none.

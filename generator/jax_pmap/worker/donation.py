@@ -7,7 +7,7 @@ shares its buffer.
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,9 +18,7 @@ from .arguments import Values, map_batch
 from .generator import repeat_draws
 from .leaves import category
 from .server import Answer
-
-if TYPE_CHECKING:
-    from .proving import Emitted, Trials
+from .trials import Emitted, Trials
 
 
 def fresh(values: Values, names: Sequence[str]) -> Values:

@@ -1,7 +1,7 @@
 """Why a value differs: which other value of the reference it is instead."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,9 +11,7 @@ from .arguments import LeafAxes, Values, batch_size, cut, map_batch, take
 from .distance import distance
 from .leaves import category
 from .prove import host
-
-if TYPE_CHECKING:
-    from .proving import Question
+from .trials import Question
 
 #: An explanation has to leave this share of the error at most.
 LEFT = 1e-3

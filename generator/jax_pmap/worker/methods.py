@@ -40,6 +40,7 @@ from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, about, leaf_axes
 from .tracing import find_layers, find_reductions, measured, precision, trace, widened
+from .trials import Emitted, Question, Trials
 from .work import work
 
 
@@ -274,7 +275,7 @@ def survey_draws(request: Answer) -> Answer:
             return {"unfollowed": summary(error)}
 
 
-def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] = ()) -> proving.Trials:
+def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] = ()) -> Trials:
     """Runs of the target for a request's roles: the same ones for every question about them.
 
     On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
@@ -285,7 +286,7 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
     return TARGET.once("trials", key, lambda: new_trials(request, found, left_out), last=True)
 
 
-def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]) -> proving.Trials:
+def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]) -> Trials:
     """Runs of the target that have not been asked for; see `trials_of`."""
     given = measured(request["statics"])
     rounding = {"given": given.rounding}
@@ -296,7 +297,7 @@ def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
         return TARGET.with_changes(fn, donation.fresh(values, donated))
 
-    question = proving.Question(
+    question = Question(
         reference=reference_of(request),
         traceable=TARGET.reference,
         invoke=invoke,
@@ -320,12 +321,12 @@ def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]
         found=found,
         derived=request.get("derived", False),
     )
-    return proving.Trials(question)
+    return Trials(question)
 
 
-def emitted_of(request: Answer) -> proving.Emitted:
+def emitted_of(request: Answer) -> Emitted:
     """The emitted file that a request is about."""
-    return proving.Emitted(
+    return Emitted(
         request["code"],
         request["path"],
         request["module"],

@@ -1,9 +1,7 @@
 """Run emitted code with jax's own random numbers, and hold it to what must be true of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -14,9 +12,7 @@ from .leaves import category, to_float64
 from .perturb import jitter
 from .server import Answer, describe_exception
 from .specs import SEED
-
-if TYPE_CHECKING:
-    from .proving import Question
+from .trials import Question
 
 
 def own_draws(

@@ -24,9 +24,10 @@ from .parallel import (
     layouts,
 )
 from .prove import Trial
-from .proving import Question, Trials, check_count, note_on_nans, usable_sizes
+from .proving import check_count, note_on_nans, usable_sizes
 from .server import Answer, Problem
 from .sizes import check_ragged, check_sizes
+from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
 DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "rng_uniform"})

@@ -6,7 +6,7 @@ and code that keeps small batches on one device shows nothing of what it does wi
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,10 +19,8 @@ from .jaxpr.walk import equations
 from .leaves import is_key, shape_of
 from .server import Answer, Problem
 from .specs import SEED
+from .trials import Question, Trials
 from .uneven import uneven_sizes
-
-if TYPE_CHECKING:
-    from .proving import Question, Trials
 
 #: Rows from which on counts in 8 and 16 bits, and in floats of those widths, go wrong.
 MANY = 4096

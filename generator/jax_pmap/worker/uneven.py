@@ -1,16 +1,14 @@
 """Runs of emitted code on batches that its devices do not share evenly."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import arguments, prove
 from .arguments import Values
 from .generator import rekeyed, repeat_draws
 from .leaves import to_float64
 from .server import Answer, Problem
-
-if TYPE_CHECKING:
-    from .proving import Emitted, Trials
+from .trials import Emitted, Trials
 
 
 def uneven_sizes(count: int, base: int) -> list[int]:

@@ -15,9 +15,9 @@ from .budget import size as operations
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
 from .placements.derive import Derivation, Ending, Multiple, derive, describe
-from .proving import Emitted, Question
 from .server import Answer, Problem, summary
 from .sizes import MANY, alike, program_of
+from .trials import Emitted, Question
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
 FEW = 3000

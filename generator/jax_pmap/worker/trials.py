@@ -1,0 +1,328 @@
+"""The question of a proof, and the runs of its reference: on which inputs, precision and batch."""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from . import arguments, load, prove, strengthen
+from .arguments import LeafAxes, Values
+from .generator import Shares, rekeyed, repeat_draws
+from .leaves import is_key, to_float64
+from .perturb import jitter
+from .prove import Trial
+from .rounded import rounded
+from .server import Answer, Problem
+
+#: Seed of the perturbed inputs.
+SEED = 20260
+#: Runs on inputs changed by a rounding, where floats are narrow or nothing else measures what rounding does.
+JITTERS = 4
+#: The rounding of float16, which holds no number above 65504.
+HALF = 2.0**-10
+Bounds = list[list[float]]
+#: Whether a result that is reshaped stays on its devices; before 0.8, what pmap returned did not.
+PLACED = jax.__version_info__ >= (0, 8)
+
+
+NOTHING = strengthen.Found()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The reference and the inputs that another function is held to."""
+
+    #: The reference on one device, compiled.
+    reference: Callable[[Values], Any]
+    #: The same uncompiled.
+    traceable: Callable[[Values], Any]
+    #: Calls a function with values bound as the reference's signature binds them.
+    invoke: Callable[[Callable[..., Any], Values], Any]
+    #: Sets of example inputs.
+    data: tuple[Values, ...]
+    axes: LeafAxes
+    statics: tuple[str, ...]
+    #: Argument and path into the result of what feeds the next call.
+    chain: tuple[tuple[str, list[Any]], ...]
+    steps: int
+    #: Coarsest rounding by precision: ``"given"``, and ``"float64"`` where the reference runs in it.
+    eps: Mapping[str, float]
+    #: The same by output.
+    rounding: Mapping[str, prove.Rounding]
+    #: The user's own 64-bit mode.
+    x64: bool
+    #: Whether the reference draws random numbers.
+    draws: bool
+    #: Whether those are drawn by a generator that gives one device and several equal ones.
+    repeat: bool = False
+    #: Whether that generator gives every device its own of as many keys as there are devices.
+    siblings: bool = False
+    #: Whether collectives stand in the reference's own text.
+    own_axes: bool = False
+    #: Arguments whose numbers are never changed.
+    settled: tuple[str, ...] = ()
+    #: Inputs on which decisions go ways that they do not on the others, and decisions that never do.
+    found: strengthen.Found = NOTHING
+    #: The first inputs with many more rows, other numbers in them first, where those are asked for.
+    large: tuple[Values, ...] = ()
+    #: Whether the parallel function was derived equal for all inputs: one run in the user's own dtypes is
+    #: then the second witness, and no others are needed.
+    derived: bool = False
+
+    @property
+    def wide(self) -> bool:
+        """Whether the verdict is in float64."""
+        return "float64" in self.eps and not self.derived
+
+    def plans(self, with_given: bool) -> list[tuple[str, int]]:
+        """(precision, index of the inputs) of the runs on one device count.
+
+        Indices past `data` are perturbed inputs, and past those the ones that were searched for.
+        """
+        if self.derived:
+            return [("given", 0)]
+        # In narrow floats, numbers far out are all rounding.
+        kind = "float64" if self.wide else "given"
+        narrow = self.eps[kind] > prove.NARROW
+        forms = [i for i, form in enumerate(strengthen.PERTURBED) if not (narrow and form == "far")]
+        # Where sums overflow, so do those of some shares and not of others.
+        short = self.eps[kind] == HALF
+        more = range(len(strengthen.PERTURBED), len(strengthen.PERTURBED) + len(self.found.inputs))
+        if short:
+            more = range(0)
+        given = range(len(self.data))
+        plans = [(kind, index) for index in (*given, *(len(self.data) + i for i in (*forms, *more)))]
+        return plans + [("given", index) for index in given if with_given and self.wide]
+
+    def described(self, index: int) -> str:
+        """Inputs `index` in words, after "on"; see `Trials.values`."""
+        given = len(self.data)
+        if index < 0:
+            return "the given inputs, altered (each row repeated to make thousands)"
+        if index < given:
+            return "the given inputs" if index == 0 else f"the inputs of seed {index}"
+        if index < given + len(strengthen.PERTURBED):
+            return f"the given inputs, altered ({strengthen.ALTERED[strengthen.PERTURBED[index - given]]})"
+        return "the given inputs, altered (so that a comparison or a branch goes another way)"
+
+    def adequacy(self, counts: Sequence[int]) -> Answer:
+        """What the inputs show, and what they do not.
+
+        ``"weak"``, in words, of those given; ``"sets"``, how many were made from them; ``"stuck"``, places
+        of decisions that go one way on all of them; ``"half"``, whether float16 is computed in;
+        ``"narrow"``, whether any floats of 16 bits or less are.
+        """
+        return {
+            "weak": strengthen.weaknesses(self.data[0], self.axes, counts),
+            "sets": len({index for _, index in self.plans(False)}) - len(self.data),
+            "stuck": list(self.found.stuck),
+            "half": HALF in self.eps.values(),
+            "narrow": self.eps["float64" if self.wide else "given"] > prove.NARROW,
+        }
+
+    def shares(self, rows: int, count: int) -> Shares | None:
+        """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
+        return Shares(-(-rows // count), rows, self.siblings) if self.repeat and rows else None
+
+    def widths(self, kind: str) -> bool:
+        """Whether integers have the widths in a precision that they have in the user's 64-bit mode."""
+        return self.x64 or kind == "given"
+
+    def precision(self, kind: str) -> bool:
+        """The 64-bit mode of a precision."""
+        return True if kind == "float64" else self.x64
+
+
+class Trials:
+    """Runs of the reference, each made once however many device counts ask for it."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._made: dict[tuple[str, int, int, Shares | None], tuple[Trial, Bounds]] = {}
+        self._rounded = rounded(question.traceable, question.statics)
+
+    def at(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
+        """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds.
+
+        Random numbers are drawn for `shares`.
+        """
+        asked = (kind, index, size, shares)
+        if asked not in self._made:
+            with repeat_draws(shares):
+                self._made[asked] = self._make(*asked)
+        return self._made[asked]
+
+    def _run(self, kind: str, index: int, values: Values) -> Trial:
+        question = self.question
+        # Fed back into the function, results of wildly scaled inputs only show how far rounding spreads.
+        steps = 1 if index > len(question.data) or index == -1 else question.steps
+        if kind == "float64":
+            values = to_float64(values)
+        try:
+            with prove.x64(question.precision(kind)):
+                return Trial(question.reference, values, question.chain, steps)
+        except (MemoryError, Problem):
+            raise
+        except Exception:
+            if 0 <= index < len(question.data):
+                raise
+            # A function may refuse, when it runs, inputs that are not the user's own.
+            return Trial(question.reference, values, question.chain, 0)
+
+    def _make(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
+        question, given = self.question, self.question.rounding["given"]
+        values = self.values(index)
+        if kind == "float64":
+            values = arguments.alike(values, question.data[0], [name for name, _ in question.chain])
+        values = rekeyed(arguments.cut(values, question.axes, size), shares)
+        trial = self._run(kind, index, values)
+        eps, own = question.eps[kind], question.rounding[kind]
+        narrow = eps > prove.NARROW
+        # The run in the other precision measures rounding for both; its random numbers would be others.
+        compared = question.wide and not question.draws
+        if compared:
+            fine = kind == "float64"
+            measure = (
+                self._run("given", index, values) if fine else self.at("float64", index, size, shares)[0]
+            )
+            allowed = prove.bounds(trial, measure, given, own)
+            if not narrow:
+                return trial, allowed
+        # In the precision of the run: float32 would round so small a change away.
+        exact = to_float64(values) if kind == "float64" else values
+        if not compared:
+            others = [jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
+            runs = [self._run(kind, index, other) for other in others if other is not None]
+            allowed = prove.jittered_bounds(trial, [run for run in runs if run.results], eps, own)
+        if narrow and trial.results:
+            allowed = prove.tightened(allowed, trial, self._inside(kind, trial, shares))
+        return trial, allowed
+
+    def _inside(self, kind: str, trial: Trial, shares: Shares | None) -> list[Trial]:
+        """The runs of `trial` with the roundings inside moved, and the inputs that are narrow themselves."""
+        question, runs = self.question, []
+        for i in range(JITTERS):
+            first = jitter(trial.values[0], question.statics, question.eps[kind], SEED + i, narrow=True)
+            with prove.x64(question.precision(kind)):
+                runs.append(
+                    Trial(
+                        lambda values, i=i: self._rounded(values, i, key=shares),  # type: ignore[misc]
+                        trial.values[0] if first is None else first,
+                        question.chain,
+                        len(trial.results),
+                    )
+                )
+        return runs
+
+    def wider(self, kind: str, index: int, size: int, shares: Shares | None) -> Bounds | None:
+        """The bounds of a run in which numbers are drawn, by what the roundings inside the reference do too.
+
+        None where they are measured already. That takes one more compilation, so it is done where the bounds
+        of `at` do not hold. To be called while random numbers are drawn for `shares`.
+        """
+        question = self.question
+        eps, own = question.eps[kind], question.rounding[kind]
+        trial, allowed = self.at(kind, index, size, shares)
+        if not question.draws or eps > prove.NARROW:
+            return None
+        runs = [
+            Trial(
+                lambda values, i=i: self._rounded(values, i, key=shares),  # type: ignore[misc]
+                trial.values[0],
+                question.chain,
+                len(trial.results),
+            )
+            for i in range(JITTERS)
+        ]
+        inside = prove.jittered_bounds(trial, runs, eps, own)
+        return [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
+
+    def search(self, programs: Sequence[Callable[[Values], Any]], counts: Sequence[int]) -> strengthen.Found:
+        """Inputs on which decisions of the reference and of `programs` go other ways."""
+        question = self.question
+        return strengthen.find(
+            [question.traceable, *programs],
+            question.reference,
+            question.data,
+            question.axes,
+            question.statics,
+            wide=question.wide,
+            counts=counts,
+            settled=question.settled,
+            seed=SEED,
+        )
+
+    def values(self, index: int) -> Values:
+        """Inputs `index`: as given, or past those perturbed, or past those found; below 0 with many rows."""
+        question, given = self.question, len(self.question.data)
+        if index < 0:
+            return question.large[-1 - index]
+        if index < given:
+            return question.data[index]
+        if index >= given + len(strengthen.PERTURBED):
+            return question.found.inputs[index - given - len(strengthen.PERTURBED)]
+        form, statics = strengthen.PERTURBED[index - given], question.statics
+        return strengthen.perturbed(
+            question.data[0], question.axes, statics, question.settled, form, SEED + index
+        )
+
+    def was_found(self, index: int) -> bool:
+        """Whether inputs were searched for; of those, results that are no numbers are left out one by one."""
+        return index >= len(self.question.data) + len(strengthen.PERTURBED)
+
+    def left_domain(self, index: int, size: int, shares: Shares | None) -> bool:
+        """Whether perturbing made the reference fail, or return what is no number, and it did not before."""
+        if index < len(self.question.data):
+            return False
+        kind = "float64" if self.question.wide else "given"
+        perturbed, given = (self.at(kind, i, size, shares)[0] for i in (index, 0))
+        left = not self.was_found(index) and not perturbed.finite and given.finite
+        return left or not perturbed.results
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A file that was emitted, and what its plan says of the outputs."""
+
+    code: str
+    path: str
+    module: str
+    name: str
+    #: Indices of the output leaves that are the same on every device.
+    replicated: tuple[int, ...]
+    #: Arguments whose arrays a call takes with it, and the name of the mapped axis.
+    donated: tuple[str, ...] = ()
+    axis_name: str = "batch"
+    #: Makes the function where the original stands; None for a file of its own.
+    there: Callable[[], Callable[..., Any]] | None = None
+
+    def define(self, count: int, x64: bool) -> Callable[..., Any]:
+        """The function, made in a new module or where the original stands."""
+        if self.there is not None:
+            with prove.x64(x64):
+                return self.there()
+        module = types.ModuleType(self.module)
+        module.__file__ = self.path
+        with prove.x64(x64):
+            load.define(self.code, self.path, self.name, vars(module))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return getattr(module, self.name)(*args, **kwargs)
+
+        return call
+
+    def replicas(self, leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any] | None:
+        """The first output that should be the same on all devices and is not."""
+        for index in self.replicated:
+            why = prove.replicas_differ(leaves[index][1], count)
+            if why:
+                return {"what": "replicas", "path": leaves[index][0], "why": why}
+        for index, (path, leaf) in enumerate(leaves):
+            if not PLACED or not isinstance(leaf, jax.Array) or is_key(leaf):
+                continue
+            if index not in self.replicated and len(leaf.sharding.device_set) != count:
+                why = f"it lies on {len(leaf.sharding.device_set)} devices, not {count}"
+                return {"what": "shares", "path": path, "why": why}
+        return None
