@@ -30,6 +30,7 @@ from jax_pmap.model import (
     Verified,
     refused,
 )
+from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.no_batch import no_batch
 from jax_pmap.planning.plan import chain
@@ -163,6 +164,10 @@ class _Verification:
             loaded = load(lead, self.target, self.request, self.say)
             finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
             whole = reference_runs(lead, self.target, finder)
+        called = as_called(lead, self.target, finder, self.request, whole)
+        if called.changed:
+            whole = reference_runs(lead, self.target, finder)
+        loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
         for run in self.runs:
             run.session.compile_as(whole["compiled_as"])
         notes = axis_notes(self.target, whole["axes"], lead.directory)

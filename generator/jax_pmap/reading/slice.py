@@ -32,6 +32,8 @@ _SETS_UP = re.compile(
 _STARTS = frozenset({"run", "Fire", "main", "launch"})
 #: Settings of the process that decide how the imports below them go.
 _PROCESS = frozenset({("sys", "path"), ("os", "environ")})
+#: In place of the names by which a statement is needed: it is for a setting of jax.
+_JAX = "jax.config"
 _CHANGERS = frozenset({"setattr", "delattr"})
 
 
@@ -107,7 +109,7 @@ class Module:
         self.functions = {node.name: node for node, _ in nodes if isinstance(node, ast.FunctionDef)}
         self.classes = {node.name for node, _ in nodes if isinstance(node, ast.ClassDef)}
         self.units = [self._unit(node, guarded) for node, guarded in nodes]
-        #: How the file calls `jax.config`, and the names that anything in it uses.
+        #: How the file calls `jax.config`.
         self.configs = {"jax.config"} | {
             alias.asname or alias.name
             for node, _ in nodes
@@ -115,6 +117,7 @@ class Module:
             for alias in node.names
             if alias.name == "config"
         }
+        #: Names that anything in the file uses.
         self.used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         #: Names through which the target can be called: functions that call it, aliases, objects.
         self.reaching = {parsed.definition.name}
@@ -123,6 +126,7 @@ class Module:
             - self.reaching
         ):
             self.reaching |= more
+        self.setting = self._names_setting()
 
     def _unit(self, node: ast.stmt, guarded: bool) -> _Unit:
         return _Unit(
@@ -287,11 +291,12 @@ class Module:
                     lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
                 else:
                     lines[node.lineno - 1] = " " * node.col_offset + text
-                rows = import_rows(_import_of(node, used), self.parsed.source) if used else []
+                taken = bool(used) and kept[unit][:1] != (_JAX,)
+                rows = import_rows(_import_of(node, used), self.parsed.source) if taken else []
                 imports += [row.statement for row in rows if row.name in wanted or row.name == "*"]
                 continue
             lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
-            if self._sets_jax(node):
+            if kept[unit][:1] == (_JAX,) or self._sets_jax(node):
                 continue  # A file made of it says what jax is set to.
             if node is not self.parsed.definition and not (unit.changes and _of_process(node)):
                 text = _dedented(self.parsed.lines[unit.first - 1 : unit.last], node.col_offset)
@@ -350,10 +355,10 @@ class Module:
                         kept[unit] = (*wanted[unknown], unknown)
                         grown = True
                     elif unit not in kept and not unit.guarded and self._is_setting(unit):
-                        kept[unit] = ("sys.path",)
+                        kept[unit] = ("sys.path",) if _of_process(unit.node) else (_JAX,)
                         grown = True
                         for needed in sorted(unit.needs):
-                            wanted.setdefault(needed, ("sys.path",))
+                            wanted.setdefault(needed, kept[unit])
         return kept
 
     def _units_of(self, name: str) -> list[_Unit]:
@@ -377,20 +382,32 @@ class Module:
         return _of_process(unit.node) or self._sets_jax(unit.node) or self._is_for_effect(unit)
 
     def _sets_jax(self, statement: ast.stmt) -> bool:
-        """Whether a statement changes ``jax.config``, or calls a function of the file that does no more."""
+        """Whether a statement changes ``jax.config``, or calls what does and does not run the target."""
         if isinstance(statement, _Definition | _Import):
             return False
-        return any(self._is_config(node) for node in own_nodes([statement]))
+        calls = (node for node in own_nodes([statement]) if isinstance(node, ast.Call))
+        return any(self._is_update(call.func) or root_name(call.func) in self.setting for call in calls)
 
-    def _is_config(self, node: ast.AST, *, inside: bool = False) -> bool:
-        if not isinstance(node, ast.Call):
-            return False
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "update":
-            return _dotted(node.func.value) in self.configs
-        function = self.functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
-        if inside or function is None or function.name in self.reaching:
-            return False
-        return any(self._is_config(each, inside=True) for each in ast.walk(function))
+    def _is_update(self, node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Attribute) and node.attr == "update" and _dotted(node.value) in self.configs
+        )
+
+    def _names_setting(self) -> set[str]:
+        """Names of the file that stand for what changes ``jax.config`` when it is called."""
+        found: set[str] = set()
+        while True:
+            more = {
+                name
+                for unit in self.units
+                if not isinstance(unit.node, _Import) and not unit.binds & self.reaching
+                for node in ast.walk(unit.node)
+                if self._is_update(node) or (isinstance(node, ast.Name) and node.id in found)
+                for name in unit.binds
+            } - found
+            if not more:
+                return found
+            found |= more
 
     def _is_for_effect(self, unit: _Unit) -> bool:
         """Whether a statement imports a file of the project by a name that nothing uses."""

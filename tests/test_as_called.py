@@ -1,0 +1,277 @@
+"""The function as its user calls it, uncompiled, and with the settings of jax that its module makes."""
+
+import subprocess
+import sys
+
+import pytest
+from project import Project, Result, simulated
+
+INPUTS = """\
+import numpy as np
+
+
+def rng(seed):
+    return np.random.default_rng(seed)
+
+
+def rows(seed):
+    return (rng(seed).normal(size=(24, 3)).astype("float32"),)
+
+
+def rows_and_half(seed):
+    return *rows(seed), 0.5
+
+
+def rows_and_count(seed):
+    return *rows(seed), 40_000
+
+
+def times(seed):
+    return 2450000 + 4000 * rng(seed).random(24), rng(seed).normal(size=24).astype("float32")
+
+
+def milliseconds(seed):
+    return rng(seed).integers(1_700_000_000_000, 1_700_100_000_000, 24), rows(seed)[0][:, 0]
+
+
+def ids(seed):
+    return rng(seed).integers(0, 1000, 24), rows(seed)[0][:, 0]
+
+
+def doubles(seed):
+    return (rng(seed).normal(size=(24, 3)),)
+"""
+STEPS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def doubled(x, rate):
+    if isinstance(rate, float):
+        rate = rate * 2
+    return jnp.mean(x) * rate
+
+
+def scaled(images):
+    if isinstance(images, np.ndarray):
+        images = images / 255.0
+    return jnp.mean(images)
+
+
+def logged(x):
+    loss = jnp.mean(x**2)
+    try:
+        loss = loss * (2 if float(loss) > 0 else 1)
+    except Exception:
+        pass
+    return loss
+
+
+def unlike_in_a_trace(x):
+    mean = jnp.mean(x)
+    return mean if isinstance(mean, jax.core.Tracer) else mean * 2
+
+
+def folded(when, y):
+    phase = ((when - 2450000.5) / 0.37) % 1.0
+    return jnp.mean((jnp.sin(phase) - y) ** 2)
+
+
+def by_second(ms, y):
+    return jnp.mean((ms // 1000) % 86400 * y)
+
+
+def hashed(ids, y):
+    return jnp.mean((ids * 7919) % 101 * y)
+
+
+def squared(x, n):
+    return jnp.mean(x) * (n * n % 1000)
+
+
+def shifted(x):
+    x += 1
+    return jnp.mean(x)
+
+
+def bytes_of_each(x):
+    return jnp.mean(x) * x.dtype.itemsize
+
+
+def corrected(x, n):
+    return jnp.mean(x) / (1 - 0.999**n)
+
+
+@jax.jit
+def compiled(x, rate):
+    if isinstance(rate, float):
+        rate = rate * 2
+    return jnp.mean(x) * rate
+"""
+
+
+@pytest.fixture
+def steps(shared: Project) -> Project:
+    shared.write("inputs.py", INPUTS)
+    shared.write("steps.py", STEPS)
+    return shared
+
+
+def gen(project: Project, name: str, inputs: str) -> Result:
+    """What `gen` makes of a function of steps.py, in a file of its name."""
+    return project.run("gen", f"steps.py::{name}", "--inputs", f"inputs.py::{inputs}", "-o", f"{name}_4.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "says"),
+    [
+        ("scaled", "rows", "isinstance(…, ndarray)"),
+        ("logged", "rows", "catches the ConcretizationTypeError that tracing raises there"),
+        ("unlike_in_a_trace", "rows", "isinstance(…, Tracer)"),
+        ("folded", "times", "`when` (float64) loses digits"),
+        ("by_second", "milliseconds", "`ms` (int64) loses digits"),
+        ("shifted", "rows", "changes the NumPy array `x` of its caller in place"),
+        ("bytes_of_each", "doubles", "computes in NumPy or Python what jax computes otherwise"),
+    ],
+)
+def test_what_tracing_makes_another_function_is_refused(
+    steps: Project, name: str, inputs: str, says: str
+) -> None:
+    args = ("gen", f"steps.py::{name}", "--inputs", f"inputs.py::{inputs}")
+    refused = steps.refused("JP062", *args, says=[says], exit_code=1)
+    assert "--> steps.py:" in refused.stderr
+
+
+def test_arrays_given_by_shape_may_be_numpys(steps: Project) -> None:
+    args = ("gen", "steps.py::scaled", "--arg", "images=f32[24,3]")
+    steps.refused("JP062", *args, says=["isinstance(…, ndarray)"], exit_code=1)
+
+
+def test_a_number_whose_type_is_asked_for_is_static(steps: Project) -> None:
+    made = gen(steps, "doubled", "rows_and_half")
+    assert made.exit_code == 0, made.stderr
+    assert "tells Python numbers from arrays" in made.words
+    use = """
+        import numpy as np, inputs, steps, doubled_4
+        (x,) = inputs.rows(3)
+        assert np.allclose(doubled_4.doubled(x, 0.5), steps.doubled(x, 0.5), rtol=1e-5)
+        for other in (1, np.float64(0.5), np.float32(0.5)):
+            try:
+                doubled_4.doubled(x, other)
+            except ValueError as error:
+                assert "`rate` must be 0.5" in str(error)
+            else:
+                raise AssertionError(other)
+    """
+    run_in(steps, use)
+
+
+def test_integers_that_32_bits_may_not_hold_are_refused_by_the_code(steps: Project) -> None:
+    for name, inputs in (("hashed", "ids"), ("squared", "rows_and_count")):
+        made = gen(steps, name, inputs)
+        assert made.exit_code == 0, made.stderr
+    use = """
+        import numpy as np, inputs, steps, hashed_4, squared_4
+        ids, y = inputs.ids(3)
+        assert np.allclose(hashed_4.hashed(ids, y), steps.hashed(ids, y), rtol=1e-5)
+        (x,) = inputs.rows(3)
+        assert np.allclose(squared_4.squared(x, 39_999), steps.squared(x, 39_999), rtol=1e-5)
+        for call in (lambda: hashed_4.hashed(ids * 10**9, y), lambda: squared_4.squared(x, 3_000_000)):
+            try:
+                call()
+            except ValueError as error:
+                assert "32 bits" in str(error)
+            else:
+                raise AssertionError("it computes with what it cannot hold")
+    """
+    run_in(steps, use)
+
+
+def test_rounding_alone_is_no_other_function(steps: Project) -> None:
+    assert gen(steps, "corrected", "rows_and_count").exit_code == 0
+
+
+def test_a_function_that_is_compiled_is_what_its_trace_is(steps: Project) -> None:
+    made = gen(steps, "compiled", "rows_and_half")
+    assert made.exit_code == 0, made.stderr
+    assert "tells Python numbers" not in made.words
+
+
+SETTINGS = {
+    "by_itself": """\
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        import jax.numpy as jnp
+
+
+        def centred(x):
+            return x - jnp.mean(x)
+        """,
+    "by_another": """\
+        import double  # noqa: F401
+        import inputs
+        import jax.numpy as jnp
+
+
+        def centred(x):
+            return x - jnp.mean(x)
+
+
+        def main():
+            for seed in range(2):
+                centred(*inputs.doubles(seed))
+
+
+        main()
+        """,
+}
+
+
+@pytest.mark.parametrize("module", SETTINGS)
+def test_settings_of_jax_come_along(steps: Project, module: str) -> None:
+    steps.write("double.py", "import jax\n\njax.config.update('jax_enable_x64', True)\n")
+    steps.write(f"{module}.py", SETTINGS[module])
+    args = ("--inputs", "inputs.py::doubles", "-o", f"{module}_4.py")
+    made = steps.run("gen", f"{module}.py::centred", *args)
+    assert made.exit_code == 0, made.stderr
+    use = f"""
+        import numpy as np, inputs, {module}_4
+        (x,) = inputs.doubles(3)
+        result = np.asarray({module}_4.centred(x))
+        assert result.dtype == np.float64, result.dtype
+        assert np.allclose(result, x - x.mean(), rtol=1e-12, atol=1e-12)
+    """
+    run_in(steps, use)
+
+
+def test_a_setting_that_the_order_of_imports_decides_is_refused(steps: Project) -> None:
+    steps.write(
+        "late.py",
+        """\
+        import os
+
+        os.environ["JAX_ENABLE_X64"] = "1"
+        import jax.numpy as jnp
+
+
+        def mean(x):
+            return jnp.mean(x)
+        """,
+    )
+    args = ("gen", "late.py::mean", "--inputs", "inputs.py::doubles")
+    steps.refused("JP008", *args, says=["JAX_ENABLE_X64=1"], exit_code=2)
+
+
+def run_in(project: Project, program: str) -> None:
+    """Run a program in the project's folder, in a process of its own with four devices."""
+    text = "\n".join(line.removeprefix("        ") for line in program.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=project.folder,
+        env={**simulated(4), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
