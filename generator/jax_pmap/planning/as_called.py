@@ -112,8 +112,6 @@ def as_called(
 
 def differs(answer: Answer, numbers: Any) -> bool:
     """Whether the call and the trace differ, or the type of one of these `numbers` is asked for."""
-    if not answer["run"]:
-        return False
     return bool(answer["parted"] or answer["changed"] or answer["apart"] or {*answer["told"]} & {*numbers})
 
 
@@ -130,8 +128,6 @@ def refuse(answer: Answer, target: Target, directory: Path) -> None:
     Raises:
         RefusalError: JP062.
     """
-    if not answer["run"]:
-        return
     facts = target.facts
     if answer["parted"]:
         place = answer["parted"]

@@ -167,8 +167,7 @@ def hold_against_call(request: Answer) -> Answer:
     integers, how large they may be (``"up_to"``).
     """
     statics, called = request["statics"], TARGET.called
-    if called is None or is_abstract(called):
-        return {"run": False, "why": "the inputs are shapes alone"}
+    assert called is not None
     with prove.x64(TARGET.x64):
         return _held(called, statics, request)
 
@@ -203,6 +202,11 @@ def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
     for place, caught in traced.watch.caught.items():
         answer["parted"] = site(place, f"catches the {caught} that tracing raises there")
         return answer
+    for place, what in traced.watch.asked.items():
+        answer["parted"] = site(place, f"`{what}` is another thing of a tracer")
+        return answer
+    if is_abstract(called):
+        return {**answer, "run": False, "why": "the inputs are shapes alone"}
     own = kept(called)
     try:
         call = follow(own, statics, _is_array)
@@ -226,9 +230,8 @@ def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
             for path, one, other in zip(paths, before, after, strict=True)
             if isinstance(one, np.ndarray) and not same(one, other)
         ]
-    for watch in (traced.watch, call.watch):
-        for place, what in watch.asked.items():
-            answer["parted"] = answer["parted"] or site(place, f"`{what}` is another thing of a tracer")
+    for place, what in call.watch.asked.items():
+        answer["parted"] = site(place, f"`{what}` is another thing of a tracer")
     way = parted(call.watch, traced.watch)
     if way is not None and answer["parted"] is None:
         file, line, is_call = way
@@ -419,7 +422,9 @@ def apart(got: Sequence[Any], want: Sequence[Any], allowed: Sequence[float] | No
             continue
         error, scale = distance(left, right)
         floats = left.dtype.kind in "fcV"
-        eps = max(float(jax.numpy.finfo(each.dtype).eps) for each in (left, right)) if floats else 0.0
+        # What Python computes by itself has more digits than the result may keep.
+        widths = [jax.dtypes.canonicalize_dtype(each.dtype) for each in (left, right)] if floats else []
+        eps = max((float(jax.numpy.finfo(width).eps) for width in widths), default=0.0)
         bound = prove.SLACK * max(eps * scale, allowed[index] if allowed and floats else 0.0)
         if not error <= bound and not (math.isnan(error) and math.isnan(bound)):
             found.append(index)
