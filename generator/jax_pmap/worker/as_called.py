@@ -133,6 +133,8 @@ def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followe
         return [leaf for leaf, is_one in zip(flat, computed, strict=True) if is_one]
 
     given = [leaf for leaf, is_one in zip(packed.leaves, traced, strict=True) if is_one]
+    # What jax has traced of the user's functions before it would not trace again, and nothing would be seen.
+    jax.clear_caches()
     # One more tracer, by which those of this trace are known.
     jaxpr = jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given)
     at = [index for index, is_one in enumerate(traced) if is_one]

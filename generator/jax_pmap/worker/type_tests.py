@@ -80,16 +80,56 @@ class Watch:
         """Watch what runs inside; functions whose globals are one of `spaces` count beside all modules."""
         modules = [vars(module) for module in list(sys.modules.values()) if _is_users_module(module)]
         put = [space for space in (*spaces, *modules) if "isinstance" not in space]
-        before = sys.gettrace()
         for space in put:
             space["isinstance"] = self._isinstance
+        if sys.version_info >= (3, 12):
+            watched = self._monitored()
+        else:
+            watched = self._traced()
+        try:
+            with watched:
+                yield
+        finally:
+            for space in put:
+                space.pop("isinstance", None)
+
+    @contextlib.contextmanager
+    def _traced(self) -> Iterator[None]:
+        before = sys.gettrace()
         sys.settrace(self._entered)
         try:
             yield
         finally:
             sys.settrace(before)
-            for space in put:
-                space.pop("isinstance", None)
+
+    if sys.version_info >= (3, 12):
+
+        @contextlib.contextmanager
+        def _monitored(self) -> Iterator[None]:
+            """The same from Python 3.12 on, where `settrace` misses the instructions of a first call."""
+            monitoring, events = sys.monitoring, sys.monitoring.events
+            tool = next(each for each in range(6) if monitoring.get_tool(each) is None)
+
+            def reached(code: types.CodeType, offset: int) -> Any:
+                if is_users(code.co_filename):
+                    self.taken.setdefault(code, set()).add(offset)
+                return monitoring.DISABLE  # Once is enough.
+
+            def raised(code: types.CodeType, offset: int, error: BaseException) -> None:
+                if isinstance(error, CONCRETE) and is_users(code.co_filename):
+                    place = code.co_filename, line_at(code, offset)
+                    self.caught.setdefault(place, type(error).__name__)
+
+            monitoring.use_tool_id(tool, "jax-pmap")
+            monitoring.register_callback(tool, events.INSTRUCTION, reached)
+            monitoring.register_callback(tool, events.RAISE, raised)
+            monitoring.restart_events()
+            monitoring.set_events(tool, events.INSTRUCTION | events.RAISE)
+            try:
+                yield
+            finally:
+                monitoring.set_events(tool, events.NO_EVENTS)
+                monitoring.free_tool_id(tool)
 
     def _entered(self, frame: types.FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         if event != "call" or not is_users(frame.f_code.co_filename):
