@@ -75,5 +75,23 @@ def shard(predicted, labels):
 
 
 def count(predicted, labels):
+    if (
+        getattr(predicted, "dtype", None) in ("int64", "uint64")
+        and (abs(predicted) > 2147483647).any()
+    ):
+        raise ValueError(
+            "count: `predicted` goes above 2147483647, where 32 bits may not "
+            "hold what is computed with it; do before the call what `count` "
+            "does with it in Python or NumPy"
+        )
+    if (
+        getattr(labels, "dtype", None) in ("int64", "uint64")
+        and (abs(labels) > 2147483647).any()
+    ):
+        raise ValueError(
+            "count: `labels` goes above 2147483647, where 32 bits may not hold "
+            "what is computed with it; do before the call what `count` does "
+            "with it in Python or NumPy"
+        )
     predicted, labels = shard(predicted, labels)
     return p_count(predicted, labels)

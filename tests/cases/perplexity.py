@@ -79,5 +79,14 @@ def shard(logits, labels):
 
 def evaluate(logits, labels):
     """Metrics of one batch of token predictions."""
+    if (
+        getattr(labels, "dtype", None) in ("int64", "uint64")
+        and (abs(labels) > 2147483647).any()
+    ):
+        raise ValueError(
+            "evaluate: `labels` goes above 2147483647, where 32 bits may not "
+            "hold what is computed with it; do before the call what `evaluate` "
+            "does with it in Python or NumPy"
+        )
     logits, labels = shard(logits, labels)
     return p_evaluate(logits, labels)

@@ -117,7 +117,7 @@ def differs(answer: Answer, numbers: Any) -> bool:
 
 def fitting(answer: Answer) -> dict[str, int]:
     """Leaves of 64-bit integers that are computed with in NumPy, and how large these may be."""
-    rows = (row for row in answer.get("wide", ()) if "up_to" in row)
+    rows = (row for row in answer.get("wide", ()) if row.get("up_to") is not None)
     # jax itself takes no Python number that 32 bits do not hold.
     return {row["name"]: row["up_to"] for row in rows if (row["dtype"], row["up_to"]) != ("int", MOST)}
 

@@ -205,7 +205,7 @@ def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
         answer["parted"] = site(place, f"catches the {caught} that tracing raises there")
         return answer
     for place, what in traced.watch.asked.items():
-        answer["parted"] = site(place, f"`{what}` is another thing of a tracer")
+        answer["parted"] = site(place, f"asks `{what}`, which has another answer while jax traces")
         return answer
     if is_abstract(called):
         return {**answer, "run": False, "why": "the inputs are shapes alone"}
@@ -233,7 +233,7 @@ def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
             if isinstance(one, np.ndarray) and not same(one, other)
         ]
     for place, what in call.watch.asked.items():
-        answer["parted"] = site(place, f"`{what}` is another thing of a tracer")
+        answer["parted"] = site(place, f"asks `{what}`, which has another answer while jax traces")
     way = parted(call.watch, traced.watch)
     if way is not None and answer["parted"] is None:
         file, line, is_call = way
@@ -242,7 +242,12 @@ def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
     if answer["parted"] or answer["changed"] or alike(traced, call, packed.leaves):
         return answer
     own = kept(called) if not request["specified"] else own
-    return _compared(own, statics, names, traced, call, request, answer)
+    try:
+        return _compared(own, statics, names, traced, call, request, answer)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        return {**answer, "run": False, "why": f"computing it fails ({summary(error)})"}
 
 
 def _of_jax(leaf: Any) -> Any:
@@ -304,7 +309,12 @@ def _compared(
 
     def without(index: int) -> bool:
         """Whether the call is another program where this leaf is traced as well."""
-        again = follow(called, statics, lambda i, leaf: i == index or _is_array(i, leaf))
+        try:
+            again = follow(called, statics, lambda i, leaf: i == index or _is_array(i, leaf))
+        except (MemoryError, Problem):
+            raise
+        except BaseException:
+            return True  # NumPy takes no tracer.
         return not alike(again, call, packed.leaves)
 
     arrays = [i for i in held if is_wide(packed.leaves[i])]
@@ -365,10 +375,10 @@ def _compared(
     return answer
 
 
-def reach(called: Values, statics: Sequence[str], index: int) -> int:
+def reach(called: Values, statics: Sequence[str], index: int) -> int | None:
     """Up to which size the integers of a leaf may be for call and trace to give the same, as far as is tried.
 
-    What the call computes with them in 64 bits may pass 32 where they do not.
+    What the call computes with them in 64 bits may pass 32 where they do not. None: no limit was seen.
     """
     given = Packed(called, statics).leaves[index]
 
@@ -381,7 +391,7 @@ def reach(called: Values, statics: Sequence[str], index: int) -> int:
         return not apart(trace.results(), call.results(), None)
 
     least = int(np.max(np.abs(given), initial=0))
-    rng = np.random.default_rng(SEED)
+    rng, differed = np.random.default_rng(SEED), False
     for limit in LIMITS:
         if limit <= least:
             break
@@ -390,13 +400,15 @@ def reach(called: Values, statics: Sequence[str], index: int) -> int:
         if np.ndim(given) == 0:
             drawn += [np.asarray(limit), np.asarray(limit - limit // 3)]
         try:
-            if all(agree(made if hasattr(given, "dtype") else int(made)) for made in drawn):
-                return limit
+            same = all(agree(made if hasattr(given, "dtype") else int(made)) for made in drawn)
         except (MemoryError, Problem):
             raise
         except BaseException:
-            continue  # The call may refuse such numbers.
-    return least
+            continue  # The call itself refuses such numbers, as an index.
+        if same:
+            return limit if differed or limit == LIMITS[0] else None
+        differed = True
+    return least if differed else None
 
 
 def kind_of(leaf: Any) -> str:

@@ -157,8 +157,10 @@ class Watch:
         stand_ins = [self._array if each is jax.Array else each for each in stand_ins]
         if any(builtins.isinstance(each, kinds) != answer for each in stand_ins):
             frame = sys._getframe(1)
-            name = getattr(kinds, "__name__", str(kinds))
-            self.asked.setdefault((frame.f_code.co_filename, frame.f_lineno), f"isinstance(…, {name})")
+            every = kinds if builtins.isinstance(kinds, tuple) else (kinds,)
+            names = [getattr(kind, "__name__", str(kind)).rpartition(".")[2] for kind in every]
+            said = names[0] if len(names) == 1 else f"({', '.join(names)})"
+            self.asked.setdefault((frame.f_code.co_filename, frame.f_lineno), f"isinstance(…, {said})")
             if known:
                 self.told.add(known[0])
         return answer
