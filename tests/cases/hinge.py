@@ -28,7 +28,19 @@ def p_spread_penalty(w, x):
     spread = jax.nn.relu(
         1
         - jnp.sqrt(
-            jnp.var(jax.lax.all_gather(z, axis_name=AXIS, axis=0, tiled=True), axis=0)
+            jax.lax.pmean(
+                jnp.mean(
+                    (
+                        z
+                        - jax.lax.pmean(
+                            jnp.mean(z, axis=0, keepdims=True), axis_name=AXIS
+                        )
+                    )
+                    ** 2,
+                    axis=0,
+                ),
+                axis_name=AXIS,
+            )
             + 1e-4
         )
     )
