@@ -43,6 +43,7 @@ def walk(
     equation: of several traces of one function, those of all of them that are the same operation. A jaxpr
     is left out where the traces have other numbers of equations in it, and from the first other operation on.
 
+        >>> import jax, jax.numpy as jnp
         >>> jaxpr = jax.make_jaxpr(jax.jit(lambda x: jnp.sin(x) + 1))(1.0)
         >>> [[row[0].primitive.name for row in rows] for rows in walk(jaxpr)]
         [['jit'], ['jit', 'sin'], ['jit', 'add']]
