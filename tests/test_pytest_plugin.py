@@ -41,6 +41,7 @@ import os
 
 import jax
 import numpy as np
+import pytest
 
 import source
 from jax_pmap.testing import assert_parallel_equal
@@ -125,6 +126,7 @@ def test_marked_tests_run_on_simulated_devices(tmp_path: Path) -> None:
 
 
 WRONG_MARKERS = """\
+import pytest
 
 
 @pytest.mark.devices

@@ -194,7 +194,7 @@ def test_a_name_that_partial_and_jit_give(project):
     assert "# Source: train.py::update " in text
     assert "\nfrom train import cfg\n" in text
     project.refused(
-        "JP021", "verify", "fast.py::update", "--against", "train.py::update", says=("::_update",)
+        "JP021", "verify", "fast.py::update", "--against", "train.py::update", says=("`steps` must be 2",)
     )
     assert text.endswith("\n\n\nupdate = functools.partial(_update, cfg, activation=jnp.tanh)\n")
 

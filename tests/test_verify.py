@@ -445,7 +445,7 @@ def test_a_step_is_called_as_its_author_calls_it(project: Project):
     says = ("`config` is bound to {'lr': 0.01}, and {'lr': 0.1} in the inputs",)
     project.refused("JP045", "verify", "called.py::p_slower", *against, *layout, says=says, exit_code=1)
     says = ("`--layout` says how `config` is given, and `p_step` does not take it",)
-    layout = ("--layout", "config=devices")
+    layout = ("--layout", "w=devices,x=devices,config=devices")
     project.refused("JP018", "verify", "called.py::p_step", *against, *layout, says=says)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jax_pmap.emit.constants import compiled_at
-from jax_pmap.model import Request, Span, refused
+from jax_pmap.model import RefusalError, Request, Span, refused
+from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import RoleFinder
 from jax_pmap.problems import Answer, WorkerProblem, first_line, shown_file
 from jax_pmap.proof.budget import ROOM, TIME
@@ -54,7 +55,8 @@ def as_called(
     Numbers of Python become static where it takes that to keep what the function means.
 
     Raises:
-        RefusalError: JP062, with the line or the argument by which tracing changes the meaning.
+        RefusalError: JP062, with the line or the argument by which tracing changes the meaning; JP049 where
+            the function changes by itself.
     """
     if is_compiled(target) or whole["axes"]:
         return AsCalled()
@@ -106,7 +108,10 @@ def as_called(
                 finder.typed = tuple(name for name in kept if name in numbers)
             finder.statics = tuple(name for name in finder.described if name in kept)
             answer, changed = after, True
-    refuse(answer, target, session.directory)
+    try:
+        refuse(answer, target, session.directory)
+    except RefusalError as error:
+        raise RefusalError(or_changing(session, target, error.refusal, finder.statics)) from None
     return AsCalled(tuple(said(answer, target)), changed, fitting(answer))
 
 

@@ -12,7 +12,7 @@ from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
 #: Refusals that may come of comparing a function with another run of itself.
-BY_COMPARING = frozenset({"JP040", "JP043", "JP045", "JP055"})
+BY_COMPARING = frozenset({"JP040", "JP043", "JP045", "JP055", "JP062"})
 #: What changes by itself, by the first parts of its qualified name.
 CHANGES = ("time", "datetime", "random", "numpy.random", "os.urandom", "uuid", "secrets")
 

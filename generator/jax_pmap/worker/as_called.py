@@ -142,10 +142,10 @@ def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followe
 
 
 def alike(whole: Followed, part: Followed, leaves: Sequence[Any]) -> bool:
-    """Whether two traces are the same operations, of which the first has all `leaves` traced."""
-    variables = whole.jaxpr.jaxpr.invars
-    inputs = dict(zip((variables[index] for index in part.at), part.jaxpr.jaxpr.invars, strict=True))
-    given = {variables[at]: leaves[index] for at, index in enumerate(whole.at)}
+    """Whether two traces are the same operations; the first has those `leaves` traced that the second has."""
+    variables = dict(zip(whole.at, whole.jaxpr.jaxpr.invars, strict=True))
+    inputs = {variables[i]: own for i, own in zip(part.at, part.jaxpr.jaxpr.invars, strict=True)}
+    given = {variable: leaves[i] for i, variable in variables.items()}
     same = Same({v: leaf for v, leaf in given.items() if v not in inputs}, inputs)
     return whole.paths == part.paths and same.jaxprs(whole.jaxpr, part.jaxpr)
 

@@ -12,6 +12,15 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+def _names(function: Any) -> list[str]:
+    """Parameters that a function takes by position; none where it does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [each.name for each in parameters if each.kind in POSITIONAL]
+
+
 @dataclass(frozen=True)
 class Calling:
     """A parallel function, and what its parameters have to do with those of the reference."""
@@ -33,12 +42,13 @@ class Calling:
 
     @functools.cached_property
     def bound(self) -> Values:
-        """What `functools.partial` has given the function by name, under the transformations of jax too."""
+        """What `functools.partial` has given the function, by name, under the transformations of jax too."""
         found: Values = {}
         inner: Any = self.function
         for _ in range(16):
             if isinstance(inner, functools.partial):
-                found, inner = {**inner.keywords, **found}, inner.func
+                found = {**dict(zip(_names(inner.func), inner.args, strict=False)), **inner.keywords, **found}
+                inner = inner.func
             elif hasattr(inner, "__wrapped__"):
                 inner = inner.__wrapped__
             else:
