@@ -26,6 +26,10 @@ def rows_and_count(seed):
     return *rows(seed), 40_000
 
 
+def rows_and_few(seed):
+    return *rows(seed), 5
+
+
 def times(seed):
     return 2450000 + 4000 * rng(seed).random(24), rng(seed).normal(size=24).astype("float32")
 
@@ -101,6 +105,10 @@ def bytes_of_each(x):
 
 def corrected(x, n):
     return jnp.mean(x) / (1 - 0.999**n)
+
+
+def relaxed(x, n):
+    return jax.lax.fori_loop(0, n, lambda _, x: x - 0.1 * jnp.sin(x), x)
 
 
 @jax.jit
@@ -184,6 +192,18 @@ def test_integers_that_32_bits_may_not_hold_are_refused_by_the_code(steps: Proje
                 assert "32 bits" in str(error)
             else:
                 raise AssertionError("it computes with what it cannot hold")
+    """
+    run_in(steps, use)
+
+
+def test_a_count_of_steps_is_not_tried_with_so_many_that_nobody_waits(steps: Project) -> None:
+    args = ("--inputs", "inputs.py::rows_and_few", "--timeout", "30", "-o", "relaxed_4.py")
+    made = steps.run("gen", "steps.py::relaxed", *args)
+    assert made.exit_code == 0, made.stderr
+    use = """
+        import numpy as np, inputs, steps, relaxed_4
+        x, _ = inputs.rows_and_few(3)
+        assert np.allclose(relaxed_4.relaxed(x, 9), steps.relaxed(x, 9), rtol=1e-5)
     """
     run_in(steps, use)
 

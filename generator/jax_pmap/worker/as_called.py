@@ -20,7 +20,7 @@ import numpy as np
 
 from . import arguments, prove
 from .arguments import Packed, Values
-from .budget import COMPILING, COMPUTING, human, peak
+from .budget import COMPILING, COMPUTING, LOOPING, human, peak
 from .budget import size as operations
 from .distance import distance
 from .jaxpr.trace import leaf_names
@@ -32,7 +32,7 @@ from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET
 from .type_tests import Watch, parted
-from .work import work
+from .work import rounds, work
 
 #: Programs that a comparison may have to compile.
 COMPILED = 4
@@ -40,6 +40,9 @@ COMPILED = 4
 WAYS = 3
 #: Leaves that are looked at one by one.
 MOST_LEAVES = 16
+#: How much of the time there is one size of an integer may take: it is tried at several, and may be how often
+#: a loop goes round.
+TRIED = 1 / 64
 #: Sizes up to which integers are tried, the largest that 32 bits hold first.
 LIMITS = ((1 << 31) - 1, 1 << 29, 1 << 24, 1 << 20, 1 << 15, 1 << 10)
 
@@ -322,12 +325,9 @@ def _compared(
         answer["wide"] = [
             {"name": names[i], "dtype": kind_of(packed.leaves[i])} for i in arrays if without(i)
         ]
-    room, spent = request["room"], 0.0
-    for each in (traced, call):
-        spent += operations(each.jaxpr.jaxpr) * COMPILING + 2 * work(each.jaxpr.jaxpr) / COMPUTING
-        if peak(each.jaxpr) > room or spent * COMPILED / 2 > request["seconds"]:
-            needed = f"{human(peak(each.jaxpr))} and {spent * COMPILED / 2:.0f} s"
-            return {**answer, "run": False, "why": f"computing it needs about {needed}"}
+    needed = beyond(request["room"], request["seconds"], traced, call)
+    if needed:
+        return {**answer, "run": False, "why": f"computing it needs about {needed}"}
     of_trace, of_call = traced.results(), call.results()
     if str(traced.tree) != str(call.tree):
         answer["apart"] = {"what": "structure", "path": "", "got": str(traced.tree), "want": str(call.tree)}
@@ -371,11 +371,22 @@ def _compared(
         return answer
     for row in answer["wide"]:
         if row["dtype"].startswith(("int", "uint")):
-            row["up_to"] = reach(called, statics, names.index(row["name"]))
+            row["up_to"] = reach(called, statics, names.index(row["name"]), request)
     return answer
 
 
-def reach(called: Values, statics: Sequence[str], index: int) -> int | None:
+def beyond(room: int, seconds: float, *programs: Followed) -> str:
+    """What computing the programs needs, where that is more than there is; or ``""``."""
+    spent = 0.0
+    for each in programs:
+        jaxpr = each.jaxpr.jaxpr
+        spent += operations(jaxpr) * COMPILING + 2 * work(jaxpr) / COMPUTING + rounds(jaxpr) * LOOPING
+        if peak(each.jaxpr) > room or spent * COMPILED / 2 > seconds:
+            return f"{human(peak(each.jaxpr))} and {spent * COMPILED / 2:.0f} s"
+    return ""
+
+
+def reach(called: Values, statics: Sequence[str], index: int, request: Answer) -> int | None:
     """Up to which size the integers of a leaf may be for call and trace to give the same, as far as is tried.
 
     What the call computes with them in 64 bits may pass 32 where they do not. None: no limit was seen.
@@ -388,6 +399,8 @@ def reach(called: Values, statics: Sequence[str], index: int) -> int | None:
         call, trace = (follow(values, statics, each) for each in (_is_array, _every))
         if alike(trace, call, Packed(values, statics).leaves):
             return True
+        if beyond(request["room"], request["seconds"] * TRIED, trace, call):
+            raise OverflowError  # Of a count of steps nobody waits for the end.
         return not apart(trace.results(), call.results(), None)
 
     least = int(np.max(np.abs(given), initial=0))

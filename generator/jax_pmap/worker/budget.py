@@ -16,6 +16,8 @@ from .work import work
 
 #: Seconds that compiling one operation takes, and numbers computed in a second, both on the careful side.
 COMPILING, COMPUTING = 1.5e-3, 1e9
+#: Seconds that a loop takes to go round once, whatever it computes.
+LOOPING = 1e-5
 #: Device counts that a run may be made on, the most telling first.
 PAIRS = ((3, 8), (2, 3), (2,))
 

@@ -25,6 +25,15 @@ def work(jaxpr: Any, counts: Callable[[Any], bool] = lambda _: True) -> float:
     return total
 
 
+def rounds(jaxpr: Any) -> int:
+    """How often the loops of a jaxpr go round, those of unknown length once."""
+    total = 0
+    for equation in opened(jaxpr)[0].eqns:
+        inner = sum(map(rounds, subjaxprs(equation)))
+        total += equation.params["length"] * (1 + inner) if equation.primitive.name == "scan" else inner
+    return total
+
+
 def size(variable: Any) -> int:
     """Elements of a variable."""
     return math.prod(getattr(variable.aval, "shape", ()))
