@@ -69,6 +69,18 @@ def test_what_is_read_of_a_configuration_is_compared(project: Project) -> None:
     assert "`cfg` is static and was tried with cfg.reduction = 'sum'" in made.words
 
 
+def test_a_value_with_which_the_function_fails_is_not_tried(project: Project) -> None:
+    text = """\
+        def f(x, rows=0, columns=1):
+            columns = columns if columns >= 0 else columns + x.ndim
+            return x.var(axis=rows) / jnp.max(jnp.abs(x), axis=(rows, columns))
+        """
+    write(project, textwrap.dedent(text))
+    made = project.run("gen", "f.py::f", "--arg", "x=f32[24,3]")
+    assert made.exit_code == 0, made.stderr
+    assert "`columns` was tried with 1; the emitted function takes no other value" in made.words
+
+
 def test_object_that_is_no_default_is_refused_unless_accepted(project: Project) -> None:
     write(project, "def f(x, cfg):\n    return getattr(jnp, vars(cfg)['reduction'])(x)\n")
     words = ("gen", "f.py::f", "--inputs", "f.py::with_config")

@@ -30,6 +30,7 @@ from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.planning.structure import check_structure
+from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
@@ -170,7 +171,8 @@ def _observe_others(
     """Observe with every value that the body compares a static argument with, and both of a bool.
 
     And with the whole batch of `size`, where `count` shards leave some of it out. One with which the results
-    are other kinds of values is left out: the emitted file does not take it.
+    are other kinds of values, or with which the function fails, is left out: the emitted file does not take
+    it.
     """
     syncs, reached, seen = base.syncs, base.reached, base.seen
     observations = [base]
@@ -194,7 +196,12 @@ def _observe_others(
         if by_name[name]["type"] == "bool":
             others = [value for value in ("True", "False") if value != given]
         for value in dict.fromkeys(others):
-            outcome = observer.observe(roles, {name: value}, count, syncs)
+            try:
+                outcome = observer.observe(roles, {name: value}, count, syncs)
+            except WorkerProblem as problem:
+                if problem.kind != "reference":
+                    raise
+                continue
             if isinstance(outcome, Refusal) or kinds(outcome) != kinds(base):
                 continue
             syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
