@@ -159,6 +159,36 @@ def test_every_way_to_a_key_is_followed(shared):
     assert "key folded with the device's index" in result.words
 
 
+UNUSED_DRAW = """
+    def decode(w, key, x):
+        code_key, pixel_key = jax.random.split(key)
+        code = x @ w + jax.random.normal(code_key, x.shape)
+        return code, jax.random.bernoulli(pixel_key, jax.nn.sigmoid(code))
+
+
+    @jax.jit
+    def loss_fn(w, key, x):
+        code, _ = decode(w, key, x)
+        return jnp.mean((code - x) ** 2)
+
+
+    def update(w, key, x):
+        key, next_key = jax.random.split(key)
+        return w - 0.1 * jax.grad(loss_fn)(w, key, x), next_key
+
+
+    def inputs(seed):
+        return rows(seed, 3, 3), jax.random.key(seed), rows(seed, 24, 3)
+"""
+
+
+def test_a_draw_that_nothing_uses_is_none(shared):
+    shared.write("unused.py", source(UNUSED_DRAW))
+    made = shared.run("gen", "unused.py::update", "--inputs", "unused.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert len(folds(made.stdout)) == 1, made.stdout
+
+
 def test_a_reduction_of_noise_alone_is_synchronised(shared):
     shared.write(
         "noise.py",

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.extend.core
 import numpy as np
-from jax.interpreters import ad, batching
+from jax.interpreters import ad, batching, partial_eval
 
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
 from .functions import guarded, in_place_of, named
@@ -177,8 +177,31 @@ def follow(closed: Any, varying: Sequence[bool] = ()) -> Followed:
         Unfollowed: random numbers are drawn inside an operation this module cannot look into.
     """
     keys = _Keys()
-    results = keys.run(closed, [Flow(varying=v) for v in varying] or [Flow()] * len(closed.in_avals))
+    given = [Flow(varying=v) for v in varying] or [Flow()] * len(closed.in_avals)
+    results = keys.run(closed, given)
     return Followed(keys.draws, keys.marks, results)
+
+
+def used(closed: Any) -> Any:
+    """A closed jaxpr without what goes into no result."""
+    jaxpr = closed.jaxpr
+    live, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    return jax.extend.core.ClosedJaxpr(live, closed.consts)
+
+
+def follow_both(whole: Any, parts: Any) -> tuple[Followed, Followed]:
+    """Follow keys through a program on the whole batch and one on shares of it.
+
+    `jax.grad` leaves out of a compiled function the draws that nothing uses, and keeps them elsewhere: where
+    one program has more draws, those that go into no result are left out of both.
+
+    Raises:
+        Unfollowed: as for `follow`.
+    """
+    both = follow(whole), follow(parts)
+    if len(both[0].draws) != len(both[1].draws):
+        both = follow(used(whole)), follow(used(parts))
+    return both
 
 
 def union(flows: Sequence[Flow]) -> Flow:
@@ -326,7 +349,7 @@ def survey(
     mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=devices)
     try:
         parts = jax.make_jaxpr(mapped)(*leaves)
-        before, after = follow(whole), follow(parts)
+        before, after = follow_both(whole, parts)
     except Unfollowed as error:
         return {"unfollowed": f"inside `{error}`"}
     if len(before.draws) != len(after.draws):
@@ -368,13 +391,12 @@ def survey(
     }
 
 
-def misuse(whole: Any, emitted: Followed, own_collectives: bool) -> str | None:
+def misuse(before: Followed, emitted: Followed, own_collectives: bool) -> str | None:
     """What is wrong with the keys that emitted code draws from, or None.
 
-    `whole` is the jaxpr of the original on the whole batch. Where the original itself uses the
+    `before` is what the original does on the whole batch. Where the original itself uses the
     device's index (`own_collectives`), a key of its own that differs is its own affair.
     """
-    before = follow(whole)
     if len(before.draws) != len(emitted.draws):
         return (
             f"the original draws random numbers in {len(before.draws)} places and the emitted code in "

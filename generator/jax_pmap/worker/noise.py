@@ -42,8 +42,9 @@ def own_draws(
 
     with prove.x64(question.precision(kind)):
         try:
-            followed = draws.follow(program(lambda values: question.invoke(emitted, values)))
-            wrong = draws.misuse(program(question.reference), followed, question.own_axes)
+            made = program(lambda values: question.invoke(emitted, values))
+            before, followed = draws.follow_both(program(question.reference), made)
+            wrong = draws.misuse(before, followed, question.own_axes)
             if wrong is not None:
                 return {"failure": {"what": "draws", "step": 0, "why": wrong}}
             folded = {"folded": any(draw.key.folded for draw in followed.draws)}
