@@ -247,6 +247,41 @@ def each_its_way(axis: Any, w: Any, x: Any) -> Any:
     return lax.map(one, x)
 
 
+def counted(start: Any, rows: Any) -> Any:
+    """A loop with a counter, from 1 or as `start` says, in which `rows` have a part."""
+
+    def body(carry: Any, _: Any) -> Any:
+        number, value = carry
+        return (number + 1, jnp.tanh(value * number)), None
+
+    return lax.scan(body, (start, rows), None, length=3)[0][1]
+
+
+def counted_each(axis: Any, x: Any) -> Any:
+    return total(axis, lax.scan(lambda c, row: (c + counted(1.0, row), None), jnp.zeros(3), x)[0])
+
+
+def counted_groups(axis: Any, x: Any) -> Any:
+    """A sum over groups, each times what a loop with nothing of them in it gives."""
+
+    def body(carry: Any, rows: Any) -> Any:
+        return carry + counted(1.0, 0.5) * jnp.sum(rows, 0), None
+
+    return total(axis, lax.scan(body, jnp.zeros(3), split(x))[0])
+
+
+def counting_on(over: Any, inner: Any) -> Any:
+    """The same where the counter of the inner loop goes on from that of the outer one."""
+
+    def program(axis: Any, x: Any) -> Any:
+        def body(carry: Any, rows: Any) -> Any:
+            return (carry[0] + 1, carry[1] + inner(carry[0], rows)), None
+
+        return total(axis, lax.scan(body, (1.0, jnp.zeros(3)), over(x))[0][1])
+
+    return program
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -268,6 +303,8 @@ EQUAL = [
     (layers, (W, X), (R, S), R),
     (one_by_one, (W, X), (R, S), (S, R)),
     (one_by_one_gradient, (W, X), (R, S), R),
+    (counted_each, (X,), (S,), R),
+    (counted_groups, (X,), (S,), R),
     (each_its_way, (W, X), (R, S), S),
 ]
 
@@ -389,6 +426,8 @@ UNEQUAL = [
     (lambda axis, x: lax.map(lambda r: r[0] * r[1], (x, jnp.arange(len(x)))), (X,), (S,), S),
     *((steps(s), (W, X, Y), (R, S, S), R) for s in (halves, weighted, last, of_one_length, by_round, late)),
     (in_layers, (X,), (S,), R),
+    (counting_on(lambda x: x, counted), (X,), (S,), R),
+    (counting_on(split, lambda n, rows: counted(n, 0.5) * jnp.sum(rows, 0)), (X,), (S,), R),
     (one_behind, (X,), (S,), S),
     (lambda axis, x: mean(axis, (split(x).mean(1) ** 2).mean(0)), (X,), (S,), R),
     (lambda axis, x: mean(axis, (split(x) * jnp.arange(3.0)[:, None, None]).mean()), (X,), (S,), R),

@@ -675,6 +675,8 @@ class Interpreter:
             if not alone or not over or len(lengths) > 1:
                 return self._lost(equations[0], "a loop goes over the examples of this device")
         shapes = [[tuple(v.aval.shape) for v in body.invars] for body in bodies]
+        start = operands[constants : constants + carried]
+        loops = [self.terms.loops(value.term) for value in start]
         self._depth += 1
         try:
             rows = []
@@ -706,13 +708,13 @@ class Interpreter:
                         bodies[0].invars[constants + i].aval,
                         row,
                         [s[constants + i] for s in shapes],
+                        loops[i],
                     )
                     for i, row in enumerate(places)
                 ]
                 return self.run(jaxprs, [*operands[:constants], *carry, *rows])
 
-            start = operands[constants : constants + carried]
-            settled, out = self._settled(body, start, equations[0])
+            settled, out = self._settled(body, start, loops, equations[0])
         finally:
             self._depth -= 1
         # The terms of a round hold those of the constants already; how many are carried tells the rest apart.
@@ -761,12 +763,13 @@ class Interpreter:
         return Value(term, tuple(places))
 
     def _settled(
-        self, body: Any, start: Sequence[Value], equation: Any
+        self, body: Any, start: Sequence[Value], loops: list[int], equation: Any
     ) -> "tuple[list[list[Placement]], list[Value]]":
         """Placements of a carry that a round gives back as it takes them, and what that round makes.
 
         Zeros that start a carry fit every placement; what is whole at the start may be partial or sharded
-        after a round only if it is zero.
+        after a round only if it is zero. `loops` are those around this one that the start of each value
+        differs by; what a round adds to these is put there.
         """
         places = [list(value.places) for value in start]
         zeros = {index: value for index, value in enumerate(start) if self.terms.is_zero(value.term)}
@@ -775,6 +778,9 @@ class Interpreter:
             out = body(places, zeros) if zeros and not round_ else body(places)
             changed = bool(zeros and not round_)
             for index, (value, given) in enumerate(zip(out, start, strict=False)):
+                around = loops[index] | self.terms.loops(value.term) & ((1 << self._depth) - 1)
+                changed |= around != loops[index]
+                loops[index] = around
                 for at, place in enumerate(value.places):
                     now = places[index][at]
                     if place == now or isinstance(now, Unknown):
@@ -891,6 +897,7 @@ class Interpreter:
         tests = [e.params["cond_jaxpr"] for e in equations]
         shapes = [[tuple(v.aval.shape) for v in opened(b)[0].invars] for b in bodies]
         start = operands[ahead + inside :]
+        loops = [self.terms.loops(value.term) for value in start]
         self._depth += 1
         try:
 
@@ -905,6 +912,7 @@ class Interpreter:
                         opened(bodies[0])[0].invars[inside + i].aval,
                         row,
                         [s[inside + i] for s in shapes],
+                        loops[i],
                     )
                     for i, row in enumerate(places)
                 ]
@@ -916,6 +924,7 @@ class Interpreter:
                     bodies, [*operands[ahead : ahead + inside], *carry(now, zeros)]
                 ),
                 start,
+                loops,
                 equations[0],
             )
             test = self.run(tests, [*operands[:ahead], *carry(places)])[0]

@@ -248,9 +248,7 @@ class Terms:
             loops = 0
             for term in operands:
                 loops |= self._loops[term]
-            if op == "carry":
-                loops = (2 << params[0]) - 1  # Whatever it is made of, in this loop and those around it.
-            elif op == "item":
+            if op in ("carry", "item"):
                 loops |= 1 << params[0] | params[2]
             elif op in ("scan", "while"):
                 loops &= ~(1 << params[0])
