@@ -321,19 +321,21 @@ def _compared(
         return not alike(again, call, packed.leaves)
 
     arrays = [i for i in held if is_wide(packed.leaves[i])]
+    exact = [narrow(leaf) if i in held else leaf for i, leaf in enumerate(packed.leaves)]
+    lossy = [i for i in held if is_narrowed(packed.leaves[i])]
+    # Labels and ids that survive in 32 bits are worth less than compiling a model twice.
+    ids = not lossy and all(kind_of(packed.leaves[i]).startswith(("int", "uint")) for i in arrays)
+    needed = beyond(request["room"], request["seconds"] * (TRIED if ids else 1), traced, call)
+    if needed:
+        return {**answer, "run": False, "why": f"computing it needs about {needed}"}
     if len(arrays) <= MOST_LEAVES:
         answer["wide"] = [
             {"name": names[i], "dtype": kind_of(packed.leaves[i])} for i in arrays if without(i)
         ]
-    needed = beyond(request["room"], request["seconds"], traced, call)
-    if needed:
-        return {**answer, "run": False, "why": f"computing it needs about {needed}"}
     of_trace, of_call = traced.results(), call.results()
     if str(traced.tree) != str(call.tree):
         answer["apart"] = {"what": "structure", "path": "", "got": str(traced.tree), "want": str(call.tree)}
         return answer
-    exact = [narrow(leaf) if i in held else leaf for i, leaf in enumerate(packed.leaves)]
-    lossy = [i for i in held if is_narrowed(packed.leaves[i])]
     own: list[float] | None = None
     narrowed = call
     if lossy:
