@@ -525,3 +525,40 @@ def test_what_was_not_compared_is_no_answer(project: Project):
     project.write("axis.py", OTHER_AXIS)
     against = ("--against", "axis.py::alone", "--arg", "w=f32[]", "--devices", "2")
     project.refused("JP040", "verify", "axis.py::alone", *against)
+
+
+THRESHOLD = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def loss(w, x, y):
+        return jnp.mean((x @ w - y) ** 2)
+
+
+    def step(w, x, y):
+        return w - 0.1 * jax.grad(loss)(w, x, y)
+
+
+    def body(w, x, y):
+        size = x.shape[0]
+        slope = jax.grad(loss)(w, x, y) * (size if size < 1000 else 1000)
+        return w - 0.1 * jax.lax.psum(slope, "d") / jax.lax.psum(size, "d")
+
+
+    p_step = jax.pmap(body, axis_name="d", in_axes=(None, 0, 0), out_axes=None)
+
+
+    def inputs(seed):
+        draw = np.random.default_rng(seed).normal
+        return np.ones(3, "float32"), draw(size=(24, 3)).astype("float32"), draw(size=24).astype("float32")
+"""
+
+
+def test_a_limit_on_the_rows_of_one_device_is_found(project: Project):
+    """Eight devices have fewer rows each of a few thousand than the limit: each has to have thousands."""
+    project.write("limit.py", textwrap.dedent(THRESHOLD))
+    words = ("limit.py::p_step", "--against", "limit.py::step", "--inputs", "limit.py::inputs")
+    says = ("each row repeated to make thousands",)
+    project.refused("JP045", "verify", *words, says=says, exit_code=1)

@@ -109,16 +109,21 @@ def run_large(
     count: int,
     kind: str,
 ) -> Answer | None:
-    """One run on `MANY` rows; None where they would take too much room, or the reference fails on them."""
+    """One run on `MANY` rows a device, or in all where those would take too much room.
+
+    None where these would too, or the reference fails on them.
+    """
     question = trials.question
-    times = -(-MANY // arguments.batch_size(question.data[0], question.axes))
-    if times < 2 or times * strengthen.size_of(question.data[0]) > ROOM:
+    base, needed = arguments.batch_size(question.data[0], question.axes), strengthen.size_of(question.data[0])
+    many = next((rows for rows in (MANY * count, MANY) if -(-rows // base) * needed <= ROOM), 0)
+    times = -(-many // base)
+    if times < 2:
         return None
     big = enlarged(question.data[0], question.axes, times)
     wild = strengthen.perturbed(big, question.axes, question.statics, question.settled, "wild", SEED)
     trials.question = dataclasses.replace(question, large=(wild, big))
     for index in (-1, -2):
-        found = run_size(trials, make, replicas, count, MANY // count * count, kind, index)
+        found = run_size(trials, make, replicas, count, many // count * count, kind, index)
         if found is not None:
             return found
     return None
@@ -127,7 +132,7 @@ def run_large(
 def minds_size(question: "Question", function: Callable[[Values], Any] | None = None, count: int = 1) -> bool:
     """Whether a function, by default the reference, computes otherwise with many rows than with those given.
 
-    True where it cannot be traced without numbers. Rows are a multiple of `count`.
+    True where it cannot be traced without numbers. Rows are a multiple of `count`, `MANY` for each device.
     A slice that takes all of a small batch and part of a large one is not in the program of the small one.
     What grows or shrinks with the batch otherwise than in proportion is taken for a sign of it too.
     """
@@ -138,7 +143,7 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
             few, more = (program(question, traced, rows) for rows in (base, 2 * base))
             if len(more.names) >= len(few.names) + base:
                 return False  # Rows are gone through one by one, and would be so thousands of times.
-            return not alike(few, more, program(question, traced, MANY // base * base))
+            return not alike(few, more, program(question, traced, MANY * count // base * base))
     except (MemoryError, Problem):
         raise
     except BaseException:
