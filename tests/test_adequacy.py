@@ -198,7 +198,7 @@ PAIRS = """
     [
         ("clipped", "weights", "mean of what each device has by itself"),
         ("mean", "weights", "with a batch of 2"),
-        ("count", "rows", "with a batch of 4096"),
+        ("count", "rows", "each row repeated to make thousands"),
         # Where a row is no number the loss is none either, and the update is left out.
         ("skipped", "weights", "the mean of what each device has by itself on 2 devices"),
     ],
@@ -297,7 +297,7 @@ def test_a_slice_that_only_a_large_batch_reaches_is_no_mean(project: Project):
         """,
     )
     example = ("--inputs", "first.py::inputs")
-    project.refused("JP045", "gen", "first.py::f", *example, says=("with a batch of 4096",), exit_code=1)
+    project.refused("JP045", "gen", "first.py::f", *example, says=("with a batch of 32768",), exit_code=1)
     answer = project.refused(
         "JP045",
         *("verify", "first.py::p_centred", "--against", "first.py::centred", "--devices", "2", *example),

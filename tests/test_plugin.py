@@ -448,6 +448,10 @@ def test_an_edit_that_leaves_a_generated_file_stale_is_told(
     text = f'#!/bin/sh\nPYTHONPATH="{repository}/generator" exec "{sys.executable}" -m jax_pmap "$@"\n'
     (tool / "jax-pmap").write_text(text)
     (tool / "jax-pmap").chmod(0o755)
+    # As it is installed: without the environment that a clone may have, where there is a tool as well.
+    plugin = tmp_path / "plugin"
+    for each in ("hooks", "bin", ".claude-plugin"):
+        shutil.copytree(repository / each, plugin / each)
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "pyproject.toml").touch()
@@ -463,19 +467,19 @@ def test_an_edit_that_leaves_a_generated_file_stale_is_told(
             f"# Source: stats.py::f sha256:{digest}\n# Proved: x\ndef f(x):\n    return x\n"
         )
     )
-    assert after_edit(source, repository, tool) == ""
+    assert after_edit(source, plugin, tool) == ""
     source.write_text("def f(x):\n    return 2 * x\n")
-    told = after_edit(source, repository, tool)
+    told = after_edit(source, plugin, tool)
     assert "JP150: `stats_pmap.py` is stale" in told
     assert "jax-pmap gen f -o stats_pmap.py" in told
-    assert after_edit(folder / "pyproject.toml", repository, tool) == ""
+    assert after_edit(folder / "pyproject.toml", plugin, tool) == ""
     made.write_text(made.read_text().replace("return x", "return x + 1"))
-    assert "JP151: `stats_pmap.py` was edited" in after_edit(made, repository, tool)
+    assert "JP151: `stats_pmap.py` was edited" in after_edit(made, plugin, tool)
     # A tool that is old, broken or not there is nothing that an edit should be about.
     (tool / "jax-pmap").write_text("#!/bin/sh\necho 'Error: No such option: --confined' >&2\nexit 2\n")
-    assert after_edit(made, repository, tool) == ""
+    assert after_edit(made, plugin, tool) == ""
     (tool / "jax-pmap").unlink()
-    assert after_edit(made, repository, tool) == ""
+    assert after_edit(made, plugin, tool) == ""
 
 
 def test_hooks_are_declared_as_the_client_reads_them(repository: Path) -> None:
