@@ -203,7 +203,7 @@ def _global_view(case: Case, roles: Roles, whole: Mapping[str, Any]) -> Confirme
         {**leaf, "kind": "replicated" if axis is None else f"sharded {axis}"}
         for leaf, axis in zip(whole["out"], axes, strict=True)
     ]
-    every = frozenset(branch.index for branch in case.body.branches) | case.body.scopes.keys()
+    every = frozenset(branch.index for branch in case.body.branches)
     points = frozenset(expression.point for expression in case.body.expressions)
     observation = Observation((), tuple(leaves), whole["tree"], 0, every, points)
     return Confirmed(observation, ({},), {}, every)
@@ -252,7 +252,11 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         branch
         for branch in case.body.branches
         if branch.index not in found.reached
-        and branch.scope in found.reached
+        # A callback's own branches are taken while the program runs.
+        and (
+            branch.scope in found.reached
+            or case.body.scopes[branch.scope].name not in target.facts.host_functions
+        )
         and not branch.harmless
         # Values that decide it are held to those that were tried.
         and (

@@ -57,6 +57,8 @@ class Watch:
         self._settled = _settled(self._calls, {*settled, neighbourhood.origin.facts.receiver})
         chosen = [each for each, _ in self._calls[1:] if self._may_choose(each)]
         carriers = _above(self._calls, chosen)
+        #: Those that nothing but a callback from the traced program runs, where nothing traced enters them.
+        self._on_host = _below(self._calls)
         self.homes: dict[int, Beside] = {}
         self.bodies: dict[int, Body] = {}
         #: Of each watched test its number among what is recorded.
@@ -99,8 +101,8 @@ class Watch:
             for branch in body.branches:
                 if branch.index in reached or branch.harmless or self._constant(branch.decided_by, home):
                     continue
-                if branch.scope not in reached:
-                    continue  # Nothing jax traces calls it: a function that jax calls back, on arrays.
+                if branch.scope not in reached and home in self._on_host:
+                    continue
                 yield body, branch
 
     def unseen(self, reached: Collection[int]) -> Iterator[Expression]:
@@ -229,6 +231,16 @@ def _above(
         ]
         if not more:
             return [each for each, _ in calls[1:] if each in out]
+        out += more
+
+
+def _below(calls: Sequence[tuple[Beside, list[tuple[str, Beside]]]]) -> list[Beside]:
+    """The functions that callbacks are given, and all that these lead to."""
+    out = [found for caller, called in calls for text, found in called if text in caller.facts.host_functions]
+    while True:
+        more = [found for caller, called in calls if caller in out for _, found in called if found not in out]
+        if not more:
+            return out
         out += more
 
 

@@ -106,6 +106,8 @@ class FunctionFacts:
     taken_names: frozenset[str]
     gradient_calls: tuple[GradientCall, ...]
     function_runs: tuple[FunctionRun, ...]
+    #: Functions that `jax.pure_callback` and the like are given: nothing of them is traced.
+    host_functions: frozenset[str]
     collectives: tuple[Collective, ...]
     #: Parameters static under the jit / pmap decorator (static_argnums, static_argnames …).
     static_parameters: tuple[str, ...]

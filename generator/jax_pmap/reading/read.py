@@ -23,7 +23,7 @@ from jax_pmap.reading.decorators import (
 from jax_pmap.reading.facts import FunctionFacts, ImportedName, Parameter
 from jax_pmap.reading.parse import ParsedSource, parse
 from jax_pmap.reading.resolve import UNKNOWN, FileNames, Resolver, file_names, import_rows
-from jax_pmap.reading.runs import function_runs
+from jax_pmap.reading.runs import function_runs, host_functions
 from jax_pmap.reading.scopes import (
     ALWAYS_THERE,
     bound_names,
@@ -110,6 +110,7 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         | around,
         gradient_calls=tuple(gradient_facts(parsed, found) for found in gradient_calls(parsed, resolver)),
         function_runs=function_runs(parsed, resolver),
+        host_functions=host_functions(parsed, resolver),
         collectives=collectives(parsed, resolver),
         static_parameters=tuple(name for name in order if name in static),
         donated_parameters=tuple(name for name in order if name in donated),

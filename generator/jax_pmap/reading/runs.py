@@ -42,6 +42,8 @@ HOLDERS = frozenset(
         "haiku.without_state",
     }
 )
+#: Functions that have their first argument called with arrays of NumPy, outside of the traced program.
+CALLBACKS = frozenset({"jax.pure_callback", "jax.experimental.io_callback", "jax.debug.callback"})
 #: The same, for every slice of its arguments.
 MAPS = frozenset({"equinox.filter_vmap", "flax.nnx.vmap", "jax.vmap"})
 
@@ -83,6 +85,14 @@ def _runs(
         made_by = resolver.qualify(maker.func) if maker is not None else None
         if maker is not None and maker.args and made_by in WRAPPERS | MAPS:
             yield maker.args[0], False, False
+
+
+def host_functions(parsed: ParsedSource, resolver: Resolver) -> frozenset[str]:
+    """Names of what runs in Python while the program runs: ``{"host"}`` of ``jax.pure_callback(host, …)``."""
+    calls = (call for call in body_calls(parsed) if call.args and resolver.qualify(call.func) in CALLBACKS)
+    return frozenset(
+        node.id for call in calls for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)
+    )
 
 
 def behind(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
