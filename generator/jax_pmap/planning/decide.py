@@ -98,8 +98,8 @@ class Decider:
         every = self._visible(state, answer["events"])
         watched = [event for event in every if event.point in watch.tests]
         changes = [event for event in every if event.point < 0 or event.point in self.table.touched]
-        others = [event for event in every if event.point not in watch.tests]
-        events = [event for event in others if event not in changes]
+        set_apart = {*watch.tests, *(event.point for event in changes)}
+        events = [event for event in every if event.point not in set_apart]
         if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
             return None
         state.fresh.clear()

@@ -213,13 +213,3 @@ def rekeyed(value: Any, shares: Shares | None) -> Any:
         return jax.random.wrap_key_data(words, impl=repeating(shares, words.shape[leaf.ndim :]))
 
     return value if shares is None else jax.tree.map(one, value)
-
-
-def looks_raw(leaf: Any) -> bool:
-    """Whether an array may be a raw key, the words of a typed one, or several of them."""
-    return bool(leaf.dtype == np.uint32 and leaf.ndim and leaf.shape[-1] in (2, 4))
-
-
-def without_block(leaf: Any) -> Any:
-    """The words of keys without the block they carry."""
-    return jnp.asarray(leaf).at[..., 1].set(leaf[..., 1] & BELOW_BLOCK)

@@ -10,7 +10,7 @@ import numpy as np
 from .arguments import LeafAxes, Packed, Values
 from .jaxpr.trace import leaf_names
 from .observe import Recorder, split_axis
-from .placements.derive import input_terms, places_of
+from .placements.derive import input_terms
 from .placements.equation import Value
 from .placements.interpreter import Apart, Interpreter
 from .placements.lattice import (
@@ -34,9 +34,9 @@ from .server import Problem
 Event = dict[str, Any]
 Idle = dict[int, bool]
 REPLICATED, VARYING = "replicated", "varying"
-#: Of each example its own, inside a mapped function; or divided so that only later operations make it whole.
+#: Inside a function that `jax.vmap` maps over the examples: of each example its own.
 MAPPED = "mapped"
-#: The same of values in groups, or in the rounds of a loop: what is done to each group by itself couples it.
+#: Divided into groups, or over the rounds of a loop: what is done to each group by itself couples it.
 GROUPED_KIND = "grouped"
 #: Placements of such values.
 GROUPED = (Dealt, Loose, Mixed, Rounds, Row, Running)
@@ -268,7 +268,8 @@ def leaf_kind(
         return {**answer, "kind": kind, "number": True}
     if "index" not in left and "index" not in right:
         return {**answer, "kind": REPLICATED}
-    return {**answer, "kind": VARYING, "why": "it is a number of Python here, and an array there"}
+    # It is a number of Python here, and an array there.
+    return {**answer, "kind": VARYING}
 
 
 def kind_of(
@@ -277,20 +278,17 @@ def kind_of(
     """The kind of an array by its placement."""
     place: Placement | None = value.places[0]
     split = split_axis(left["shape"], right["shape"], count)
-    if isinstance(place, Unknown):
-        places = [
-            [p.file, p.line, p.column, p.end_line, p.end_column] for p in places_of(place.equations)[:6]
-        ]
-        return {"kind": VARYING, "split": split, "why": place.reason, "places": places}
-    if value.term != wanted.term:
-        return {"kind": VARYING, "split": split, "why": "it is not recognised as that of the whole batch"}
+    if isinstance(place, Unknown) or value.term != wanted.term:
+        return {"kind": VARYING, "split": split}
     for axis in reversed(mapped):
         if isinstance(place, Sharded):
             place = None if place.axis == axis else Sharded(place.axis - (place.axis > axis), place.power)
-    kind = VARYING
-    if place is None or isinstance(place, GROUPED):
+    if place is None:
+        return {"kind": MAPPED}
+    if isinstance(place, GROUPED):
         return {"kind": GROUPED_KIND, "split": split}
-    elif isinstance(place, OwnKey):
+    kind = VARYING
+    if isinstance(place, OwnKey):
         kind = REPLICATED
     elif isinstance(place, Extreme):
         kind = f"p{place.op}"
