@@ -174,7 +174,7 @@ def hold_against_call(request: Answer) -> Answer:
     statics, called = request["statics"], TARGET.called
     assert called is not None
     with prove.x64(TARGET.x64):
-        return _held(called, statics, request)
+        return _follow_both(called, statics, request)
 
 
 def _is_array(_: int, leaf: Any) -> bool:
@@ -185,7 +185,7 @@ def _every(_: int, __: Any) -> bool:
     return True
 
 
-def _held(called: Values, statics: Sequence[str], request: Answer) -> Answer:
+def _follow_both(called: Values, statics: Sequence[str], request: Answer) -> Answer:
     try:
         traced = follow(called, statics, _every)
     except (MemoryError, Problem):
@@ -308,7 +308,7 @@ def _compared(
 ) -> Answer:
     """Compute both, and say which outputs are apart, and by which leaves."""
     packed = Packed(called, statics)
-    held = [i for i, leaf in enumerate(packed.leaves) if not _is_array(i, leaf)]
+    as_given = [i for i, leaf in enumerate(packed.leaves) if not _is_array(i, leaf)]
 
     def without(index: int) -> bool:
         """Whether the call is another program where this leaf is traced as well."""
@@ -320,9 +320,9 @@ def _compared(
             return True  # NumPy takes no tracer.
         return not alike(again, call, packed.leaves)
 
-    arrays = [i for i in held if is_wide(packed.leaves[i])]
-    exact = [narrow(leaf) if i in held else leaf for i, leaf in enumerate(packed.leaves)]
-    lossy = [i for i in held if is_narrowed(packed.leaves[i])]
+    arrays = [i for i in as_given if is_wide(packed.leaves[i])]
+    exact = [narrow(leaf) if i in as_given else leaf for i, leaf in enumerate(packed.leaves)]
+    lossy = [i for i in as_given if is_narrowed(packed.leaves[i])]
     # Labels and ids that survive in 32 bits are worth less than compiling a model twice.
     ids = not lossy and all(kind_of(packed.leaves[i]).startswith(("int", "uint")) for i in arrays)
     needed = beyond(request["room"], request["seconds"] * (TRIED if ids else 1), traced, call)

@@ -28,9 +28,9 @@ class Same:
 
     def jaxprs(self, one: Any, other: Any) -> bool:
         """Whether both run the same operations; variables of their inputs are known to be the same."""
-        (one, one_held), (other, other_held) = opened(one), opened(other)
-        self.leaves.update(zip(one.constvars, one_held, strict=False))
-        self.constants.update(zip(other.constvars, other_held, strict=False))
+        (one, one_constants), (other, other_constants) = opened(one), opened(other)
+        self.leaves.update(zip(one.constvars, one_constants, strict=False))
+        self.constants.update(zip(other.constvars, other_constants, strict=False))
         if len(one.eqns) != len(other.eqns) or len(one.outvars) != len(other.outvars):
             return False
         return all(map(self._equations, one.eqns, other.eqns)) and self._all(one.outvars, other.outvars)
@@ -45,7 +45,7 @@ class Same:
         if forms[0] != forms[1] or one.params.keys() != other.params.keys():
             return False
         for name, value in one.params.items():
-            own, its = _held(value), _held(other.params[name])
+            own, its = _jaxprs_in(value), _jaxprs_in(other.params[name])
             if not own and isinstance(value, PLAIN) and str(value) != str(other.params[name]):
                 return False
             if len(own) != len(its) or not all(map(self._inner, own, its)):
@@ -77,7 +77,7 @@ class Same:
         return other in self.constants and _equal(value, self.constants[other], other)
 
 
-def _held(value: Any) -> list[Any]:
+def _jaxprs_in(value: Any) -> list[Any]:
     """The jaxprs of a parameter, closed where they are."""
     every = value if isinstance(value, (tuple, list)) else (value,)
     return [each for each in every if hasattr(getattr(each, "jaxpr", each), "eqns")]

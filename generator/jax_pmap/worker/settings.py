@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 #: Where and how jax runs, what it keeps, prints and logs: not what a function computes.
-BESIDE = re.compile(
+UNRELATED = re.compile(
     r"mock_|jax_(?:platform|backend|xla_|cpu_|num_cpu|\w*_visible_devices|default_device$|cross_host|distributed|"
     r"log|debug_(?:log|leaked)|dump|pprint|explain|compil|persistent|enable_compilation_cache|raise_persistent|"
     r"pgle|enable_pgle|traceback|tracer_error|include|hlo_source|source_|captured|send_trace|thread|transfer|"
@@ -21,7 +21,7 @@ def settings() -> dict[str, Any]:
     return {
         name: value
         for name, value in jax.config.values.items()
-        if not BESIDE.match(name) and isinstance(value, (bool, int, float, str, type(None)))
+        if not UNRELATED.match(name) and isinstance(value, (bool, int, float, str, type(None)))
     }
 
 
