@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from jax_pmap.version import VERSION
+
 if TYPE_CHECKING:
     from jax_pmap.checking.findings import Finding
     from jax_pmap.checking.run import CheckReport, CheckRequest, check
@@ -48,8 +50,7 @@ __all__ = [
     "verify",
 ]
 
-#: As in pyproject.toml; asking `importlib.metadata` takes longer than writing a file.
-__version__ = "0.1.0"
+__version__ = VERSION
 
 #: Name -> module, for what is not a record of `jax_pmap.model`.
 _ELSEWHERE = {

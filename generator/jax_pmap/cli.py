@@ -69,9 +69,9 @@ class _Group(click.Group):
 
 def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        import jax_pmap
+        from jax_pmap.version import VERSION
 
-        click.echo(f"jax-pmap {jax_pmap.__version__}")
+        click.echo(f"jax-pmap {VERSION}")
         context.exit()
 
 
@@ -326,7 +326,7 @@ def explain(code: str | None) -> int:
 
     Without CODE, list them all.
     """
-    from jax_pmap import diagnostics
+    import jax_pmap.diagnostics as diagnostics
 
     if code is None:
         write_stdout("".join(f"{name}  {_found(name).title}\n" for name in diagnostics.codes()))
@@ -348,14 +348,14 @@ def explain(code: str | None) -> int:
 @main.command(hidden=True)
 def version() -> int:
     """Print the version, as --version does."""
-    import jax_pmap
+    from jax_pmap.version import VERSION
 
-    write_stdout(f"jax-pmap {jax_pmap.__version__}\n")
+    write_stdout(f"jax-pmap {VERSION}\n")
     return 0
 
 
 def _found(code: str) -> Diagnostic:
-    from jax_pmap import diagnostics
+    import jax_pmap.diagnostics as diagnostics
 
     diagnostic = diagnostics.find(code)
     assert diagnostic is not None
@@ -367,7 +367,7 @@ def _found(code: str) -> Diagnostic:
 
 def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged | Refusal, str | None]:
     """The answer of `gen`, written to its file if there is one; and the patch that was asked for."""
-    from jax_pmap import options as read
+    import jax_pmap.options as read
     from jax_pmap.model import Generated
 
     output = options["output"]
@@ -410,7 +410,7 @@ def _generate_in_place(
     options: dict[str, Any], say: Say
 ) -> tuple[Generated | Unchanged | Refusal, str | None]:
     """The answer of `gen --in-place`, written to the target's own file; and the patch that was asked for."""
-    from jax_pmap import options as read
+    import jax_pmap.options as read
     from jax_pmap.files import check_writable, replace_text
     from jax_pmap.model import Generated
     from jax_pmap.pipeline import parallel_already
@@ -439,7 +439,7 @@ def _generate_in_place(
 
 def _request(options: dict[str, Any]) -> Request:
     """The question the options ask, with the project's own defaults."""
-    from jax_pmap import options as read
+    import jax_pmap.options as read
     from jax_pmap.config import read_config
 
     request = read.request(options, read_config(Path.cwd()))
@@ -511,7 +511,7 @@ def _answer(
         options = {**options, "output_format": "text"}  # stderr is what is left
     _print_report(options, result, written, patch)
     if isinstance(result, Refusal):
-        from jax_pmap import diagnostics
+        import jax_pmap.diagnostics as diagnostics
 
         # `verify` says no where it compared: whatever else kept it from that is no answer.
         compared = "against" not in options or result.code == "JP045"

@@ -65,7 +65,7 @@ def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Diagnostic codes."""
-    from jax_pmap import diagnostics
+    import jax_pmap.diagnostics as diagnostics
 
     return _those(sorted(diagnostics.codes()), incomplete.upper())
 

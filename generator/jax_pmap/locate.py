@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from jax_pmap import sources
+import jax_pmap.sources as sources
 from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.others import Others
 from jax_pmap.locating.paths import exists, import_name, made_by_us

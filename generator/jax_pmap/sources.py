@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from jax_pmap import notebook
+import jax_pmap.notebook as notebook
 from jax_pmap.model import Span, refused
 
 #: Folders that hold no source of the project's own; hidden ones and virtual environments are left out too.

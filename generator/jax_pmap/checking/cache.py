@@ -16,7 +16,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-import jax_pmap
+from jax_pmap.version import PACKAGE, VERSION
 
 FOLDER = ".jax-pmap-cache"
 #: How a file can be no cache.
@@ -36,8 +36,8 @@ def digest(*parts: bytes | str) -> str:
 
 def tool_digest() -> str:
     """Changes whenever this package does, also between releases."""
-    folder = Path(jax_pmap.__file__).parent
-    marks = [jax_pmap.__version__]
+    folder = PACKAGE
+    marks = [VERSION]
     for top, _, files in os.walk(folder):
         for name in sorted(files):
             if name.endswith((".py", ".jinja")):
@@ -82,9 +82,7 @@ class Cache:
         self._entries: dict[str, Any] = {}
         self._changed = False
         if self._folder is not None:
-            with contextlib.suppress(
-                OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError
-            ):
+            with contextlib.suppress(*_DAMAGED):
                 document = json.loads((self._folder / name).read_text(encoding="utf-8"))
                 entries = dict(document["entries"])
                 if hmac.compare_digest(str(document["signed"]), self._signed(entries)):

@@ -68,7 +68,7 @@ def recorded_request(command: str, path: Path) -> Request:
     """
     import click
 
-    from jax_pmap import options
+    import jax_pmap.options as options
     from jax_pmap.command_options import generation
 
     try:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax_pmap
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.commands import Recorded, is_unproved, read_header
 from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
@@ -30,12 +29,13 @@ from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Evidence, Generated, Refusal, RefusalError, Request, Say, Span
 from jax_pmap.sources import decode, project_files
 from jax_pmap.threads import at_once
+from jax_pmap.version import PACKAGE, VERSION
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
 #: Refusals that say the question could not be asked here, and nothing about the file.
 ENVIRONMENT = frozenset({"JP009", "JP010", "JP011", "JP012", "JP018"})
 #: What the worker itself is made of; the cache notices changes of the tool.
-_WORKER = str(Path(jax_pmap.__file__).parent / "worker")
+_WORKER = str(PACKAGE / "worker")
 #: Lines of a difference that are shown.
 SHOWN = 24
 
@@ -273,12 +273,12 @@ def _held_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept: 
 
 def accepted(text: str, source_hash: str, evidence: Evidence) -> str:
     """An edited text, with what was shown of it in its header, and sealed."""
-    verdict = Header(jax_pmap.__version__, "", "", "", evidence).verdict()
+    verdict = Header(VERSION, "", "", "", evidence).verdict()
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     header = _HEADER.match(text)
     assert header is not None
     lines = [line for line in header[0].splitlines() if not line.startswith((ACCEPTED, "# Content: "))]
-    lines[0] = re.sub(r"jax-pmap \S+\. ", f"jax-pmap {jax_pmap.__version__}. ", lines[0], count=1)
+    lines[0] = re.sub(r"jax-pmap \S+\. ", f"jax-pmap {VERSION}. ", lines[0], count=1)
     for number, line in enumerate(lines):
         if line.startswith("# Source: "):
             lines[number] = re.sub(r"sha256:[0-9a-f]+", f"sha256:{source_hash}", line)
@@ -362,8 +362,8 @@ def _stale(each: Task, recorded: Recorded, source_hash: str, code: str | None) -
     """What to say of a file whose source has another hash now, or whose command makes other `code`."""
     if source_hash != recorded.source_hash:
         why = f"`{recorded.source}` changed since it was generated"
-    elif recorded.version != jax_pmap.__version__:
-        why = f"jax-pmap {recorded.version} made it, and {jax_pmap.__version__} writes it differently"
+    elif recorded.version != VERSION:
+        why = f"jax-pmap {recorded.version} made it, and {VERSION} writes it differently"
     else:
         why = "what its source uses, its inputs or its command changed since it was generated"
     hint = f"Generate it again with `jax-pmap check --fix {each.shown}`, or: {recorded.command}"

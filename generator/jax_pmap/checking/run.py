@@ -81,7 +81,7 @@ class CheckReport:
     @property
     def exit_code(self) -> int:
         """0: nothing found. 1: something. 2: part of the question could not be asked."""
-        from jax_pmap import diagnostics
+        import jax_pmap.diagnostics as diagnostics
 
         return max((diagnostics.exit_code(finding.code) for finding in self.findings), default=0)
 
@@ -196,14 +196,14 @@ def _page(request: CheckRequest, path: Path, shown: str, data: bytes, wanted: fr
 
 def _wanted(request: CheckRequest) -> frozenset[str]:
     """The codes to report, JP005 always: what cannot be read cannot be said to be right."""
-    from jax_pmap import diagnostics
+    import jax_pmap.diagnostics as diagnostics
 
     return chosen(diagnostics.codes(), request.select, request.ignore) | {"JP005"}
 
 
 def _check_codes(request: CheckRequest, said: str) -> None:
     """Refuse codes that there are not, JP018; `said` is how one is spoken of."""
-    from jax_pmap import diagnostics
+    import jax_pmap.diagnostics as diagnostics
 
     known = diagnostics.codes()
     for option, codes in (("select", request.select), ("ignore", request.ignore)):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax_pmap
 from jax_pmap.checking.cache import Cache, digest
 from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
 from jax_pmap.checking.findings import Finding
@@ -28,6 +27,7 @@ from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import RefusalError, Say, Span
 from jax_pmap.sources import parse
 from jax_pmap.threads import at_once
+from jax_pmap.version import PACKAGE
 
 #: Simulated devices where a page asks for no other number.
 DEVICES = 8
@@ -51,7 +51,7 @@ KNOWN = {
 }
 #: What makes a page one about parallel code, so that it is run although nobody named it.
 _PARALLEL = re.compile(r"\bpmap\b|shard_map|jax-pmap:|\bp(?:sum|mean|max|min)\b|NamedSharding|make_mesh")
-_RUNNER = Path(jax_pmap.__file__).parent / "worker" / "snippets.py"
+_RUNNER = PACKAGE / "worker" / "snippets.py"
 _WRONG_SIZE = re.compile(
     r"requires (\d+) logical devices|mapped axis|axis sizes|number of devices|divisible|partitioned \d+ times"
 )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jax_pmap import sources
+import jax_pmap.sources as sources
 from jax_pmap.emit.held import Held, held_around, held_at_top
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS

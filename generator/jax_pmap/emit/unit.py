@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import jax_pmap
 from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, stands_in, woven_target
 from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
@@ -21,6 +20,7 @@ from jax_pmap.emit.render import render
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.reading.target import Target, running_values
 from jax_pmap.reading.text import function_text
+from jax_pmap.version import VERSION
 
 if TYPE_CHECKING:
     from jax_pmap.reading.slice import Slice
@@ -190,7 +190,7 @@ def header_of(
     unit: EmitUnit, request: Request, command: str, source: str, digest: str, evidence: Evidence | None
 ) -> Header:
     """What is recorded of how code was made: by `command`, from the text of `source` with this digest."""
-    header = Header(jax_pmap.__version__, command, source, digest, evidence)
+    header = Header(VERSION, command, source, digest, evidence)
     if unit.remainder is not None:
         header = dataclasses.replace(header, remainder=unit.remainder.said())
     return header

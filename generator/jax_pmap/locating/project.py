@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from jax_pmap import sources
+import jax_pmap.sources as sources
 from jax_pmap.config import project_root
 from jax_pmap.locating.paths import first_file, made_by_us, module_in, relative
 from jax_pmap.locating.trees import functions_in

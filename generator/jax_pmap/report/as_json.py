@@ -83,7 +83,7 @@ def evidence_from_dict(document: Mapping[str, Any]) -> Evidence:
 
 def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
     """`refusal` as a JSON-ready dict, with its title and exit status from the registry."""
-    from jax_pmap import diagnostics
+    import jax_pmap.diagnostics as diagnostics
 
     diagnostic = diagnostics.find(refusal.code)
     return {

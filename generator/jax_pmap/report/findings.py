@@ -6,10 +6,10 @@ import dataclasses
 import json
 from typing import Any
 
-import jax_pmap
-from jax_pmap import diagnostics
+import jax_pmap.diagnostics as diagnostics
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.run import CheckReport
+from jax_pmap.version import VERSION
 
 CHECK_SCHEMA_VERSION = 1
 SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -141,7 +141,7 @@ def as_sarif(report: CheckReport) -> dict[str, Any]:
                 "tool": {
                     "driver": {
                         "name": "jax-pmap",
-                        "semanticVersion": jax_pmap.__version__,
+                        "semanticVersion": VERSION,
                         "rules": [_sarif_rule(code) for code in codes],
                     }
                 },

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from jax_pmap import notebook
+import jax_pmap.notebook as notebook
 from jax_pmap.model import Refusal, Span
 from jax_pmap.report.console import Console, clean, print_prose
 from jax_pmap.report.layout import clip
