@@ -108,3 +108,20 @@ def test_an_edited_file_refuses_them_too(sizes: Project) -> None:
     made = sizes.run("gen", "sizes.py::pairs", "--arg", "z=f32[96]", "--in-place")
     assert made.exit_code == 0, made.stderr
     assert "in multiples of 2; " in Path("sizes.py").read_text()
+
+
+@pytest.mark.parametrize("backend", ["pmap", "shard_map"])
+def test_the_code_refuses_other_ranks(project: Project, backend: str) -> None:
+    """With `y` of (B, 1) `x - y` is (B, B), and the mean of the shares is not that of the whole."""
+    project.write("sizes.py", "import jax.numpy as jnp\n\n\ndef f(x, y):\n    return jnp.mean((x - y) ** 2)\n")
+    made = project.run(
+        "gen", "sizes.py::f", "--arg", "x=f32[24]", "--arg", "y=f32[24]", "--backend", backend,
+        "-o", "sizes_pmap.py",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.stderr
+    Path("call.py").write_text(
+        "import numpy as np\nimport sizes, sizes_pmap\n\nx = np.arange(24.0)\n"
+        "assert np.allclose(sizes_pmap.f(x, x + 1), 1.0)\nsizes_pmap.f(x, x[:, None])\n"
+    )
+    ran = subprocess.run([sys.executable, "call.py"], env=simulated(8), capture_output=True, text=True)
+    assert "f: y has shape (24, 1): this was proved for rank 1" in ran.stderr

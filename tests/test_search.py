@@ -186,6 +186,21 @@ def test_structure_asked_unseen_is_refused(project: Project) -> None:
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(x):\n    return {3: rms}.get(x.shape[1], jnp.mean)(x)\n",
+        "def f(x):\n    n, width = x.shape\n    half = width // 5\n    loss = [jnp.mean, rms][half]\n"
+        "    return loss(x)\n",
+        "def f(x):\n    return getattr(jnp, {3: 'mean'}.get(x.shape[1], 'max'))(x)\n",
+    ],
+)
+def test_what_a_size_chooses_to_call_is_refused(project: Project, code: str) -> None:
+    write(project, "def rms(x):\n    return jnp.sqrt(jnp.mean(x ** 2))\n\n\n" + code)
+    says = ("chooses by a size what is called",)
+    project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::inputs", says=says, exit_code=1)
+
+
 def test_structure_of_what_is_not_split_may_be_asked(project: Project) -> None:
     code = "def f(p, batch):\n    return jnp.mean(batch['x'] @ p['w']) + p.get('b', 0.0)\n"
     write(project, code)

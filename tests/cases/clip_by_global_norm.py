@@ -59,12 +59,18 @@ def p_step(params, opt_state, batch):
 
 def shard(batch):
     """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    ranks = {"batch[0]": 2, "batch[1]": 1}
     devices = jax.local_devices()
     count = len(devices)
     sizes = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         name = f"batch{jax.tree_util.keystr(path)}"
         shape = np.shape(leaf)
+        if len(shape) != ranks.get(name):
+            raise ValueError(
+                f"step: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

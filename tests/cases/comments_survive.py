@@ -51,6 +51,7 @@ def p_accuracy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 def shard(logits, labels):
     """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    ranks = {"logits": 2, "labels": 1}
     devices = jax.local_devices()
     count = len(devices)
     arrays = {"logits": logits, "labels": labels}
@@ -58,6 +59,11 @@ def shard(logits, labels):
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
+        if len(shape) != ranks.get(name):
+            raise ValueError(
+                f"accuracy: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

@@ -77,6 +77,11 @@ def shard(images, texts):
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
+        if len(shape) != 2:
+            raise ValueError(
+                f"clip_step: {name} has shape {shape}: this was proved for rank 2; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

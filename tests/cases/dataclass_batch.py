@@ -65,6 +65,11 @@ def shard(state):
             path_to_leaf = (*path, *inner)
             name = f"state{jax.tree_util.keystr(path_to_leaf)}"
             shape = np.shape(leaf)
+            if len(shape) != 2:
+                raise ValueError(
+                    f"center: {name} has shape {shape}: this was proved for rank 2; "
+                    "generate again with inputs of this shape"
+                )
             size = shape[0] if shape else 0
             if not size or size % count:
                 raise ValueError(

@@ -53,6 +53,7 @@ def p_score(data):
 def shard(data):
     """Split along `axes`: B becomes (devices, B // devices); None stays whole."""
     axes = {"ids": 0, "scale": None, "table": None, "x": 0}
+    ranks = {"data['ids']": 1, "data['x']": 2}
     devices = jax.local_devices()
     count = len(devices)
     sizes = {}
@@ -64,6 +65,11 @@ def shard(data):
             path_to_leaf = (*path, *inner)
             name = f"data{jax.tree_util.keystr(path_to_leaf)}"
             shape = np.shape(leaf)
+            if len(shape) != ranks.get(name):
+                raise ValueError(
+                    f"score: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                    "generate again with inputs of this shape"
+                )
             size = shape[0] if shape else 0
             if not size or size % count:
                 raise ValueError(

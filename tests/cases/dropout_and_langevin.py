@@ -88,11 +88,17 @@ def compiled():
 
 def shard(batch):
     """Put arrays on the devices, split along axis 0."""
+    ranks = {"batch['x']": 2, "batch['y']": 1}
     count = mesh().size
     sizes = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         name = f"batch{jax.tree_util.keystr(path)}"
         shape = np.shape(leaf)
+        if len(shape) != ranks.get(name):
+            raise ValueError(
+                f"train_step: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

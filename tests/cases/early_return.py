@@ -43,6 +43,7 @@ def p_pool(x, weights):
 
 def shard(x, weights):
     """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    ranks = {"x": 2, "weights": 1}
     devices = jax.local_devices()
     count = len(devices)
     arrays = {"x": x, "weights": weights}
@@ -50,6 +51,11 @@ def shard(x, weights):
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
+        if len(shape) != ranks.get(name):
+            raise ValueError(
+                f"pool: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

@@ -57,6 +57,7 @@ def p_step(positions, velocities, masses):
 
 def shard(positions, velocities, masses):
     """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    ranks = {"positions": 2, "velocities": 2, "masses": 1}
     devices = jax.local_devices()
     count = len(devices)
     arrays = {"positions": positions, "velocities": velocities, "masses": masses}
@@ -64,6 +65,11 @@ def shard(positions, velocities, masses):
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
+        if len(shape) != ranks.get(name):
+            raise ValueError(
+                f"step: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

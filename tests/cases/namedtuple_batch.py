@@ -58,6 +58,7 @@ def p_losses(w: jax.Array, batch: Batch) -> tuple[jax.Array, Batch]:
 def shard(batch):
     """Split along `axes`: B becomes (devices, B // devices); None stays whole."""
     axes = Batch(x=0, y=0, weights=None)
+    ranks = {"batch.x": 2, "batch.y": 1}
     devices = jax.local_devices()
     count = len(devices)
     sizes = {}
@@ -69,6 +70,11 @@ def shard(batch):
             path_to_leaf = (*path, *inner)
             name = f"batch{jax.tree_util.keystr(path_to_leaf)}"
             shape = np.shape(leaf)
+            if len(shape) != ranks.get(name):
+                raise ValueError(
+                    f"losses: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                    "generate again with inputs of this shape"
+                )
             size = shape[0] if shape else 0
             if not size or size % count:
                 raise ValueError(

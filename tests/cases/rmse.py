@@ -43,6 +43,11 @@ def shard(predicted, target):
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
+        if len(shape) != 2:
+            raise ValueError(
+                f"rmse: {name} has shape {shape}: this was proved for rank 2; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

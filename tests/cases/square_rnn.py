@@ -54,6 +54,7 @@ def p_run_rnn(wh, wx, xs, h0):
 def shard(xs, h0):
     """Split along `axes`: B becomes (devices, B // devices); None stays whole."""
     axes = {"xs": 1, "h0": 0}
+    ranks = {"xs": 3, "h0": 2}
     devices = jax.local_devices()
     count = len(devices)
     arrays = {"xs": xs, "h0": h0}
@@ -66,6 +67,11 @@ def shard(xs, h0):
             path_to_leaf = (*path, *inner)
             name = path_to_leaf[0].key + jax.tree_util.keystr(path_to_leaf[1:])
             shape = np.shape(leaf)
+            if len(shape) != ranks.get(name):
+                raise ValueError(
+                    f"run_rnn: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                    "generate again with inputs of this shape"
+                )
             size = shape[axis] if len(shape) > axis else 0
             if not size or size % count:
                 raise ValueError(

@@ -57,6 +57,11 @@ def shard(sequence):
     for path, leaf in jax.tree_util.tree_leaves_with_path(sequence):
         name = f"sequence{jax.tree_util.keystr(path)}"
         shape = np.shape(leaf)
+        if len(shape) != 3:
+            raise ValueError(
+                f"unroll: {name} has shape {shape}: this was proved for rank 3; "
+                "generate again with inputs of this shape"
+            )
         size = shape[1] if len(shape) > 1 else 0
         if not size or size % count:
             raise ValueError(

@@ -39,10 +39,13 @@ from jax_pmap.reading.facts import Parameter
 #: Columns for a docstring in a function at top level, quotes and indentation taken off.
 DOCSTRING_WIDTH = 86
 
+#: Leaves that a helper lists by name.
+NAMED_LEAVES = 16
+
 #: Names that the helpers in the templates bind beside the user's arguments.
 HELPER_LOCALS = frozenset(
     {"arrays", "axes", "axis", "count", "devices", "inner", "leaf", "name"}
-    | {"path", "path_to_leaf", "shape", "sharding", "size", "sizes", "split", "tree"}
+    | {"path", "path_to_leaf", "ranks", "shape", "sharding", "size", "sizes", "split", "tree"}
 )
 
 
@@ -321,6 +324,7 @@ class Context:
         path = "path" if uniform is not None else "path_to_leaf"
         keystr = f"{n.jax}.tree_util.keystr"
         multiple = self.plan.multiple_of
+        ranks, differs, expected = self._ranks()
         return {
             "arguments": names,
             "parameters": parameters,
@@ -329,6 +333,9 @@ class Context:
             "axis": axis,
             "axes": None if uniform is not None else self._shard_axes(names),
             "agree": self._sizes_agree(),
+            "ranks": ranks,
+            "differs": differs,
+            "expected": expected,
             "unit": "count" if multiple == 1 else f"({multiple} * count)",
             "total": "count" if multiple == 1 else f"{multiple} * count",
             "rows": "" if multiple == 1 else f" in multiples of {multiple}",
@@ -357,6 +364,23 @@ class Context:
         batch = [leaf for a in self.split for leaf in a.leaves if leaf.axis is not None]
         sizes = [leaf.shape[leaf.axis] for leaf in batch if leaf.axis is not None]
         return len(sizes) != 1 and len(set(sizes)) <= 1
+
+    def _ranks(self) -> tuple[str, str, str]:
+        """Of the table of ranks in `shard`, the test that finds another rank, and the rank in its message.
+
+        Operations along ``axis=-1`` and broadcasting are others for another rank: ``x - y`` couples the
+        examples where `y` is (B, 1) and `x` is (B,). The compiler keeps the meaning of that, too.
+        """
+        ranks = {leaf.path: len(leaf.shape) for a in self.split for leaf in a.leaves if leaf.axis is not None}
+        proved = sorted(set(ranks.values()))
+        if self.backend is Backend.JIT or not proved:
+            return "", "", ""
+        if len(proved) == 1:
+            return "", f"!= {proved[0]}", str(proved[0])
+        if len(ranks) > NAMED_LEAVES:  # As many lines as leaves would bury the helper.
+            return "", f"not in {tuple_source([str(rank) for rank in proved])}", " or ".join(map(str, proved))
+        table = ", ".join(f"{string(path)}: {rank}" for path, rank in ranks.items())
+        return f"{{{table}}}", "!= ranks.get(name)", "{ranks.get(name)}"
 
     def _shard_docstring(self, uniform: Axes) -> str:
         if self.pmap:

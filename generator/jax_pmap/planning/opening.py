@@ -24,6 +24,13 @@ def called_by(call: str) -> str:
     func = function.func if isinstance(function, ast.Call) else None
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         return ast.unparse(func)
+    while isinstance(func, ast.Call):
+        func = func.func
+    root = func
+    while isinstance(root, ast.Attribute | ast.Subscript):
+        root = root.value
+    if func is not None and not isinstance(root, ast.Name):
+        return ast.unparse(func)  # `(mean, rms)[robust](x)`, which has a parenthesis of its own.
     return call.partition("(")[0].strip()
 
 

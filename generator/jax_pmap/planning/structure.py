@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from jax_pmap.model import refused
@@ -26,7 +26,7 @@ OF_ARRAYS = ("dtype", "ndim", "shape", "size")
 def check_structure(
     target: Target, roles: Roles, guards: Callable[[ast.FunctionDef, Path], bool] = lambda *_: False
 ) -> None:
-    """Refuse what asks for the parts of a split argument unseen.
+    """Refuse what asks for the parts of a split argument unseen, or chooses by a size what is called.
 
     `guards` tells of a function in a file whether what no input reached in it raises.
 
@@ -55,6 +55,14 @@ def check_structure(
                 for callee, entered in passed(call, known, names):
                     enter(held, waiting, callee, entered)
     for function, names in sorted(held.items(), key=lambda item: item[0].lineno):
+        for node in chosen_by_size(function):
+            raise refused(
+                "JP058",
+                f"`{target.parsed.segment(node)}` chooses by a size what is called, and what it chooses for "
+                "another size was never compared",
+                "Choose it with an if statement, whose unseen branch then raises, or pass it as an argument",
+                target.parsed.span(node),
+            )
         guarded = isinstance(function, ast.FunctionDef) and guards(function, target.source.path)
         own = function not in apart
         for node, name in asking(function, names, own, tested(function) if own or guarded else frozenset()):
@@ -109,12 +117,7 @@ def spread(function: Function, names: set[str]) -> None:
         size = len(names)
         for node in own_nodes(function):
             if isinstance(node, ast.Assign) and (asked(node.value) or root_name(node.value)) in names:
-                names |= {
-                    each.id
-                    for to in node.targets
-                    for each in ast.walk(to)
-                    if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-                }
+                names |= stored(node)
 
 
 def passed(
@@ -192,6 +195,46 @@ def asked(node: ast.expr) -> str | None:
         of_array = isinstance(attribute, ast.Constant) and attribute.value in OF_ARRAYS
         return None if of_array else root_name(node.args[0])
     return None
+
+
+def chosen_by_size(function: Function) -> Iterator[ast.expr]:
+    """Lookups by a size or a dtype that give what is called: ``{5: f}.get(x.shape[1], g)(x)``.
+
+    An if has branches that raise where no input took them; a lookup has none. Ranks are checked by the
+    emitted code.
+    """
+    nodes = list(own_nodes(function))
+    assigned = [(stored(node), node.value) for node in nodes if isinstance(node, ast.Assign)]
+    sizes: set[str] = set()
+    for _ in assigned:  # A size may go through several names.
+        sizes.update(*(names for names, value in assigned if reads_size(value, sizes)))
+    callees = [node.func for node in nodes if isinstance(node, ast.Call)]
+    called = {node.id for node in callees if isinstance(node, ast.Name)}
+    for node in [*callees, *(value for names, value in assigned if names & called)]:
+        key: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice | ast.Tuple):
+            key = node.slice
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and node.args:
+            key = node.args[0]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr" and len(node.args) > 1:
+            key = node.args[1]
+        if key is not None and reads_size(key, sizes):
+            yield node
+
+
+def stored(node: ast.Assign) -> set[str]:
+    """Names that an assignment binds."""
+    stored = (each for to in node.targets for each in ast.walk(to))
+    return {each.id for each in stored if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
+def reads_size(node: ast.expr, sizes: Collection[str]) -> bool:
+    """Whether an expression reads a size or a dtype of an array, or one of the names that hold such."""
+    return any(
+        (isinstance(each, ast.Attribute) and each.attr in ("dtype", "shape", "size"))
+        or (isinstance(each, ast.Name) and each.id in sizes)
+        for each in ast.walk(node)
+    )
 
 
 def tested(function: Function) -> frozenset[ast.AST]:
