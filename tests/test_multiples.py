@@ -113,7 +113,8 @@ def test_an_edited_file_refuses_them_too(sizes: Project) -> None:
 @pytest.mark.parametrize("backend", ["pmap", "shard_map"])
 def test_the_code_refuses_other_ranks(project: Project, backend: str) -> None:
     """With `y` of (B, 1) `x - y` is (B, B), and the mean of the shares is not that of the whole."""
-    project.write("sizes.py", "import jax.numpy as jnp\n\n\ndef f(x, y):\n    return jnp.mean((x - y) ** 2)\n")
+    code = "import jax.numpy as jnp\n\n\ndef f(x, y):\n    return jnp.mean((x - y) ** 2)\n"
+    project.write("sizes.py", code)
     made = project.run(
         "gen", "sizes.py::f", "--arg", "x=f32[24]", "--arg", "y=f32[24]", "--backend", backend,
         "-o", "sizes_pmap.py",
