@@ -49,6 +49,8 @@ format: $(STAMP)  ## let ruff lay out and fix the sources
 
 mutation: $(STAMP)  ## plant every fault into every example, case and hand-written function; the proof must catch it
 	cd tests && ../$(BIN)/python -m mutation
+	cd tests && ../$(BIN)/python -m mutation --witness derivation
+	cd tests && ../$(BIN)/python -m mutation --witness run
 
 bugs: $(STAMP)  ## errors that were reported in public: what verify, check and gen say of each, and the score
 	cd tests && ../$(BIN)/python -m public_bugs

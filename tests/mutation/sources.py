@@ -19,6 +19,8 @@ from jax_pmap.model import Devices, Evidence, RefusalError, Request
 
 TESTS = Path(__file__).resolve().parents[1]
 EXAMPLES = TESTS.parent / "examples"
+#: Devices for a run without a derivation.
+RUN_ALONE = 3
 MARKER = re.compile(r"^# (output|refused)\b.*\n?", re.MULTILINE)
 
 
@@ -62,22 +64,29 @@ def sources() -> list[Source]:
     return found
 
 
+def devices(witness: str) -> Devices:
+    """Those that code is emitted for: code for a chosen number is run and not derived."""
+    return Devices(count=RUN_ALONE) if witness == "run" else Devices()
+
+
 class Held:
     """One source in a warm worker: its code, and the proof of any other code in its place."""
 
-    def __init__(self, session: Any, target: Any, observed: Any, code: str) -> None:
+    def __init__(self, session: Any, target: Any, observed: Any, code: str, witness: str = "both") -> None:
         self.session, self.target, self.observed, self.code = session, target, observed, code
+        self.witness = witness
 
     def prove(self, code: str) -> Evidence:
-        """Raises: RefusalError, when `code` is found wrong."""
+        """Raises: RefusalError, when `code` is found wrong, or is not derived and no run was asked for."""
         from jax_pmap.proof.prove import prove
 
-        plan = dataclasses.replace(self.observed.plan, devices=Devices())
-        return prove(self.session, self.target, plan, self.observed, code, lambda _: None)
+        plan = dataclasses.replace(self.observed.plan, devices=devices(self.witness))
+        run = self.witness != "derivation"
+        return prove(self.session, self.target, plan, self.observed, code, lambda _: None, run_code=run)
 
 
 @contextlib.contextmanager
-def held(source: Source, folder: Path) -> Iterator[Held]:
+def held(source: Source, folder: Path, witness: str = "both") -> Iterator[Held]:
     """Plan and emit a source in `folder`, and keep its worker."""
     from jax_pmap import pipeline
     from jax_pmap.emit.unit import emit
@@ -94,9 +103,9 @@ def held(source: Source, folder: Path) -> Iterator[Held]:
             target = pipeline._read(request)
             loaded = load(session, target, request, lambda _: None)
             observed = find_plan(session, target, loaded, request, lambda _: None)
-            plan = dataclasses.replace(observed.plan, devices=Devices())
+            plan = dataclasses.replace(observed.plan, devices=devices(witness))
             code = emit(target, plan, request, None, loaded.carried)
-            yield Held(session, target, observed, code)
+            yield Held(session, target, observed, code, witness)
     finally:
         os.chdir(before)
 

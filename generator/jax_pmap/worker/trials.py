@@ -67,8 +67,8 @@ class Question:
     found: strengthen.Found = NOTHING
     #: The first inputs with many more rows, other numbers in them first, where those are asked for.
     large: tuple[Values, ...] = ()
-    #: Whether the parallel function was derived equal for all inputs: one run in the user's own dtypes is
-    #: then the second witness, and no others are needed.
+    #: Whether the parallel function was derived equal for all inputs: runs in the user's own dtypes, on the
+    #: given inputs and once on others, are then the second witness, and no more are needed.
     derived: bool = False
 
     @property
@@ -82,7 +82,8 @@ class Question:
         Indices past `data` are perturbed inputs, and past those the ones that were searched for.
         """
         if self.derived:
-            return [("given", 0)]
+            # Other numbers, once: what a call leaves behind for the next one is not in any trace.
+            return [("given", 0), ("given", len(self.data))] if with_given else [("given", 0)]
         # In narrow floats, numbers far out are all rounding.
         kind = "float64" if self.wide else "given"
         narrow = self.eps[kind] > prove.NARROW
