@@ -96,6 +96,21 @@ def to_host(value: Any) -> Any:
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) and not is_key(x) else x, value)
 
 
+def fed_back(value: Any) -> Any:
+    """`value` as arguments that no call compiles anew for: on the host, weakly typed scalars as numbers.
+
+    jax compiles for arrays that lie on devices, and for those that do not; and ``step + 1`` of a Python
+    number stays weakly typed, which an array of NumPy is not.
+    """
+
+    def one(x: Any) -> Any:
+        if isinstance(x, jax.Array) and not is_key(x):
+            return x.item() if x.weak_type and not x.ndim else np.asarray(x)
+        return x
+
+    return jax.tree.map(one, value)
+
+
 def to_float64(value: Any) -> Any:
     """`value` with floating arrays as float64 and complex ones as complex128."""
 

@@ -14,7 +14,7 @@ from .arguments import LeafAxes, Values, batch_size, cut, same_constant
 from .distance import distance, is_finite, same_bits
 from .jaxpr.forward import Forward
 from .jaxpr.walk import equations, subjaxprs
-from .leaves import category, is_key, to_host
+from .leaves import category, fed_back, is_key, to_host
 from .server import describe_exception
 
 
@@ -191,7 +191,7 @@ class Trial:
                 break
             self.values.append(values)
             self.results.append(to_host(result))
-            values = feed(values, result, chain)
+            values = feed(values, fed_back(result), chain)
 
     @functools.cached_property
     def finite(self) -> bool:
@@ -406,7 +406,7 @@ def run_parallel(
         if differ:
             return {"failure": {**differ, "step": step}}
         copies = copies or any(is_copied(leaf) for _, leaf in leaves) or getattr(call, "copies", False)
-        values = feed(values, got if on_devices else to_host(got), chain)
+        values = feed(values, got if on_devices else fed_back(got), chain)
     lost = [path for path in noise if path not in compared]
     return {
         "error": worst[0],

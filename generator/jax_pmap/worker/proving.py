@@ -79,7 +79,8 @@ def check_count(
                 expected,
                 question.chain,
                 replicas=lambda leaves: replicas(leaves, count),
-                on_devices=kind == "given",
+                # Placed arguments are compiled for anew: once is enough.
+                on_devices=kind == "given" and with_given,
                 widths=question.widths(kind),
                 numbers=trials.was_found(index) and trials.at(kind, 0, size, shares)[0].finite,
             )

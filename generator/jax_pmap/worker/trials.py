@@ -20,6 +20,8 @@ from .server import Answer, Problem
 SEED = 20260
 #: Runs on inputs changed by a rounding, where floats are narrow or nothing else measures what rounding does.
 JITTERS = 4
+#: The same where equality is derived.
+JITTERS_DERIVED = 2
 #: The rounding of float16, which holds no number above 65504.
 HALF = 2.0**-10
 Bounds = list[list[float]]
@@ -75,6 +77,11 @@ class Question:
     def wide(self) -> bool:
         """Whether the verdict is in float64."""
         return "float64" in self.eps and not self.derived
+
+    @property
+    def jitters(self) -> int:
+        """How many runs tell what a rounding of the inputs does."""
+        return JITTERS_DERIVED if self.derived else JITTERS
 
     def plans(self, with_given: bool) -> list[tuple[str, int]]:
         """(precision, index of the inputs) of the runs on one device count.
@@ -194,7 +201,7 @@ class Trials:
         # In the precision of the run: float32 would round so small a change away.
         exact = to_float64(values) if kind == "float64" else values
         if not compared:
-            others = [jitter(exact, question.statics, eps, SEED + i) for i in range(JITTERS)]
+            others = [jitter(exact, question.statics, eps, SEED + i) for i in range(question.jitters)]
             runs = [self._run(kind, index, other) for other in others if other is not None]
             allowed = prove.jittered_bounds(trial, [run for run in runs if run.results], eps, own)
         if narrow and trial.results:
@@ -204,7 +211,7 @@ class Trials:
     def _inside(self, kind: str, trial: Trial, shares: Shares | None) -> list[Trial]:
         """The runs of `trial` with the roundings inside moved, and the inputs that are narrow themselves."""
         question, runs = self.question, []
-        for i in range(JITTERS):
+        for i in range(question.jitters):
             first = jitter(trial.values[0], question.statics, question.eps[kind], SEED + i, narrow=True)
             with prove.x64(question.precision(kind)):
                 runs.append(
@@ -235,7 +242,7 @@ class Trials:
                 question.chain,
                 len(trial.results),
             )
-            for i in range(JITTERS)
+            for i in range(question.jitters)
         ]
         inside = prove.jittered_bounds(trial, runs, eps, own)
         return [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
