@@ -3,87 +3,259 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-#: Arguments that leave the meaning as it is written here.
-PLAIN = frozenset({"axis", "keepdims"})
-#: Those that devices compute together, each with the number of results that it takes from all of them.
-#: The maximum in logsumexp is left to XLA: jax's own takes care of infinities.
-TOGETHER = {"var": 2, "std": 2, "norm": 1}
 #: What makes each of the parts of a decomposed reduction that of all devices, given the operator and source.
 Collective = Callable[[str, str], str]
+
+#: What is written out of jax.numpy, jax.nn, jax.scipy.special and the methods of arrays: its parameters, in
+#: their order. Those in parentheses change the meaning into one that is not written here.
+_MOMENT = "x axis (dtype) (out) ddof keepdims where"
+PARAMETERS = {
+    name: tuple(text.split())
+    for name, text in {
+        "mean": "x axis (dtype) (out) keepdims where",
+        "nanmean": "x axis (dtype) (out) keepdims",
+        "average": "x axis weights (returned) keepdims",
+        "var": _MOMENT,
+        "std": _MOMENT,
+        "norm": "x (ord) axis keepdims",
+        "vector_norm": "x axis keepdims (ord)",
+        "ptp": "x axis (out) keepdims",
+        "logsumexp": "x axis (b) keepdims (return_sign) (where)",
+        "softmax": "x axis",
+        "log_softmax": "x axis",
+        "cov": "x y rowvar (bias) (ddof)",
+        "corrcoef": "x y rowvar",
+    }.items()
+}
+#: How many arrays devices send to each other for one, each as large as the result.
+TOGETHER = dict.fromkeys(PARAMETERS, 2) | {"norm": 1, "vector_norm": 1}
+#: Those of which every example has a part of the result, and not all of it.
+BY_ROW = frozenset({"softmax", "log_softmax"})
+#: Where the functions are: what is called like one of these is no array.
+MODULES = frozenset({"jnp", "jax", "np", "numpy", "jp", "jnn", "jsp", "nn", "linalg", "special"})
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """A call of one of the reductions: ``jnp.std(x, axis=0)``.
 
-    `operand` is the source of ``x``, `along` that of its other arguments with a comma in front, `kept` of
-    those that keep the dimensions; `module` is what jax.numpy is called there, empty for a method of ``x``.
+    `given` has the source of each argument by the name of its parameter, that of the array as ``"x"``, and
+    `order` their places among the arguments of the call, behind the array where it is that of a method.
+    `module` is what jax.numpy is called there, where the call names that.
     """
 
     name: str
-    operand: str
-    along: str
-    kept: str
+    given: Mapping[str, str]
+    order: Mapping[str, int]
+    is_method: bool
     module: str
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the operand is a name, an attribute or an item, which may be written twice."""
-        tree = ast.parse(self.operand, mode="eval").body
-        return not any(isinstance(node, ast.Call | ast.BinOp | ast.Starred) for node in ast.walk(tree))
-
-    def written(self, collective: Collective = lambda _, source: source, jnp: str = "jnp") -> str:
+    def written(
+        self,
+        collective: Collective = lambda _, source: source,
+        jnp: str = "jnp",
+        named: Mapping[str, str] | None = None,
+    ) -> str:
         """The call as sums and means, each in a `collective`; `jnp` is jax.numpy where the call names none.
 
-        ``"jnp.mean((x - jnp.mean(x)) ** 2)"`` of ``jnp.var(x)``.
+        ``"jnp.mean((x - jnp.mean(x)) ** 2)"`` of ``jnp.var(x)``. `named` are names that stand for arguments.
+        What is no name and is written several times is bound to one: ``(lambda values: …)(x @ w)``.
         """
-        names = self.module or jnp
-        is_simple = isinstance(
-            ast.parse(self.operand, mode="eval").body, ast.Name | ast.Attribute | ast.Subscript | ast.Call
-        )
-        x = self.operand if is_simple else f"({self.operand})"
+        named = named or {}
+        given = {**self.given, **named}
 
-        def reduced(op: str, by: str, source: str, keep: bool = False) -> str:
-            return collective(op, f"{names}.{by}({source}{self.kept if keep else self.along})")
+        def text(arguments: Mapping[str, str]) -> str:
+            return _Form(self.name, arguments, collective, self.module or jnp, jnp).text()
 
-        if self.name in ("var", "std"):
-            mean = reduced("pmean", "mean", x, keep=True)
-            variance = reduced("pmean", "mean", f"({x} - {mean}) ** 2")
-            return variance if self.name == "var" else f"{names}.sqrt({variance})"
-        if self.name == "norm":
-            return f"{names}.sqrt({reduced('psum', 'sum', f'{x} ** 2')})"
-        largest = reduced("pmax", "max", x, keep=True)
-        total = reduced("psum", "sum", f"{names}.exp({x} - {largest})")
-        return f"{names}.log({total}) + {reduced('pmax', 'max', x)}"
+        bound = {}
+        for parameter, source in self.given.items():
+            is_plain = _is_plain(source) and parameter not in named
+            if not is_plain and text({**given, parameter: "__repeated__"}).count("__repeated__") > 1:
+                bound[parameter] = free_name("values" if parameter == "x" else parameter, self.given)
+        if not bound:
+            return text(given)
+        values = ", ".join(given[name] for name in bound)
+        return f"(lambda {', '.join(bound.values())}: {text({**given, **bound})})({values})"
+
+
+class _Form:
+    """Source of one reduction in parts, with what its arguments are called in it."""
+
+    def __init__(
+        self, name: str, given: Mapping[str, str], collective: Collective, jnp: str, numpy: str
+    ) -> None:
+        self.name, self.collective, self.jnp, self.given = name, collective, jnp, given
+        self.jax = numpy.partition(".")[0] if "." in numpy else "jax"
+        self.x = given["x"] if _is_operand(given["x"]) else f"({given['x']})"
+        self.axis = f", axis={given['axis']}" if "axis" in given else ""
+        self.where = f", where={given['where']}" if "where" in given else ""
+        self.kept = f", keepdims={given['keepdims']}" if "keepdims" in given else ""
+
+    def text(self) -> str:
+        """The reduction."""
+        return str(getattr(self, f"_{self.name}")())
+
+    def reduced(self, op: str, by: str, source: str, *, keep: bool = False) -> str:
+        """One part: `by` of jax.numpy over the axes of the reduction, on all devices."""
+        kept = ", keepdims=True" if keep and (self.axis or self.where) else "" if keep else self.kept
+        return self.collective(op, f"{self.jnp}.{by}({source}{self.axis}{kept}{self.where})")
+
+    def count(self, *, keep: bool = False) -> str:
+        """How many numbers one of the result is made of."""
+        if self.where:
+            return self.reduced("psum", "sum", f"{self.jnp}.ones_like({self.x})", keep=keep)
+        return self.collective("psum", f"{self.jnp}.size({self.x}{self.axis})")
+
+    def _mean(self, *, keep: bool = False) -> str:
+        if not self.where:
+            return self.reduced("pmean", "mean", self.x, keep=keep)
+        return f"{self.reduced('psum', 'sum', self.x, keep=keep)} / {self.count(keep=keep)}"
+
+    def _nanmean(self) -> str:
+        total = self.reduced("psum", "nansum", self.x)
+        self.where = f", where=~{self.jnp}.isnan({self.x})"
+        return f"{total} / {self.count()}"
+
+    def _average(self) -> str:
+        weights = self.given.get("weights")
+        if weights is None:
+            return self.reduced("pmean", "mean", self.x)
+        weights = weights if _is_operand(weights) else f"({weights})"
+        total = self.reduced("psum", "sum", f"{self.x} * {weights}")
+        return f"{total} / {self.reduced('psum', 'sum', weights)}"
+
+    def _var(self) -> str:
+        mean = self._mean(keep=True)
+        squares = f"({self.x} - {f'({mean})' if self.where else mean}) ** 2"
+        if not self.where and "ddof" not in self.given:
+            return self.reduced("pmean", "mean", squares)
+        ddof = self.given.get("ddof")
+        total, count = self.reduced("psum", "sum", squares), self.count()
+        if not self.where:
+            return f"{total} / ({count} - {ddof})"
+        count = f"{count} - {ddof}" if ddof else count
+        n = self.free("n")
+        # Of nothing it is not a number, and neither is a gradient through it.
+        return f"(lambda {n}: {self.jnp}.where({n} > 0, {total} / {n}, {self.jnp}.nan))({count})"
+
+    def _std(self) -> str:
+        return f"{self.jnp}.sqrt({self._var()})"
+
+    def _norm(self) -> str:
+        return f"{self.jnp}.sqrt({self.reduced('psum', 'sum', f'{self.x} ** 2')})"
+
+    _vector_norm = _norm
+
+    def _ptp(self) -> str:
+        return f"{self.reduced('pmax', 'max', self.x)} - {self.reduced('pmin', 'min', self.x)}"
+
+    def _largest(self, kept: str = ", keepdims=True") -> str:
+        # There is no derivative of a maximum over devices, and none is needed.
+        largest = f"{self.jnp}.max({self.x}{self.axis}{kept})"
+        return self.collective("pmax", f"{self.jax}.lax.stop_gradient({largest})")
+
+    def _logsumexp(self) -> str:
+        largest, top = self.free("largest"), self.free("top")
+        along = largest if self.kept or not self.axis else f"{self.jnp}.expand_dims({largest}{self.axis})"
+        total = self.reduced("psum", "sum", f"{self.jnp}.exp({self.x} - {along})")
+        finite = f"{self.jnp}.where({self.jnp}.isfinite({top}), {top}, 0)"
+        largest_of_all = f"(lambda {top}: {finite})({self._largest(self.kept)})"
+        return f"(lambda {largest}: {self.jnp}.log({total}) + {largest})({largest_of_all})"
+
+    def _softmax(self) -> str:
+        self.axis = self.axis or ", axis=-1"
+        weights = self.free("weights")
+        total = self.reduced("psum", "sum", weights, keep=True)
+        value = f"{self.jnp}.exp({self.x} - {self._largest()})"
+        return f"(lambda {weights}: {weights} / {total})({value})"
+
+    def _log_softmax(self) -> str:
+        self.axis = self.axis or ", axis=-1"
+        shifted = self.free("shifted")
+        total = self.reduced("psum", "sum", f"{self.jnp}.exp({shifted})", keep=True)
+        return f"(lambda {shifted}: {shifted} - {self.jnp}.log({total}))({self.x} - {self._largest()})"
+
+    def _cov(self) -> str:
+        x, y = f"{self.jnp}.atleast_2d({self.x})", self.given.get("y")
+        if self.given.get("rowvar") == "False":
+            x = f"{self.x}.T"
+        if y is not None:
+            x = f"{self.jnp}.concatenate(({x}, {self.jnp}.atleast_2d({y})))"
+        # Neither stands around an argument of the call.
+        mean = self.collective("pmean", f"{self.jnp}.mean(rows, axis=1, keepdims=True)")
+        products = self.collective("psum", "apart @ apart.T")
+        count = self.collective("psum", "apart.shape[1]")
+        covariance = f"{self.jnp}.squeeze({products} / ({count} - 1))"
+        return f"(lambda apart: {covariance})((lambda rows: rows - {mean})({x}))"
+
+    def _corrcoef(self) -> str:
+        scaled = "(lambda d: c / d[:, None] / d[None, :])"
+        deviations = f"{self.jnp}.sqrt({self.jnp}.diag(c))"
+        return f"(lambda c: {self.jnp}.clip({scaled}({deviations}), -1, 1))({self._cov()})"
+
+    def free(self, wanted: str) -> str:
+        """A name that stands in none of the arguments."""
+        return free_name(wanted, self.given)
+
+
+def _is_operand(source: str) -> bool:
+    """Whether an operator may follow an expression without parentheses around that."""
+    return isinstance(
+        ast.parse(source, mode="eval").body, ast.Name | ast.Attribute | ast.Subscript | ast.Call
+    )
+
+
+def _is_plain(source: str) -> bool:
+    """Whether an expression is a name, an attribute, an item or a number, which may be written twice."""
+    tree = ast.parse(source, mode="eval").body
+    plain = ast.Name | ast.Attribute | ast.Subscript | ast.Constant | ast.Slice | ast.Tuple
+    return all(isinstance(n, plain | ast.expr_context | ast.unaryop | ast.UnaryOp) for n in ast.walk(tree))
+
+
+def free_name(wanted: str, given: Mapping[str, str]) -> str:
+    """`wanted`, or that with a trailing underscore where one of the arguments has a name like it."""
+    used = {node.id for s in given.values() for node in ast.walk(ast.parse(s)) if isinstance(node, ast.Name)}
+    return free_name(f"{wanted}_", given) if wanted in used else wanted
 
 
 def reduction(text: str) -> Reduction | None:
-    """The call `text` of a variance, deviation, norm or logsumexp, or None for anything else."""
+    """The call `text` of a variance, norm, covariance, softmax or their like, or None for anything else."""
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+    if not isinstance(call, ast.Call) or any(isinstance(each, ast.Starred) for each in call.args):
         return None
-    name, owner = call.func.attr, call.func.value
-    if name not in ("var", "std", "norm", "logsumexp") or {k.arg for k in call.keywords} - PLAIN:
+    func, owner = call.func, ""
+    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+    positional = list(call.args)
+    if isinstance(func, ast.Attribute):
+        owner = ast.unparse(func.value).split(".")[0]
+        if owner not in MODULES:
+            # `x.std(0)` is a method; `jnp.linalg.norm(x)` and `jax.nn.logsumexp(x)` are functions of modules.
+            positional.insert(0, func.value)
+    parameters = PARAMETERS.get(name, ())
+    names = [*parameters[: len(positional)]]
+    names += [{"a": "x", "m": "x", "correction": "ddof"}.get(k.arg or "", k.arg or "") for k in call.keywords]
+    nodes = [*positional, *(keyword.value for keyword in call.keywords)]
+    if len(positional) > len(parameters) or len(set(names)) < len(names):
         return None
-    # `x.std(0)` is a method; `jnp.linalg.norm(x)` and `jax.nn.logsumexp(x)` are functions of modules.
-    module = ast.unparse(owner).split(".")[0]
-    is_function = module in ("jnp", "jax", "np", "numpy", "jsp", "nn")
-    arguments = list(call.args) if is_function else [owner, *call.args]
-    if not 1 <= len(arguments) <= 2 or (name == "norm" and len(arguments) == 2):
+    order = {
+        parameter: index
+        for index, (parameter, node) in enumerate(zip(names, nodes, strict=True))
+        if not (isinstance(node, ast.Constant) and node.value is None)
+    }
+    written = all(each in parameters and not each.startswith("(") for each in order)
+    rows = ast.unparse(nodes[order["rowvar"]]) if "rowvar" in order else "True"
+    if "x" not in order or not written or rows not in (("True",) if "y" in order else ("True", "False")):
         return None
-    axis = next((k.value for k in call.keywords if k.arg == "axis"), arguments[1] if arguments[1:] else None)
-    keepdims = next((f", keepdims={ast.unparse(k.value)}" for k in call.keywords if k.arg == "keepdims"), "")
-    along = "" if axis is None else f", axis={ast.unparse(axis)}"
     return Reduction(
         name,
-        ast.unparse(arguments[0]),
-        along + keepdims,
-        f"{along}, keepdims=True" if along else "",
-        module if module in ("jnp", "np", "numpy") else "",
+        {parameter: ast.unparse(nodes[index]) for parameter, index in order.items()},
+        order,
+        len(positional) > len(call.args),
+        owner if owner in ("jnp", "jp", "np", "numpy") else "",
     )

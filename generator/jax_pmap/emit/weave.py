@@ -191,9 +191,12 @@ class Editor(cst.CSTTransformer):
             sync = self.wrap.get(where)
             if sync is not None and sync.value == expression.text:
                 self.used.add(("wrap", where))
-                if expression.point in self.taps:
-                    updated = self.tap(expression.point, updated, "before")
-                updated = self.wrapped(sync, updated)
+                if sync.op in TOGETHER:
+                    updated = self.together(sync, original, updated)
+                else:
+                    if expression.point in self.taps:
+                        updated = self.tap(expression.point, updated, "before")
+                    updated = self.wrapped(sync, updated)
             if expression.side_of is not None and where in self.guards:
                 updated = self.unseen_side(expression)
             else:
@@ -236,10 +239,6 @@ class Editor(cst.CSTTransformer):
             call = cst.parse_expression(f"{self.own_share}(x{axis})")
             assert isinstance(call, cst.Call)
             return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
-        if sync.op in TOGETHER:
-            found = reduction(sync.value)
-            assert found is not None
-            return cst.parse_expression(found.written(self.collective, f"{self.jax}.numpy"))
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis, sync.axis)
         if sync.paths != ("",):
@@ -247,6 +246,25 @@ class Editor(cst.CSTTransformer):
         call = cst.parse_expression(self.fold("key"))
         assert isinstance(call, cst.Call)
         return call.with_changes(args=[call.args[0].with_changes(value=parenthesized(value)), *call.args[1:]])
+
+    def together(
+        self, sync: Sync, original: cst.BaseExpression, updated: cst.BaseExpression
+    ) -> cst.BaseExpression:
+        """A reduction as sums and means of all devices, of its arguments as they are now."""
+        found = reduction(sync.value)
+        assert found is not None and isinstance(original, cst.Call) and isinstance(updated, cst.Call)
+        before, after = (
+            [*([each.func.value] if found.is_method else []), *(arg.value for arg in each.args)]  # type: ignore[attr-defined]
+            for each in (original, updated)
+        )
+        changed = {
+            parameter: after[index]
+            for parameter, index in found.order.items()
+            if self.body.code(before[index]) != self.body.code(after[index])
+        }
+        named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
+        made = cst.parse_expression(found.written(self.collective, f"{self.jax}.numpy", named))
+        return made.visit(_Substituted({name: changed[p] for p, name in named.items()}))  # type: ignore[return-value]
 
     def with_own_draws(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """The function with all of its body, behind the docstring, in ``with own_draws(model):``."""
@@ -493,6 +511,23 @@ def with_first(function: cst.FunctionDef, statement: str) -> cst.FunctionDef:
     first = 0 if function.get_docstring() is None else 1
     lines = [*suite.body[:first], cst.parse_statement(statement), *suite.body[first:]]
     return function.with_changes(body=suite.with_changes(body=lines))
+
+
+class _Substituted(cst.CSTTransformer):
+    """Puts expressions in the places of names."""
+
+    def __init__(self, nodes: Mapping[str, cst.BaseExpression]) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+    def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.BaseExpression:  # noqa: N802
+        """The expression, as one operand."""
+        node = self.nodes.get(original.value)
+        if node is None:
+            return updated
+        if isinstance(node, cst.Name | cst.Attribute | cst.Subscript | cst.Call) or node.lpar:
+            return node
+        return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
 
 
 class _Renamed(cst.CSTTransformer):

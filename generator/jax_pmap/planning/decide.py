@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jax_pmap.emit.decomposed import BY_ROW
 from jax_pmap.emit.places import Statement
 from jax_pmap.emit.weave import OWN_SHARE, inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
@@ -217,8 +218,9 @@ class Decider:
                 continue
             paths = None if sync.paths == ("",) else sync.paths
             wanted = f"sharded {sync.axis}" if sync.op == OWN_SHARE else "replicated"
+            wanted = "sharded" if sync.op in BY_ROW else wanted
             helped = all(
-                leaf["kind"] == wanted
+                leaf["kind"].startswith(wanted) if sync.op in BY_ROW else leaf["kind"] == wanted
                 for leaf in (first[point].leaves if point in first else ())
                 if paths is None or leaf["path"] in paths
             )

@@ -59,11 +59,11 @@ class Gathering:
         return added
 
     def together(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
-        """Have devices compute a variance or a norm over the examples together, by its sums or means."""
+        """Have devices compute a variance, a norm or their like together, by its sums or means."""
         added = False
         for culprit in culprits:
             found = reduction(culprit.text) if culprit.is_call else None
-            if found is None or found.name not in TOGETHER or not found.is_plain:
+            if found is None:
                 continue
             # Narrow floats would be rounded between the means.
             arrays = events[culprit.point].arrays

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.model import (
     PLAN_SCHEMA_VERSION,
     Argument,
@@ -44,7 +45,7 @@ PLANS_READ = (1, PLAN_SCHEMA_VERSION)
 _PLAN_ORDER = ("schema_version", "target", "axis_name", "syncs", "notes", "assumed_inputs", "guards")
 _PLAN_LAST = ("output_axes", "arguments", "outputs")
 
-SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "var", "std", "norm")
+SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", *TOGETHER)
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 
 

@@ -375,6 +375,19 @@ class Terms:
             return fits and self.not_negative(node.operands[0])
         return kind_of(node.dtype) == "u"
 
+    def positive(self, term: Term) -> bool:
+        """Whether every element of an array of floats is known to be above zero, as a real number."""
+        node = self.nodes[term]
+        if node.op == "scale":
+            by = node.params
+            return not isinstance(by, complex) and by > 0 and self.positive(node.operands[0])
+        if node.op == "reduce_sum":
+            given = self.nodes[node.operands[0]].shape
+            return given is not None and math.prod(given) > 0 and self.positive(node.operands[0])
+        if node.op in MOVES or node.op in ("sqrt", "rsqrt"):
+            return self.positive(node.operands[0])
+        return node.op in ("exp", "exp2", "logistic")
+
     # --- building -------------------------------------------------------------------------
 
     def apply(
@@ -812,6 +825,9 @@ def _convert(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtyp
         folded = fold("convert_element_type", params, [t.value(operands[0])], dtype)
         return None if folded is None else t.fill(folded, node.shape, dtype)
     plain = (("new_dtype", dtype),)
+    if node.op == "convert_element_type" and t[node.operands[0]].dtype == "bool" and kinds[0] in "iuf":
+        # Zeros and ones are held by all of them.
+        return t.apply("convert_element_type", plain, node.operands, node.shape, dtype)
     factor, base = t.factor(operands[0])
     if factor != 1 and kinds == ("f", "f"):
         return t.scale(factor, t.make("convert_element_type", plain, (base,), node.shape, dtype))
@@ -853,6 +869,10 @@ def _broadcast(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dt
     node = t[operands[0]]
     if shape is not None and node.shape is not None and math.prod(node.shape) == math.prod(shape):
         return _reshape(t, params, operands[:1], shape, dtype)
+    if shape and node.shape and math.prod(node.shape) == 1:
+        # One number is spread as a scalar is, whatever its shape.
+        scalar = _reshape(t, (), operands[:1], (), dtype)
+        return None if scalar is None else t.spread(scalar, shape)
     if shape and node.shape == () and node.op == "prod":
         # A scalar that is a product is spread factor by factor, so that each can be pulled out again.
         over, under = node.operands[: node.params], node.operands[node.params :]
@@ -894,6 +914,9 @@ def _select(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype
         return operands[1 + int(which)]  # type: ignore[arg-type]
     if len(set(operands[1:])) == 1:
         return operands[1]
+    if t[operands[0]].dtype == "bool" and [t.value(term) for term in operands[1:]] == [0, 1]:
+        # What a mask counts, however it is written.
+        return t.apply("convert_element_type", (("new_dtype", dtype),), operands[:1], shape, dtype)
     if kind_of(dtype) in "fc":
         rows = [(1, term) if t.is_zero(term) else t.factor(term) for term in operands[1:]]
         factors = {
@@ -915,6 +938,8 @@ def _compare(below: str) -> Normal:
             and kind_of(t[x].dtype) in "iu"
             and t.not_negative(x)
         ):
+            return t.fill(below in ("ge", "le"), shape, dtype)
+        if shape is not None and len(operands) == 2 and t.is_zero(y) and t.positive(x):
             return t.fill(below in ("ge", "le"), shape, dtype)
         return None
 
@@ -951,6 +976,25 @@ def _scatter_add(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, 
     return t.scale(factor, t.make("scatter_add", params, (*operands[:2], base), shape, dtype))
 
 
+def _abs(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    return operands[0] if kind_of(dtype) == "f" and t.positive(operands[0]) else None
+
+
+def _sign(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    is_one = kind_of(dtype) == "f" and shape is not None and t.positive(operands[0])
+    return t.fill(1, shape, dtype) if is_one else None
+
+
+def _extreme(none: float) -> Normal:
+    """The largest or the smallest of two, one of which may be less, or more, than every number."""
+
+    def normal(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+        rest = [term for term in operands if t.value(term) != none]
+        return rest[0] if len(rest) == 1 and t[rest[0]].shape == shape else None
+
+    return normal
+
+
 def _inverse(other: str) -> Normal:
     def normal(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
         node = t[operands[0]]
@@ -979,6 +1023,10 @@ NORMAL: dict[str, Normal] = {
     "transpose": _transpose,
     "reduce_sum": _reduce_sum,
     "select_n": _select,
+    "abs": _abs,
+    "sign": _sign,
+    "max": _extreme(-math.inf),
+    "min": _extreme(math.inf),
     "lt": _compare("lt"),
     "ge": _compare("ge"),
     "gt": _compare("gt"),
