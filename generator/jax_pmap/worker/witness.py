@@ -109,7 +109,7 @@ def _derived(
     try:
         found = _held(reference, parallel, packed, leaves, chosen)
     except _Untraced as problem:
-        return _ended(str(problem)), 0
+        return _ended(str(problem)), math.lcm(_asked_by(problem.found, size), multiple)
     asked = _multiple(found.unmet, size)
     needed = _multiple(found.conditions, size)
     others: Sequence[tuple[Traced, int]] = ()
@@ -159,6 +159,11 @@ def _multiple(conditions: Sequence[Multiple], size: int) -> int:
     return found
 
 
+def _asked_by(found: "Derivation | None", size: int) -> int:
+    """The multiple of rows that rules ask for, and what is shown holds under, on some counts of devices."""
+    return 1 if found is None else _multiple((*found.unmet, *found.conditions), size)
+
+
 def _only_multiples(found: Derivation, needed: int) -> Ending:
     """Where a derivation ends that holds for some shares alone."""
     why = f"it holds only where each device has a multiple of {needed} rows, and others are not refused"
@@ -167,7 +172,14 @@ def _only_multiples(found: Derivation, needed: int) -> Ending:
 
 
 class _Untraced(Exception):
-    """The parallel function is not traced, or gives something of another form; says why."""
+    """The parallel function is not traced, or gives something of another form; says why.
+
+    `found` is what is known of it on the counts of devices on which it is traced, where these are several.
+    """
+
+    def __init__(self, why: str, found: "Derivation | None" = None) -> None:
+        super().__init__(why)
+        self.found = found
 
 
 def _held(
@@ -182,7 +194,7 @@ def _held(
     Raises:
         _Untraced: it cannot be.
     """
-    programs = []
+    programs, failed = [], ""
     for count in chosen:
         # jax keeps what it traced: a function that asks for the number of devices would give the first.
         jax.clear_caches()
@@ -192,12 +204,16 @@ def _held(
             except (MemoryError, Problem):
                 raise
             except BaseException as error:
-                raise _Untraced(f"it is not traced on {count} devices: {summary(error)}") from error
+                failed = failed or f"it is not traced on {count} devices: {summary(error)}"
     jax.clear_caches()
     why = _other_form(reference, programs)
     if why:
-        raise _Untraced(why)
-    return derive(reference.jaxpr, [each.jaxpr for each in programs], leaf_names(packed))
+        raise _Untraced(failed or why)
+    jaxprs = [each.jaxpr for each in programs]
+    found = derive(reference.jaxpr, jaxprs, leaf_names(packed)) if len(jaxprs) > 1 or not failed else None
+    if failed or found is None:
+        raise _Untraced(failed, found)
+    return found
 
 
 def _larger(
