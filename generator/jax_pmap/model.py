@@ -174,6 +174,9 @@ class Leaf:
     dtype: str
     #: Of a constant in a dict, list or tuple: its Python source. The emitted code rejects any other.
     value: str = ""
+    #: Of a constant that no source says, a callable say: the digest of what it is, as the emitted code
+    #: computes it (`contents`). The emitted code rejects any other.
+    identity: str = ""
 
     def per_device(self, devices: int) -> tuple[int, ...]:
         """Shape of one device's share on `devices` devices."""
@@ -204,6 +207,8 @@ class Argument:
     leaves: tuple[Leaf, ...]
     #: True when the whole argument is passed as a compile-time constant.
     static: bool = False
+    #: Whether it is a static argument that cannot be hashed, and wrapped in one that can.
+    wrapped: bool = False
     #: True when its buffers are given up to the call.
     donated: bool = False
     #: How leaves that are no arrays (roles `STATIC`) come apart from the others before the call:

@@ -7,31 +7,33 @@ DIAGNOSTIC = Diagnostic(
     title="static argument is not hashable",
     exit_code=1,
     meaning=(
-        "An argument that has to be a compile-time constant holds a list, a dict, an array or "
-        "another value without a hash."
+        "An argument that has to be a compile-time constant is an array, or something else without a hash of "
+        "which nothing can be read that would tell it from another one."
     ),
     why=(
         "JAX keeps one compiled program per static value and finds it by hash and equality. "
-        "Without a hash there is nothing to look up."
+        "A dict, a list or a configuration without a hash is told by what it holds; an array would take a "
+        "compilation for every new one."
     ),
     cure=(
-        "Pass a tuple for a list, a frozen dataclass for a dict of settings. If the value is "
-        "really an array or a number, do not make it static: a static number recompiles for every "
-        "new value."
+        "Leave out `--static`: an array is passed to every device whole, or split. Of other values pass what "
+        "can be hashed, a tuple or a frozen dataclass."
     ),
     example="""\
 import jax.numpy as jnp
 
 
-def moments(x, orders=[1, 2]):
-    return [jnp.mean(x**order) for order in orders]
+def weighted(x, weights=jnp.ones(5)):
+    return jnp.mean(x @ weights)
 """,
-    command="jax-pmap gen ops.py::moments --static orders",
+    command="jax-pmap gen ops.py::weighted --arg 'x=f32[24,5]' --static weights",
     fixed="""\
 import jax.numpy as jnp
 
+WEIGHTS = jnp.ones(5)
 
-def moments(x, orders=(1, 2)):
-    return [jnp.mean(x**order) for order in orders]
+
+def weighted(x):
+    return jnp.mean(x @ WEIGHTS)
 """,
 )

@@ -33,7 +33,7 @@ from jax_pmap.emit.source import (
     wrapped_f_string,
 )
 from jax_pmap.emit.weave import AROUND, OWN_SHARE
-from jax_pmap.model import Argument, Axes, AxesNode, Backend, ParameterKind, Plan, Role
+from jax_pmap.model import Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
 
 #: Columns for a docstring in a function at top level, quotes and indentation taken off.
@@ -102,6 +102,8 @@ class Context:
             "body": body,
             "devices": self._devices(),
             "shard": self._shard(),
+            "contents": self._told() or self.partition.wrapped,
+            "wrapped": bool(self.partition.wrapped),
             "partition": any(not part.equinox for part in self.partition.parts),
             "before": [*self.partition.before(), *self._fit_line()],
             "fit": self._fit(),
@@ -140,9 +142,15 @@ class Context:
             unused.add("contextlib")
         if not any(part.equinox for part in self.partition.parts):
             unused.add("eqx")
+        if not self._told() and not self.partition.wrapped:
+            unused |= {"hashlib", "sys", "types"}
         if not self.plan.mutated and not self._own_draws() and not self._moded(graph=True):
             unused.add("nnx")
         return ALIASES.keys() - unused
+
+    def _told(self) -> bool:
+        """Whether constants are told from others by what they are."""
+        return any(leaf.identity for argument in self.arguments for leaf in argument.leaves)
 
     def _own_draws(self) -> bool:
         """Whether the keys inside an object are folded."""
@@ -516,8 +524,20 @@ class Context:
             guard = self._guard(name, values, typed=argument.typed)
             if guard is not None:
                 yield guard
+        yield from (self._same(leaf) for leaf in argument.leaves if leaf.identity)
         for path, limit in argument.fits:
             yield self._fits(path, limit, next(leaf.dtype for leaf in argument.leaves if leaf.path == path))
+
+    def _same(self, leaf: Leaf) -> dict[str, str]:
+        """What refuses a constant other than the one that the plan was observed with."""
+        message = (
+            f"{self.unit.name}: `{leaf.path}` is not the {leaf.dtype} of the run this file was made from, on "
+            "which the reduction may depend; to allow it, generate again with inputs that use it"
+        )
+        return {
+            "condition": f"{self.n.contents}({leaf.path})[0] != {string(leaf.identity)}",
+            "message": wrapped_f_string(escaped(message)),
+        }
 
     def _fits(self, path: str, limit: int, dtype: str) -> dict[str, str]:
         """What refuses integers too large for 32 bits, where the original computes with 64."""

@@ -11,8 +11,11 @@ ALIASES = {
     "collections": ("collections", None),
     "contextlib": ("contextlib", None),
     "functools": ("functools", None),
+    "hashlib": ("hashlib", None),
     "jax": ("jax", None),
     "np": ("numpy", None),
+    "sys": ("sys", None),
+    "types": ("types", None),
     "Mesh": ("jax.sharding", "Mesh"),
     "NamedSharding": ("jax.sharding", "NamedSharding"),
     "P": ("jax.sharding", "PartitionSpec"),
@@ -41,8 +44,11 @@ class Names:
     collections: str
     contextlib: str
     functools: str
+    hashlib: str
     jax: str
     np: str
+    sys: str
+    types: str
     Mesh: str
     NamedSharding: str
     P: str
@@ -67,6 +73,9 @@ class Names:
     #: Helpers that say in which mode Flax NNX objects are, and modules whose flags are leaves.
     modes: str
     flags: str
+    #: Helper that says what a constant is, and class that makes one a static argument that has no hash.
+    contents: str
+    Constant: str
 
 
 #: Those of our own things whose name is always the same, where it is free.

@@ -50,6 +50,8 @@ class Partition:
         self.kept = {path: self.by_name[name] for path, name in plan.kept}
         self.mutated = plan.mutated
         self.n = names
+        #: Static arguments that are passed in something that can be hashed.
+        self.wrapped = [argument.name for argument in plan.arguments if argument.wrapped]
 
     @property
     def statics(self) -> list[str]:
@@ -58,11 +60,13 @@ class Partition:
 
     def before(self) -> list[str]:
         """Lines of the drop-in that take the arguments apart."""
-        return [f"{part.name}, {part.static} = {self._apart(part, part.name)}" for part in self.parts]
+        apart = [f"{part.name}, {part.static} = {self._apart(part, part.name)}" for part in self.parts]
+        return [*apart, *(f"{name} = {self.n.Constant}({name})" for name in self.wrapped)]
 
     def inside(self) -> list[str]:
         """Lines of the mapped function that put them together again."""
-        return [f"{part.name} = {self.together(part, part.name)}" for part in self.parts]
+        together = [f"{part.name} = {self.together(part, part.name)}" for part in self.parts]
+        return [*together, *(f"{name} = {name}.value" for name in self.wrapped)]
 
     def _apart(self, part: Part, value: str) -> str:
         n = self.n
@@ -80,7 +84,7 @@ class Partition:
 
     def body(self, body: str, guards: Sequence[str] = ()) -> str:
         """The body with the arguments put together and only arrays returned; `guards` are its first lines."""
-        if not self.parts and not self.mutated:
+        if not self.parts and not self.mutated and not self.wrapped:
             return "\n".join([*guards, body])
         module = cst.parse_module(body)
         if self.kept:

@@ -12,7 +12,8 @@ from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.context import Context
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
-from jax_pmap.emit.names import ALIASES
+from jax_pmap.emit.imports import import_block
+from jax_pmap.emit.names import ALIASES, names_for
 from jax_pmap.emit.templates import environment
 from jax_pmap.files import seal
 from jax_pmap.model import Backend, Plan
@@ -34,6 +35,13 @@ def render(unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> str:
     """
     context = _context(unit, plan, backend, header).values()
     return seal(tidy(environment().get_template("module.py.jinja").render(context)))
+
+
+def contents_source() -> str:
+    """The helper `contents` of emitted code as a module of its own."""
+    names = names_for("f", frozenset())
+    imports = import_block((), (), (), names, ("functools", "hashlib", "np", "sys", "types"))
+    return f"{imports}\n\n{environment().get_template('partials/contents.jinja').render(n=names)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -12,7 +12,7 @@ from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.syntax import names_in
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.plan import is_literal, plain_constants
-from jax_pmap.planning.roles import Roles
+from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
 
@@ -114,24 +114,39 @@ def decides(names: Sequence[str], by_name: Mapping[str, Mapping[str, Any]], fact
     )
 
 
-def undecided_constants(
-    described: Sequence[dict[str, Any]], roles: Roles, facts: FunctionFacts
-) -> Refusal | None:
-    """The refusal of a callable or object that stands beside arrays in an argument's containers."""
+def _beside(described: Sequence[Described], roles: Roles) -> Iterator[tuple[str, Described]]:
+    """(argument, leaf) of callables and objects that stand beside arrays in an argument's containers."""
     for argument in described:
-        if argument["name"] in roles.accepted:
+        if argument["name"] in {*roles.accepted, *roles.statics}:
             continue
         for index in sorted(plain_constants(argument)):
             leaf = argument["leaves"][index]
             if not is_literal(leaf["repr"]):
-                return Refusal(
-                    "JP053",
-                    f"`{leaf['path']}` is a {leaf['dtype']}, on which the reduction may depend, and the "
-                    "emitted file could not tell another one from it",
-                    f"Keep it outside the argument, or have the proof hold for the {leaf['dtype']} given "
-                    f"here and no other: --static {argument['name']}",
-                    facts.span,
-                )
+                yield argument["name"], leaf
+
+
+def beside_arrays(described: Sequence[Described], roles: Roles) -> list[str]:
+    """Paths of callables and objects that stand beside arrays in an argument's containers."""
+    return [leaf["path"] for _, leaf in _beside(described, roles)]
+
+
+def undecided_constants(
+    described: Sequence[Described], roles: Roles, facts: FunctionFacts, same: Collection[str]
+) -> Refusal | None:
+    """The refusal of one of `beside_arrays` that the emitted code cannot tell from others.
+
+    It can those whose paths are among the `same`.
+    """
+    for name, leaf in _beside(described, roles):
+        if leaf["path"] not in same:
+            return Refusal(
+                "JP053",
+                f"`{leaf['path']}` is a {leaf['dtype']}, on which the reduction may depend, and the "
+                "emitted file could not tell another one from it",
+                f"Keep it outside the argument, or have the proof hold for the {leaf['dtype']} given "
+                f"here and no other: --static {name}",
+                facts.span,
+            )
     return None
 
 

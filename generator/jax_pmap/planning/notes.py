@@ -55,7 +55,11 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
             allowed = " and ".join(argument.proved_values)
             yield (f"`{argument.name}` was tried with {allowed}; the emitted function takes no other value")
         elif argument.partition:
-            constants = [x.path for x in argument.leaves if x.role is Role.STATIC and not x.value]
+            constants = [
+                leaf.path
+                for leaf in argument.leaves
+                if leaf.role is Role.STATIC and not leaf.value and not leaf.identity
+            ]
             if not constants:
                 continue
             some = ", ".join(f"`{path}`" for path in constants[:3]) + (", …" if len(constants) > 3 else "")
@@ -67,6 +71,11 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
             yield (
                 f"`{argument.name}` is static, and given nothing but what is the same on every device: "
                 "another one needs no other collectives"
+            )
+        elif argument.static and any(leaf.identity for leaf in argument.leaves):
+            yield (
+                f"`{argument.name}` is static; the emitted function takes no {argument.leaves[0].dtype} of "
+                f"other contents, and with --static {argument.name} any"
             )
         elif argument.static and any(leaf.value for leaf in argument.leaves):
             read = ", ".join(f"{leaf.path} = {leaf.value}" for leaf in argument.leaves)

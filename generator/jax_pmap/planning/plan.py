@@ -93,12 +93,14 @@ def plan_arguments(
     roles: Roles,
     proved_values: Mapping[str, tuple[str, ...]],
     told: Mapping[str, tuple[tuple[str, str], ...]],
+    same: Mapping[str, str],
     donated: Sequence[str],
     fits: Mapping[str, int],
 ) -> tuple[Argument, ...]:
     """The plan's arguments, one for each parameter in order; of static objects, what is `told` of them.
 
-    `fits` says of leaves how large their integers may be.
+    `same` says of other constants, by path, what they are told from others by; `fits` says of leaves how
+    large their integers may be.
     """
     out = []
     for parameter, argument in zip(facts.parameters, described, strict=True):
@@ -115,13 +117,17 @@ def plan_arguments(
             elif (name, index) in roles.keys:
                 role = Role.KEY
             value = leaf["repr"] if index in compared and is_literal(leaf["repr"]) else ""
-            leaves.append(Leaf(leaf["path"], role, axis, tuple(leaf["shape"]), leaf["dtype"], value))
+            identity = same.get(leaf["path"], "") if index in compared else ""
+            shape = tuple(leaf["shape"])
+            leaves.append(Leaf(leaf["path"], role, axis, shape, leaf["dtype"], value, identity))
         if name in told:
             kinds = [type(ast.literal_eval(value)).__name__ for _, value in told[name]]
             leaves = [
                 Leaf(path, Role.STATIC, None, (), kind, value)
                 for (path, value), kind in zip(told[name], kinds, strict=True)
             ]
+        if static and name in same:
+            leaves = [Leaf(name, Role.STATIC, None, (), argument["type"], identity=same[name])]
         out.append(
             Argument(
                 name=name,
@@ -131,6 +137,7 @@ def plan_arguments(
                 else axes_tree(argument["tree"], axes, name, facts.span, constant_leaves(argument["leaves"])),
                 leaves=tuple(leaves),
                 static=static,
+                wrapped=static and name in roles.wrapped,
                 partition="" if static else argument["partition"],
                 donated=name in donated,
                 proved_values=proved_values.get(name, ()),

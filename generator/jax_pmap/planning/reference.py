@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax_pmap.drift import outdated
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import RoleFinder, Roles
-from jax_pmap.problems import error_details, error_span, first_line
+from jax_pmap.problems import Answer, error_details, error_span, first_line
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
@@ -19,13 +19,16 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
     facts = target.facts
     numbers = [
         name
+        # Sizes and counts first: a rate that is static is compiled for anew at every value.
+        for kinds in ({"int"}, {"bool", "int", "float"})
         for name, argument in finder.described.items()
         if name not in finder.statics
         and argument["leaves"]
-        and all(leaf["category"] == "int" for leaf in argument["leaves"])
+        and {leaf["category"] for leaf in argument["leaves"]} <= kinds
     ]
+    numbers = list(dict.fromkeys(numbers))
     while True:
-        answer = session.ask("trace", "tracing the function", axes={}, statics=finder.statics, size=None)
+        answer = _traced(session, finder.statics)
         if answer["traced"]:
             return answer
         error = answer["error"]
@@ -43,6 +46,16 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
         name = numbers.pop(0)
         finder.statics = (*finder.statics, name)
         finder.why[name] = "its value is needed while tracing"
+    # Not every error says that a number is missing: `jax.random.split(key, n)` takes it for a bad shape.
+    if numbers and _traced(session, (*finder.statics, *numbers))["traced"]:
+        for name in tuple(numbers):
+            fewer = [other for other in numbers if other != name]
+            if _traced(session, (*finder.statics, *fewer))["traced"]:
+                numbers = fewer
+        for name in numbers:
+            finder.why[name] = "the function does not trace without its value"
+        finder.statics = (*finder.statics, *numbers)
+        return _traced(session, finder.statics)
     raise refused(
         "JP015",
         f"`{facts.name}` fails on these inputs: {error['type']}: {first_line(error['message'])}",
@@ -51,6 +64,10 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
         error_span(error, session.directory, target.source) or facts.span,
         error_details(error),
     )
+
+
+def _traced(session: Session, statics: Sequence[str]) -> Answer:
+    return session.ask("trace", "tracing the function", axes={}, statics=statics, size=None)
 
 
 def check_opaque(target: Target, whole: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from jax_pmap.model import Request, Source, refused
 from jax_pmap.options import no_argument
+from jax_pmap.planning.identities import identities
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.names import DATA_NAMES, PARTS_OF_STATE, STATE_NAMES
 from jax_pmap.session import Session
@@ -47,6 +48,8 @@ class Roles:
     accepted: tuple[str, ...] = ()
     #: Static arguments of whose type the function asks.
     typed: tuple[str, ...] = ()
+    #: Static arguments that cannot be hashed.
+    wrapped: tuple[str, ...] = ()
 
     def request(self) -> dict[str, Any]:
         """The part of a worker request that says which leaves are batch and which arguments static."""
@@ -123,13 +126,19 @@ class RoleFinder:
                 self.why[name] = f"a {argument['type']}, not an array"
         if self.facts.receiver in names and self.facts.receiver not in self.request.static:
             self.why[self.facts.receiver] = "the object the method is called on"
-        for name in names:
+        no_hash = [name for name in names if not self.described[name]["hashable"]]
+        known = identities(self.session, no_hash)
+        for name in no_hash:
             argument = self.described[name]
-            if not argument["hashable"]:
+            arrays = any(leaf["category"] in ("array", "key") for leaf in argument["leaves"])
+            if arrays or name not in known:
+                more = "" if arrays else ", and holds what cannot be told from another one"
                 raise refused(
                     "JP047",
-                    f"`{name}` has to be static, but a {argument['type']} cannot be hashed",
-                    f"Make `{name}` hashable (a frozen dataclass, a tuple), or bind it with "
+                    f"`{name}` has to be static, but a {argument['type']} cannot be hashed{more}",
+                    "Pass arrays as arrays, and let the proof say which of them are whole: --replicate NAME"
+                    if arrays
+                    else f"Make `{name}` hashable (a frozen dataclass, a tuple), or bind it with "
                     "functools.partial",
                     self.facts.span,
                 )
@@ -410,7 +419,8 @@ class RoleFinder:
             why.setdefault(name, f"axis {axis} is the batch of {size}")
         for name in self.described:
             why.setdefault(name, "no batch axis")
-        return Roles(axes, self.statics, frozenset(self.keys), why, tuple(self.accepted), self.typed)
+        wrapped = tuple(name for name in self.statics if not self.described[name]["hashable"])
+        return Roles(axes, self.statics, frozenset(self.keys), why, tuple(self.accepted), self.typed, wrapped)
 
 
 def holds_state(argument: Described) -> bool:

@@ -245,7 +245,14 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         if name not in (known := [p.name for p in facts.parameters]):
             raise no_argument("donate", name, known, f"`{facts.name}`", facts.span)
     arguments = plan_arguments(
-        facts, loaded.described, roles, found.values, observation.told, donated, case.fitting
+        facts,
+        loaded.described,
+        roles,
+        found.values,
+        observation.told,
+        observation.same,
+        donated,
+        case.fitting,
     )
     output_axes, outputs = plan_outputs(observation, facts, whole["out"])
     unreached = [

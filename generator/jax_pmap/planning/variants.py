@@ -14,6 +14,7 @@ from jax_pmap.emit.weave import FOLD
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Backend, Guard, Plan, Refusal, Request, Say, Sync
 from jax_pmap.planning.callables import (
+    beside_arrays,
     constant_source,
     decides,
     only_given_whole,
@@ -24,6 +25,7 @@ from jax_pmap.planning.callables import (
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.folds import find_folds
+from jax_pmap.planning.identities import identities
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.plan import is_literal
@@ -86,7 +88,8 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         if not by_name[name]["callable"]
         and (rows := told_apart(case.session, name, target.parsed.definition)) is not None
     }
-    undecided = undecided_constants(loaded.described, roles, target.facts)
+    same = identities(case.session, beside_arrays(loaded.described, roles))
+    undecided = undecided_constants(loaded.described, roles, target.facts, same)
     if undecided is not None:
         return undecided
     observer = Observer(
@@ -129,8 +132,9 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         if source is None and only_given_whole(name, case.body, roles, base, folds)
     )
     asked = [n for n in unknown(restricted, target.facts, request.static) if n not in free and n not in told]
-    if asked:
-        return decides(asked, by_name, target.facts)
+    same |= identities(case.session, asked)
+    if not same.keys() >= {*asked}:
+        return decides([name for name in asked if name not in same], by_name, target.facts)
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
     beside = [branch for _, branch in observer.watch.unreached(found.reached)]
     sides = unseen_sides(case.body, found.seen, found.reached, found.values | told)
@@ -142,6 +146,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         guards=() if request.backend is Backend.JIT else unseen,
         free=free,
         told={name: rows for name, rows in told.items() if name not in free},
+        same=same,
         callees=tuple(case.neighbourhood.callees.values()),
     )
     return Confirmed(final, found.variants, found.values, found.reached)

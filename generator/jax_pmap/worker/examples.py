@@ -192,6 +192,24 @@ def constants(request: Answer) -> Answer:
     return {"constants": found}
 
 
+def identities(request: Answer) -> Answer:
+    """The digest of what each of ``"expressions"`` is, as the function `name` of ``"code"`` computes it.
+
+    None where it has no contents to be told by, or not the same for all inputs.
+    """
+    contents = load.define(request["code"], "<jax-pmap>", request["name"], {})
+    found: dict[str, str | None] = {}
+    for expression in request["expressions"]:
+        given = set()
+        for values in TARGET.data:
+            try:
+                given.add(contents(eval(expression, dict(values)))[0])
+            except Exception:
+                given.add(None)
+        found[expression] = given.pop() if len(given) == 1 else None
+    return {"identities": found}
+
+
 def plain(value: Any) -> bool:
     """Whether a value is a Python number, string, bool or None, or a container of such."""
     if isinstance(value, (tuple, list)):

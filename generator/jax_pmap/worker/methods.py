@@ -32,7 +32,14 @@ from .around import Around, furnish
 from .as_called import hold_against_call
 from .call import Call, unbound
 from .calling import Calling
-from .examples import constants, describe, enclosed_arrays, inputs_from_callable, inputs_from_specs
+from .examples import (
+    constants,
+    describe,
+    enclosed_arrays,
+    identities,
+    inputs_from_callable,
+    inputs_from_specs,
+)
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
 from .marks import is_no_mark
 from .placements.derive import same_meaning
@@ -473,6 +480,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "search_inputs": search_inputs,
     "enclosed_arrays": enclosed_arrays,
     "constants": constants,
+    "identities": identities,
     "trace": trace,
     "layers": find_layers,
     "reductions": find_reductions,

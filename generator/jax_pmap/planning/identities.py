@@ -1,0 +1,25 @@
+"""What tells constants from others that no source is equal to: callables, configurations, objects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from jax_pmap.emit.render import contents_source
+from jax_pmap.session import Session
+
+
+def identities(session: Session, expressions: Collection[str]) -> dict[str, str]:
+    """By expression, the digest by which the emitted code tells a constant from another one.
+
+    Those are left out that have no contents to be told by.
+    """
+    if not expressions:
+        return {}
+    answer = session.ask(
+        "identities",
+        "reading constants",
+        code=contents_source(),
+        name="contents",
+        expressions=sorted(expressions),
+    )
+    return {name: found for name, found in answer["identities"].items() if found is not None}
