@@ -92,6 +92,8 @@ class Binding:
     live: bool = False
     #: Whether the function is written there itself, as a lambda.
     is_lambda: bool = False
+    #: Where the target's text is a function that calls the module's object, what it calls the module.
+    called_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,10 @@ class Source:
     newline: str = "\n"
     #: The assignment that gives the target the name that was asked for; None where a `def` has it.
     binding: Binding | None = None
-    #: The file's own text, where `text` has a `def` in place of a lambda.
+    #: The file's own text, where `text` has a `def` in place of what the file has.
     written: str | None = None
+    #: What the file has under the target's name, where `text` has a function that calls it.
+    forwards: str = ""
 
     @property
     def file_text(self) -> str:

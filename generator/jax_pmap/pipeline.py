@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from jax_pmap.session import Session
 
 T = TypeVar("T")
+#: Refusals of what cannot be looked into: a variable, a decorator, a method of an object of the module's.
+CLOSED = frozenset({"JP004", "JP042", "JP050"})
 #: Simulated devices the worker has: as many as the largest count of the proof.
 SIMULATED = 8
 #: Statements from which on a function counts as large.
@@ -174,7 +176,7 @@ def _make_plan(request: Request, say: Say) -> Plan:
         from jax_pmap.inputs.load import load
         from jax_pmap.planning.search import find_plan
 
-        target = _read(request)
+        target = _read(session, request)
         session.compile_as(by_length(target))
         loaded = load(session, target, request, say)
         return find_plan(session, target, loaded, request, say).plan
@@ -186,18 +188,31 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
     kept = None if request.run is not None else given
     with _session(request) if kept is None else contextlib.nullcontext(kept) as session:
         from jax_pmap.inputs.load import load
+        from jax_pmap.inputs.whole import called_whole
         from jax_pmap.planning.search import find_plan
 
-        target = _read(request)
+        target = _read(session, request)
         if kept is None:
             session.compile_as(by_length(target))
         saved = _saved_plan(request, target)
-        loaded = load(session, target, request, say, request.instead and request.instead[1])
-        if not request.in_place:
-            from jax_pmap.emit.unit import check_reachable
+        edited = request.instead and request.instead[1]
 
-            check_reachable(target)
-        observed = find_plan(session, target, loaded, request, say, saved)
+        def plan(target: Target) -> tuple[Target, Loaded, Observed]:
+            loaded = load(session, target, request, say, edited)
+            return target, loaded, find_plan(session, target, loaded, request, say, saved)
+
+        refusal = None if request.in_place else _unreachable(target)
+        if refusal is None:
+            target, loaded, observed = plan(target)
+        else:
+            whole = called_whole(session, request)
+            if whole is None:
+                raise RefusalError(refusal)
+            try:
+                target, loaded, observed = plan(whole)
+            except RefusalError:
+                # It has to be opened, which an edit of the file can do.
+                raise RefusalError(refusal) from None
         files = session.ask("loaded_files", "listing what was imported")["files"]
         made = _proved(session, target, loaded, observed, request, say)
         return dataclasses.replace(made, files=tuple(files))
@@ -212,10 +227,29 @@ def _called(request: Request) -> Request:
     return with_call(request)
 
 
-def _read(request: Request) -> Target:
+def _read(session: Session, request: Request) -> Target:
+    """The target, or a function that calls it where it need not be opened, or cannot be."""
+    from jax_pmap.inputs.whole import called_whole
     from jax_pmap.reading.target import read_target
 
-    return read_target(locate(request.target, request.directory, request.instead), request)
+    try:
+        return read_target(locate(request.target, request.directory, request.instead), request)
+    except RefusalError as error:
+        found = called_whole(session, request) if error.refusal.code in CLOSED else None
+        if found is None:
+            raise
+        return found
+
+
+def _unreachable(target: Target) -> Refusal | None:
+    """Why the target cannot have a file of its own, if it cannot."""
+    from jax_pmap.emit.unit import check_reachable
+
+    try:
+        check_reachable(target)
+    except RefusalError as error:
+        return error.refusal
+    return None
 
 
 def by_length(target: Target) -> tuple[str, ...]:

@@ -150,11 +150,19 @@ def source_digest(request: Request) -> str:
     Raises:
         RefusalError: what `locate` raises.
     """
+    from jax_pmap.inputs.whole import called_object
     from jax_pmap.locate import locate
     from jax_pmap.reading.parse import parse
     from jax_pmap.reading.text import function_text
 
-    return function_text(parse(locate(request.target, request.directory))).digest
+    try:
+        source = locate(request.target, request.directory)
+    except RefusalError as error:
+        found = called_object(request) if error.refusal.code == "JP004" else None
+        if found is None:
+            raise
+        source = found.forwarding(())
+    return function_text(parse(source)).digest
 
 
 def _python_of(directory: Path) -> list[str]:

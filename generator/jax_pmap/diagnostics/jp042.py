@@ -7,14 +7,15 @@ DIAGNOSTIC = Diagnostic(
     title="unknown decorator",
     exit_code=1,
     meaning=(
-        "The target wears a decorator that is not known to merely compile, so what it adds to the "
-        "function is unknown."
+        "The target wears a decorator that is not known to merely compile, and is to be changed where it "
+        "stands, or taken from a program that is run: what the decorator adds to the function is unknown."
     ),
     why=(
         "Decorators such as `jax.jit` are set aside because they do not change the result. One "
         "that caches, changes arguments or maps an axis does, and it would be lost or run once per "
         "device. One of yours is taken where its wrapper, `def wrapper(*args, **kwargs)`, calls the function "
-        "once with just these and returns what comes back."
+        "once with just these and returns what comes back. Into a file of its own, a function with any "
+        "decorator is called as it is, where no collective has to stand inside it."
     ),
     cure="Keep the decorator on a thin wrapper and point jax-pmap at the undecorated function.",
     example="""\
@@ -35,7 +36,7 @@ def with_norm(f):
 def energy(x):
     return jnp.sum(x**2)
 """,
-    command="jax-pmap gen ops.py::energy",
+    command="jax-pmap gen ops.py::energy --in-place",
     fixed="""\
 import jax.numpy as jnp
 

@@ -81,6 +81,8 @@ def stands_for(target: Target) -> tuple[str, ...]:
         return ()
     text = binding.text if len(binding.text) <= 60 else binding.text[:57] + "..."
     at = f"`{binding.qualname}` is `{text}` (line {binding.span.line})"
+    if binding.called_by:
+        return (f"{at}, which is called as it is: no collective stands inside it",)
     if binding.is_lambda:
         return (f"{at}, written as a def",)
     place = f"`{source.shown_path}::{source.qualname}`"

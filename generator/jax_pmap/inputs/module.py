@@ -217,6 +217,7 @@ class _Loader:
             taken_from=taken_from(target),
             owner=owner_of(target),
             nested=bool(target.parsed.enclosing),
+            called_by=source.binding.called_by if source.binding is not None else "",
         )
 
     def _loaded(self, **request: Any) -> Answer:

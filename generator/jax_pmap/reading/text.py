@@ -20,11 +20,13 @@ class FunctionText:
     indent: int
     #: Path as shown to people.
     shown_path: str
+    #: What the file has in its place, where the definition only calls that.
+    forwards: str = ""
 
     @property
     def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        """First 16 hex digits of the SHA-256 of what the file has under the function's name."""
+        return hashlib.sha256((self.forwards or self.text).encode()).hexdigest()[:16]
 
 
 def function_text(parsed: ParsedSource) -> FunctionText:
@@ -35,6 +37,7 @@ def function_text(parsed: ParsedSource) -> FunctionText:
         line=node.lineno,
         indent=node.col_offset,
         shown_path=parsed.source.shown_path,
+        forwards=parsed.source.forwards,
     )
 
 

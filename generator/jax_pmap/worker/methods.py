@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ from .examples import (
     identities,
     inputs_from_callable,
     inputs_from_specs,
+    plain,
 )
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
 from .marks import is_no_mark
@@ -66,25 +68,57 @@ def loaded_files(request: Answer) -> Answer:
     return {"files": sorted({file for file in files if isinstance(file, str) and file.endswith(".py")})}
 
 
-def load_target(request: Answer) -> Answer:
-    """Import the user's module and define the undecorated function in it."""
+def imported(request: Answer) -> types.ModuleType:
+    """The user's module."""
     load.keep_devices()
     host_arrays.tell_modes_apart()
     # `parser.parse_args()` at the top of a script must see a command line of its own, without options.
     sys.argv[:] = [request["path"]]
-    module = load.import_file(
+    return load.import_file(
         request["path"],
         request["module"],
         request["root"],
         request.get("source"),
         tolerant=request.get("tolerant", False),
     )
+
+
+def parameters_of(request: Answer) -> Answer:
+    """The parameters of the callable ``"name"`` of the user's module; none where it is no such thing."""
+    module = imported(request)
+    value = vars(module).get(request["name"])
+    if not callable(value) or isinstance(value, type):
+        return {"callable": False}
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        signature = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
+    rows = [
+        {
+            "name": each.name,
+            "kind": each.kind.name,
+            "default": None
+            if each.default is each.empty
+            else repr(each.default)
+            if plain(each.default)
+            else "",
+        }
+        for each in signature.parameters.values()
+    ]
+    taken = load.taken(request["module"], request["path"], request["root"])
+    return {"callable": not taken, "parameters": rows}
+
+
+def load_target(request: Answer) -> Answer:
+    """Import the user's module and define the undecorated function in it."""
+    module = imported(request)
     for name in request.get("names", ()):
         value = vars(module).get(name)
         if neighbours.is_missing(value):
             raise Problem("missing", vars(value)["why"], name=name)
     forget({})
     TARGET.module, TARGET.x64 = module, bool(jax.config.jax_enable_x64)
+    TARGET.called_by = request["called_by"]
     TARGET.collectives, TARGET.in_place = request["collectives"], request["in_place"]
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
@@ -473,6 +507,7 @@ def search_inputs(request: Answer) -> Answer:
 HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "forget": forget,
     "loaded_files": loaded_files,
+    "parameters": parameters_of,
     "load": load_target,
     "capture": capture_call,
     "inputs_from_callable": inputs_from_callable,

@@ -27,6 +27,8 @@ class Target:
         self.module: types.ModuleType = types.ModuleType("none")
         #: The call of it that a run of the user's program came to, when there was one.
         self.call: Call | None = None
+        #: What the target's own text calls its module, where it only calls that one's object.
+        self.called_by = ""
         self.fn: Callable[..., Any] = lambda: None
         self.signature = inspect.signature(self.fn)
         #: Whether collectives stand in its own text.
@@ -73,7 +75,10 @@ class Target:
 
         That of the module, and of a captured function also what the functions around it hold.
         """
-        return dict(vars(self.module)) if self.call is None else self.call.namespace()
+        if self.call is not None:
+            return self.call.namespace()
+        own = {self.called_by: self.module} if self.called_by else {}
+        return {**vars(self.module), **own}
 
     def define(self, source: str, filename: str, name: str, namespace: dict[str, Any] | None = None) -> Any:
         """The function `name` that `source` defines, in `namespace` or a new one of the target's."""

@@ -1,0 +1,74 @@
+"""A target that is called as it is: its parameters come from the object that importing its file makes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax_pmap.locate import locate_object
+from jax_pmap.model import Request, Source
+from jax_pmap.notebook import is_notebook
+from jax_pmap.problems import WorkerProblem
+from jax_pmap.reading.forwarding import Taken, forwarding, has_its_lines, statement_of
+from jax_pmap.reading.parse import parse
+from jax_pmap.reading.slice import Module
+from jax_pmap.reading.target import Target, read_target
+from jax_pmap.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class CalledObject:
+    """An object at the top of a file that may be called as it is."""
+
+    source: Source
+    tree: ast.Module
+    #: What gives it its name.
+    statement: ast.stmt
+
+    def forwarding(self, rows: Sequence[Taken]) -> Source:
+        """The source with a function of these parameters in its place: see `forwarding`."""
+        return forwarding(self.source, self.tree, self.statement, rows)
+
+
+def called_object(request: Request) -> CalledObject | None:
+    """What `request` names, where that may be called as it is.
+
+    That is any object that importing a file makes, a class left out.
+    """
+    source = locate_object(request.target, request.directory)
+    if is_notebook(source.path) or not all(part.isidentifier() for part in source.module.split(".")):
+        return None
+    tree = ast.parse(source.text.removeprefix("\ufeff"))
+    statement = statement_of(tree, source.qualname)
+    if statement is None or not has_its_lines(source, statement):
+        return None
+    return CalledObject(source, tree, statement)
+
+
+def called_whole(session: Session, request: Request) -> Target | None:
+    """The target as a function that calls what its module has by its name, or None where there is none.
+
+    A program that is run, or a file that is edited, has to be given the function itself.
+    """
+    found = called_object(request) if request.run is None and not request.in_place else None
+    if found is None or Module(parse(found.forwarding(()))).work() is not None:
+        return None
+    source = found.source
+    try:
+        answer = session.ask(
+            "parameters",
+            f"importing `{source.shown_path}`",
+            path=str(source.path),
+            module=source.module,
+            root=str(source.root),
+            name=source.qualname,
+        )
+    except WorkerProblem as problem:
+        if problem.kind != "import":
+            raise
+        return None
+    if not answer["callable"]:
+        return None
+    rows = [Taken(row["name"], row["kind"], row["default"]) for row in answer["parameters"]]
+    return read_target(found.forwarding(rows), request)

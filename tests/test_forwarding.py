@@ -1,0 +1,144 @@
+"""Targets that are called as they are: what variables hold, and what decorators make of functions."""
+
+import subprocess
+import sys
+
+import pytest
+from project import Project, simulated
+
+OBJECTS = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+
+    def loss(w, x, y):
+        return (jnp.tanh(x @ w) - y) ** 2
+
+
+    per_example = jax.jit(jax.vmap(jax.grad(loss), in_axes=(None, 0, 0)))
+    gradient = jax.value_and_grad(lambda w, x, y: jnp.mean(loss(w, x, y)))
+
+
+    @functools.partial(jax.vmap, in_axes=(None, 1, 0))
+    def scores(w, x, bias=1.0, /):
+        return jnp.dot(w, x) + bias
+
+
+    @jax.custom_vjp
+    def clipped(x):
+        return jnp.minimum(x * 3.0, 1.0)
+
+
+    clipped.defvjp(lambda x: (jnp.minimum(x * 3.0, 1.0), x), lambda x, g: (g * 3.0,))
+
+
+    def doubled(f):
+        return lambda *args: 2 * f(*args)
+
+
+    @doubled
+    def energy(x):
+        return jnp.mean(jnp.sum(x**2, axis=-1))
+
+
+    def ranked(f):
+        return lambda x: f(x) + jnp.median(x)
+
+
+    @ranked
+    def coupled(x):
+        return x * 2
+
+
+    class Net:
+        def __init__(self):
+            self.w = jnp.arange(12.0).reshape(4, 3) / 12
+
+        def loss(self, x):
+            return jnp.mean((x @ self.w) ** 2)
+
+
+    objects = Net()
+    net_loss = objects.loss
+    log_mean = functools.partial(jax.scipy.special.logsumexp, axis=-1)
+
+
+    def rows():
+        return np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+
+
+    def weights(): return jnp.ones(4), rows(), rows()[:, 0]
+    def columns(): return jnp.ones(4), rows().T, rows()[:, 0]
+    def batch(): return (rows(),)
+"""
+#: (target, its inputs, how many collectives)
+CALLED = [
+    ("per_example", "weights", 0),
+    ("gradient", "weights", 1),
+    ("scores", "columns", 0),
+    ("clipped", "batch", 0),
+    ("energy", "batch", 1),
+    ("net_loss", "batch", 1),
+    ("log_mean", "batch", 0),
+]
+PROGRAM = """
+import importlib, jax, sys
+import numpy as np
+import objects
+for name, inputs in CALLED:
+    emitted = getattr(importlib.import_module(name + "_pmap"), name)
+    original, given = getattr(objects, name), getattr(objects, inputs)()
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6),
+        emitted(*given), original(*given),
+    )
+"""
+
+
+def test_another_value_of_the_variable_makes_the_file_stale(project: Project) -> None:
+    project.write("objects.py", OBJECTS)
+    words = ("objects.py::per_example", "--inputs", "objects.py::weights", "-o", "made.py")
+    assert project.run("gen", *words).exit_code == 0
+    assert project.run("check", "--no-run", "made.py").exit_code == 0
+    text = (project.folder / "objects.py").read_text()
+    (project.folder / "objects.py").write_text(
+        text.replace("jax.vmap(jax.grad(loss)", "jax.vmap(jax.jacrev(loss)")
+    )
+    assert "JP150" in project.run("check", "--no-run", "made.py").stdout
+
+
+@pytest.fixture
+def objects(shared: Project) -> Project:
+    shared.write("objects.py", OBJECTS)
+    return shared
+
+
+def test_what_the_module_has_is_called_where_no_collective_stands_inside(objects: Project) -> None:
+    for name, inputs, collectives in CALLED:
+        made = objects.run(
+            "gen", f"objects.py::{name}", "--inputs", f"objects.py::{inputs}", "-o", f"{name}_pmap.py"
+        )
+        assert made.exit_code == 0, made.stderr
+        assert "which is called as it is: no collective stands inside it" in made.words
+        code = (objects.folder / f"{name}_pmap.py").read_text()
+        # A name of the module that is in use already is not hidden by the module's own.
+        assert "import objects as objects_" in code
+        assert f"objects_.{name}(" in code
+        assert code.count("jax.lax.p") == collectives
+    program = PROGRAM.replace("CALLED", repr([row[:2] for row in CALLED]))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=objects.folder, env=simulated(3), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_would_have_to_be_opened_is_refused(objects: Project) -> None:
+    says = ("`objects_.coupled(x)` couples the examples",)
+    objects.refused(
+        "JP043", "gen", "objects.py::coupled", "--inputs", "objects.py::batch", says=says, exit_code=1
+    )
+    # A class is no function of arrays, whatever calling it gives.
+    objects.refused("JP004", "gen", "objects.py::Net", says=("`Net` is a class",))
