@@ -334,6 +334,9 @@ class Plan:
     kept: tuple[tuple[str, str], ...] = ()
     #: Arguments that the function changes in place; the emitted one does so too.
     mutated: tuple[str, ...] = ()
+    #: (place, the place before it that holds the same object) pairs of what the arguments hold: they are
+    #: joined again where the arguments come in.
+    shared: tuple[tuple[str, str], ...] = ()
     #: (argument index, path into the result) pairs: outputs that feed the next call's inputs.
     chain: tuple[tuple[str, str], ...] = ()
     #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.

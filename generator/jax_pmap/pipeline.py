@@ -152,15 +152,11 @@ def _graph(problem: WorkerProblem) -> Refusal:
     """Flax NNX objects that jax cannot take apart as a tree."""
     place, other = problem.message, problem.data["other"]
     if other:
-        # Layers fork the streams they are given; only a module that keeps `rngs` itself shares them.
-        stream = problem.data["type"] in ("RngKey", "RngCount")
         return Refusal(
             "JP057",
             f"`{place}` and `{other}` are one {problem.data['type']}; devices get arguments as trees, where "
-            "it would become two",
-            "Give each module streams of its own, `self.rngs = rngs.fork()`"
-            if stream
-            else "Keep shared variables in one place, and pass that one to both uses",
+            f"it becomes two, and `{place}` cannot be assigned to make it one again",
+            "Pass a list in place of the tuple, or the objects as arguments of their own",
         )
     return Refusal(
         "JP057",

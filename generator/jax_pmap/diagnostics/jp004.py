@@ -7,8 +7,8 @@ DIAGNOSTIC = Diagnostic(
     title="target is not a function",
     exit_code=2,
     meaning=(
-        "The name is a class or holds no callable; or it is a variable that stands for no one function, and is "
-        "to be changed where it stands."
+        "The name is a class or holds no callable; or it is a variable that stands for no one function, and "
+        "is to be changed where it stands."
     ),
     why=(
         "Only a function that is written out has a body whose values can be observed and a signature that a "
@@ -21,22 +21,25 @@ DIAGNOSTIC = Diagnostic(
         "`Class.method`. Turn a variable that holds what a call makes into a `def` that makes the call."
     ),
     example="""\
-import jax.numpy as jnp
+import jax
 
 
-class Model:
-    def __init__(self, w):
-        self.w = w
+def scale(x, factor):
+    return x * factor
 
-    def loss(self, x):
-        return jnp.mean((x @ self.w) ** 2)
+
+scale_rows = jax.vmap(scale, in_axes=(0, None))
 """,
-    command="jax-pmap gen ops.py::Model",
+    command="jax-pmap gen ops.py::scale_rows --in-place",
     fixed="""\
-import jax.numpy as jnp
+import jax
 
 
-def loss(w, x):
-    return jnp.mean((x @ w) ** 2)
+def scale(x, factor):
+    return x * factor
+
+
+def scale_rows(x, factor):
+    return jax.vmap(scale, in_axes=(0, None))(x, factor)
 """,
 )

@@ -7,15 +7,16 @@ DIAGNOSTIC = Diagnostic(
     title="an argument that is no tree",
     exit_code=1,
     meaning=(
-        "An argument is a graph of objects: one Flax NNX variable is reached by two paths (tied weights, "
-        "an optimiser that holds its model), or the installed Flax has no pytree form of its objects."
+        "An argument is a graph of objects that no assignment could put together again: one Flax NNX object "
+        "stands in a tuple twice, or the installed Flax has no pytree form of its objects."
     ),
     why=(
-        "jax hands arguments to devices as trees of arrays. A shared variable would arrive as two, which "
-        "get separate gradients and drift apart, without any error."
+        "jax hands arguments to devices as trees of arrays, in which a shared object arrives as two. "
+        "Elsewhere the emitted code joins them, `optimizer.model = model`; a tuple cannot be changed, and "
+        "two objects would get separate gradients and drift apart, without any error."
     ),
     cure=(
-        "Keep the shared variable in one module and hand that module to both uses. With Flax before 0.12, "
+        "Pass a list in place of the tuple, or the objects as arguments of their own. With Flax before 0.12, "
         "upgrade, or pass `nnx.split(model)` and merge inside the function."
     ),
     example="""\
@@ -23,27 +24,18 @@ import jax.numpy as jnp
 from flax import nnx
 
 
-class Tied(nnx.Module):
-    def __init__(self, rngs):
-        self.encode = nnx.Linear(4, 4, rngs=rngs)
-        self.decode = self.encode
-
-
-def apply(model, x):
-    return model.decode(model.encode(x))
+def apply(models, x):
+    first, second = models
+    return second(first(x))
 
 
 def make_inputs():
-    return Tied(nnx.Rngs(0)), jnp.ones((24, 4))
+    layer = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+    return (layer, layer), jnp.ones((24, 4))
 """,
     command="jax-pmap gen model.py::apply --inputs model.py::make_inputs",
     fixed="""\
-class Tied(nnx.Module):
-    def __init__(self, rngs):
-        self.both = nnx.Linear(4, 4, rngs=rngs)
-
-
-def apply(model, x):
-    return model.both(model.both(x))
+def apply(first, second, x):
+    return second(first(x))
 """,
 )

@@ -49,6 +49,7 @@ class Partition:
         self.by_name = {part.name: part for part in self.parts}
         self.kept = {path: self.by_name[name] for path, name in plan.kept}
         self.mutated = plan.mutated
+        self.shared = plan.shared
         self.n = names
         #: Static arguments that are passed in something that can be hashed.
         self.wrapped = [argument.name for argument in plan.arguments if argument.wrapped]
@@ -66,7 +67,9 @@ class Partition:
     def inside(self) -> list[str]:
         """Lines of the mapped function that put them together again."""
         together = [f"{part.name} = {self.together(part, part.name)}" for part in self.parts]
-        return [*together, *(f"{name} = {name}.value" for name in self.wrapped)]
+        # What is one object outside is one inside.
+        joined = [f"{place} = {other}" for place, other in self.shared]
+        return [*together, *(f"{name} = {name}.value" for name in self.wrapped), *joined]
 
     def _apart(self, part: Part, value: str) -> str:
         n = self.n
@@ -84,7 +87,7 @@ class Partition:
 
     def body(self, body: str, guards: Sequence[str] = ()) -> str:
         """The body with the arguments put together and only arrays returned; `guards` are its first lines."""
-        if not self.parts and not self.mutated and not self.wrapped:
+        if not self.inside() and not self.mutated:
             return "\n".join([*guards, body])
         module = cst.parse_module(body)
         if self.kept:

@@ -230,7 +230,8 @@ class RoleFinder:
                 # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
                 data = 0.3 if self.differentiated and name not in self.facts.returned_names else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
-                data = 1.0
+                # A `target` may be labels, and a network that is followed slowly.
+                data = 0.1 if holds_state(argument) else 1.0
             elif name in parts or holds_state(argument):
                 # `actor` of `jax.grad(loss)(actor.params)`, or of a helper that does the like.
                 data = 0.0

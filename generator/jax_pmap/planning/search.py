@@ -286,6 +286,7 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
             notes=tuple(plan_notes(target, loaded, request, arguments, observation, donated)),
             assumed_inputs=loaded.assumed,
             mutated=case.mutated,
+            shared=tuple((place, other) for place, other in whole["shared"]),
             kept=tuple((path, name) for path, name in whole["kept"]),
             chain=chain(
                 loaded.described,

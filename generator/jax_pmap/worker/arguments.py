@@ -3,12 +3,13 @@
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from . import sharing
 from .leaves import category, dtype_of, leaf_paths, shape_of, to_host
 from .server import Problem, summary
 
@@ -118,6 +119,13 @@ def fresh(value: Any) -> Any:
     return tree.unflatten(leaves)
 
 
+def own(values: Mapping[str, Any], names: Collection[str]) -> Values:
+    """`values` with containers of their own for these `names`, and for what is joined with others."""
+    apart = {*names, *sharing.concerned()}
+    given = {name: fresh(value) if name in apart else value for name, value in values.items()}
+    return sharing.join(given)
+
+
 def kept_parts(result: Any, given: Values) -> list[tuple[str, str]]:
     """Parts of a result that hold the constants of an argument: path in the result, argument's name.
 
@@ -209,30 +217,8 @@ def bind_as_given(signature: inspect.Signature, args: Sequence[Any], kwargs: Map
             f"{error}; the function takes ({expected}), and {len(args)} came by position{named}",
         ) from error
     bound.apply_defaults()
-    refuse_graphs(bound.arguments)
+    sharing.note(bound.arguments)
     return dict(bound.arguments)
-
-
-def refuse_graphs(values: Mapping[str, Any]) -> None:
-    """Refuse what jax would make a tree of and lose something: Flax NNX objects that share variables.
-
-    Raises:
-        Problem: ``"graph"``, with the two places of one variable, or the object that is no pytree at all.
-    """
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None:
-        return
-    seen: dict[int, str] = {}
-    for name, value in values.items():
-        leaves, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda x: isinstance(x, nnx.Variable))
-        for path, leaf in leaves:
-            place = name + jax.tree_util.keystr(path)
-            if isinstance(leaf, (nnx.Module, nnx.Optimizer)):
-                raise Problem("graph", place, other="", type=type(leaf).__name__)
-            if isinstance(leaf, nnx.Variable):
-                if id(leaf) in seen:
-                    raise Problem("graph", place, other=seen[id(leaf)], type=type(leaf).__name__)
-                seen[id(leaf)] = place
 
 
 def invoke(fn: Callable[..., Any], signature: inspect.Signature, values: Values) -> Any:
@@ -287,7 +273,7 @@ class Packed:
         for name, tree in self.trees.items():
             own = [(name, index) for index in range(tree.num_leaves)]
             out[name] = tree.unflatten([self.fixed[at] if at in self.fixed else next(given) for at in own])
-        return {name: out[name] for name in self.order}
+        return sharing.join({name: out[name] for name in self.order})
 
     def axes(self, axes: LeafAxes) -> list[int | None]:
         """Batch axis of each traced leaf, or None."""

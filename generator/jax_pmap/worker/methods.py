@@ -25,6 +25,7 @@ from . import (
     proving,
     proving_parallel,
     settings,
+    sharing,
     strengthen,
     witness,
 )
@@ -59,6 +60,7 @@ def forget(request: Answer) -> Answer:
     With them stay settings of jax (``"set"``): another target must not have them.
     """
     vars(TARGET).update(vars(Target()))
+    sharing.PLACES.clear()
     return {"set": bool(settings.changed() or settings.too_late())}
 
 

@@ -96,11 +96,9 @@ class Target:
 
     def with_changes(self, fn: Callable[..., Any], values: Values) -> Any:
         """Call `fn` with `values`, and hand out beside its result what it may change in place."""
+        given = arguments.own(values, self.mutated)
         if not self.mutated:
-            return arguments.invoke(fn, self.signature, values)
-        given = {
-            name: arguments.fresh(value) if name in self.mutated else value for name, value in values.items()
-        }
+            return arguments.invoke(fn, self.signature, given)
         result = arguments.invoke(fn, self.signature, given)
         return result, tuple(given[name] for name in self.mutated)
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, couplings, effects, layers, prove
+from . import arguments, couplings, effects, layers, prove, sharing
 from .arguments import Packed
 from .compiling import compiled_as
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
@@ -52,7 +52,7 @@ def trace(request: Answer) -> Answer:
         if mutated != TARGET.mutated:
             TARGET.mutated = mutated
     needed = [{"name": name, "error": error} for name, error in TARGET.one_device.axes.items()]
-    return {"traced": True, "out": out, "axes": needed, **extra}
+    return {"traced": True, "out": out, "axes": needed, "shared": list(sharing.PLACES), **extra}
 
 
 def traced(packed: Packed) -> tuple[list[Answer], Answer]:
@@ -71,7 +71,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
         given = packed.unpack(leaves)
 
         def body() -> Any:
-            own = {name: arguments.fresh(value) for name, value in given.items()}
+            own = arguments.own(given, given)
             before = {name: jax.tree.flatten(value) for name, value in own.items()}
             out = arguments.invoke(TARGET.fn, TARGET.signature, own)
             if TARGET.in_place:
