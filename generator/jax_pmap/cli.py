@@ -186,19 +186,32 @@ Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
 """,
 )
 @click.argument("parallel", shell_complete=complete_target)
-@option("--against", section="Inputs", metavar="REFERENCE", required=True, help="The single-device function.")
+@option(
+    "--against",
+    section="Inputs",
+    metavar="REFERENCE",
+    required=True,
+    help="What it should equal: the single-device function, or another parallel one.",
+)
 @option(
     "--layout",
     section="Inputs",
     metavar="LAYOUT",
     help="How PARALLEL is called: drop-in, stacked, batch or NAME=devices,...  [default: found by trying]",
 )
+@option(
+    "--against-layout",
+    section="Inputs",
+    metavar="LAYOUT",
+    help="How REFERENCE is called, where it is parallel itself, in the same words.",
+)
 def verify(**options: Any) -> int:
     """Prove that PARALLEL gives the same results as REFERENCE.
 
     PARALLEL is FILE::NAME or package.module:NAME: what `jax.pmap` or `shard_map` made, or a function. It is
     run on 2, 3, 4 and 8 devices, imported anew for each, with the inputs of the reference. Where the
-    reference takes (B, ...), it may take (N, B/N, ...) and copies (N, ...) of the rest.
+    reference takes (B, ...), it may take (N, B/N, ...) and copies (N, ...) of the rest. A REFERENCE that is
+    parallel itself, as the step that PARALLEL is to replace, is run on as many devices.
     """
     return _answer({**options, "target": options["parallel"]}, _verify)
 
@@ -470,7 +483,8 @@ def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None
 
     from jax_pmap.pipeline import verify as hold
 
-    return hold(options["parallel"], request, options["layout"], say), None
+    against = options["against_layout"]
+    return hold(options["parallel"], request, options["layout"], say, against_layout=against), None
 
 
 def _answer(

@@ -31,19 +31,22 @@ from jax_pmap.reading.definition import Definition, find, statements
 _DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
 
-def locate(target: str, directory: Path, instead: tuple[Path, str] | None = None) -> Source:
+def locate(
+    target: str, directory: Path, instead: tuple[Path, str] | None = None, *, mapped: bool = False
+) -> Source:
     """Find the function that `target` names, as seen from `directory`.
 
     Args:
         target: as typed.
         directory: where relative paths start from.
         instead: a file, and the text it is taken to have in place of what is on the disk.
+        mapped: whether a name of what `jax.pmap` or `shard_map` made of a function stands for that function.
 
     Raises:
         RefusalError: JP001 no such file or module, JP002 no such function, JP003 several, JP004 not a
             function, JP005 the file does not parse.
     """
-    return _Search(target.strip(), directory.absolute(), instead=instead).run()
+    return _Search(target.strip(), directory.absolute(), instead=instead, mapped=mapped).run()
 
 
 def locate_object(target: str, directory: Path) -> Source:
@@ -83,12 +86,13 @@ class _Search:
         any_object: bool = False,
         classes: bool = False,
         instead: tuple[Path, str] | None = None,
+        mapped: bool = False,
     ) -> None:
         self.target = target
         #: Whether a variable or an import will do, and whether a class.
         self.any_object, self.classes = any_object, classes
         self.project = Project(directory, instead)
-        self.bindings = Bindings(self.project)
+        self.bindings = Bindings(self.project, mapped=mapped)
         self.others = Others(self.project, self.bindings)
 
     def run(self) -> Source:

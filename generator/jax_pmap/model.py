@@ -494,6 +494,8 @@ class Verified:
     #: array has a device axis in front; ``"batch"``, those that are split have. Empty: a drop-in.
     layout: tuple[tuple[str, str], ...]
     evidence: Evidence
+    #: The same of a reference that is parallel itself; None of one that runs on one device.
+    against_layout: tuple[tuple[str, str], ...] | None = None
     #: ``NAME=SPEC`` texts, as ``--arg`` takes them, of the inputs the tool made up.
     assumed_inputs: tuple[str, ...] = ()
 

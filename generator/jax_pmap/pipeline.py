@@ -87,7 +87,12 @@ def make_plan(request: Request, say: Say = quiet) -> Plan | Refusal:
 
 
 def verify(
-    parallel: str, request: Request, layout: str | None = None, say: Say = quiet
+    parallel: str,
+    request: Request,
+    layout: str | None = None,
+    say: Say = quiet,
+    *,
+    against_layout: str | None = None,
 ) -> Verified | Refusal:
     """The proof alone: a parallel function the user wrote, held against its reference.
 
@@ -97,6 +102,7 @@ def verify(
         layout: how `parallel` is called: ``"drop-in"``, ``"stacked"``, ``"batch"`` or ``"NAME=FORM,…"``;
             None to find out by trying.
         say: told in a line what is going on.
+        against_layout: how the reference is called, in the same words, where it is parallel itself.
     """
 
     def start(devices: int) -> Session:
@@ -104,9 +110,10 @@ def verify(
         return _session(request, max(devices, highest))
 
     def work() -> Verified:
+        from jax_pmap.proof.layouts import Layouts
         from jax_pmap.proof.verify import verify
 
-        return verify(parallel, layout, request, start, say)
+        return verify(parallel, Layouts(layout, against_layout), request, start, say)
 
     return answered(work)
 

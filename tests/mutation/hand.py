@@ -62,6 +62,7 @@ class Verified:
         """Raises: RefusalError, when `code` is found wrong."""
         from jax_pmap import pipeline
         from jax_pmap.proof import verify
+        from jax_pmap.proof.layouts import Layouts
 
         self.number += 1
         module = f"{self.source.name}_{self.number}.py"
@@ -84,7 +85,7 @@ class Verified:
         try:
             parallel = f"{module}::{self.source.parallel}"
             answer = pipeline.answered(
-                lambda: verify.verify(parallel, self.layout, request, start, lambda _: None)
+                lambda: verify.verify(parallel, Layouts(self.layout), request, start, lambda _: None)
             )
         finally:
             verify.COUNTS = before

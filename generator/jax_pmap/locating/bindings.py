@@ -18,7 +18,7 @@ from jax_pmap.locating.paths import import_name
 from jax_pmap.locating.project import File, Project
 from jax_pmap.locating.trees import FUNCTION, Import, binding_of, bound_name
 from jax_pmap.model import Binding, RefusalError, Source, Span
-from jax_pmap.reading.decorators import COMPILERS
+from jax_pmap.reading.decorators import COMPILERS, MAPPERS, SHARD_MAPS
 from jax_pmap.reading.definition import Definition, find, statements
 from jax_pmap.reading.resolve import Resolver, file_names, import_rows
 from jax_pmap.reading.scopes import own_nodes, parameters
@@ -57,10 +57,14 @@ class _Scope:
 
 
 class Bindings:
-    """Follows names of the project to the functions they stand for."""
+    """Follows names of the project to the functions they stand for.
 
-    def __init__(self, project: Project) -> None:
+    With `mapped`, also to those that are mapped over devices on the way.
+    """
+
+    def __init__(self, project: Project, *, mapped: bool = False) -> None:
         self.project = project
+        self.passed = COMPILERS | MAPPERS | SHARD_MAPS if mapped else COMPILERS
         #: Where the last name may stand for one of several functions: those.
         self.several: list[tuple[Path, str]] = []
 
@@ -126,7 +130,7 @@ class Bindings:
             return None
         resolver = self._resolver(scope)
         name, _ = resolver.transformed(value.func)
-        if name in COMPILERS and item is None and value.args:
+        if name in self.passed and item is None and value.args:
             found = self._expression(scope, value.args[0], hops - 1)
             if found is None:
                 return None

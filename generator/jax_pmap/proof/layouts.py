@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from jax_pmap.model import refused
 from jax_pmap.options import no_argument
@@ -12,6 +13,20 @@ from jax_pmap.options import no_argument
 FORMS = ("whole", "devices", "batch", "inner", "keys")
 #: Words for whole layouts.
 LAYOUTS = ("drop-in", "stacked", "batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """How the two functions are called, as typed (see `read_layout`); None to find out by trying."""
+
+    parallel: str | None = None
+    #: Of a reference that is parallel itself.
+    reference: str | None = None
+
+
+def with_axis(layout: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """(argument, form) of those that are not passed as one device takes them."""
+    return tuple((name, form) for name, form in layout.items() if form != "whole")
 
 
 def layout_words(layout: Mapping[str, str]) -> str:
@@ -30,13 +45,16 @@ def layout_words(layout: Mapping[str, str]) -> str:
     return f"with {' and '.join(parts)}" if parts else "as the reference is (drop-in)"
 
 
-def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[str, str]:
+def read_layout(
+    text: str, arrays: Mapping[str, bool], batch: set[str], option: str = "layout"
+) -> dict[str, str]:
     """The form of each argument in ``"drop-in"``, ``"stacked"``, ``"batch"`` or ``"NAME=FORM,…"``.
 
     Args:
         text: as typed.
         arrays: of each argument, whether it has arrays that could have a device axis.
         batch: arguments of which something is split.
+        option: what it was given with.
 
     Raises:
         RefusalError: JP018 for an unknown word, JP007 for an unknown argument.
@@ -53,11 +71,11 @@ def read_layout(text: str, arrays: Mapping[str, bool], batch: set[str]) -> dict[
         if not equals or form not in FORMS:
             raise refused(
                 "JP018",
-                f"`--layout {text}` is not a layout",
+                f"`--{option} {text}` is not a layout",
                 f"Write one of {', '.join(LAYOUTS)}, or NAME=FORM,… with the forms {', '.join(FORMS)}",
                 None,
             )
         if name not in arrays:
-            raise no_argument("layout", name, arrays, "the reference", None)
+            raise no_argument(option, name, arrays, "the reference", None)
         whole[name] = form
     return whole

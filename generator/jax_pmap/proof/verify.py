@@ -6,6 +6,7 @@ are made when a module is imported, and the user's is then imported anew for eac
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import itertools
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jax_pmap.inputs.load import Loaded, load
+from jax_pmap.inputs.load import Loaded, load, stands_for
 from jax_pmap.locate import locate, locate_object, object_span
 from jax_pmap.model import (
     Derivation,
@@ -39,7 +40,7 @@ from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
 from jax_pmap.problems import Answer, WorkerProblem, error_details, error_span, first_line
 from jax_pmap.proof.causes import likeliest_cause, output_name
-from jax_pmap.proof.layouts import layout_words, read_layout
+from jax_pmap.proof.layouts import Layouts, layout_words, read_layout, with_axis
 from jax_pmap.proof.prove import (
     COUNTS,
     STEPS,
@@ -52,6 +53,7 @@ from jax_pmap.proof.prove import (
     rounding_alone,
     steps_into,
 )
+from jax_pmap.proof.reference import Reference, runs_in
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.threads import at_once
@@ -97,7 +99,7 @@ class Run:
 
 def verify(
     parallel: str,
-    layout: str | None,
+    layouts: Layouts,
     request: Request,
     start: Callable[[int], Session],
     say: Callable[[str], None],
@@ -106,7 +108,7 @@ def verify(
 
     Args:
         parallel: ``FILE::NAME``, ``module:NAME`` or a bare name; any callable.
-        layout: how it is called (see `read_layout`), or None to find out.
+        layouts: how the two are called.
         request: the reference, its inputs and roles.
         start: starts a worker with so many devices.
         say: told in a line what is going on.
@@ -115,13 +117,14 @@ def verify(
         RefusalError: JP045 with the first difference; JP021 where no way to call it was found; what the
             other stages raise.
     """
-    target = read_target(locate(request.target, request.directory), request)
+    located = locate(request.target, request.directory, mapped=True)
+    target = read_target(located, request, mapped=True)
     source = locate_object(parallel, request.directory)
     wanted = request.devices.number
     counts = COUNTS if wanted is None else (wanted,)
     with contextlib.ExitStack() as stack:
         runs = [Run(count, stack.enter_context(start(count))) for count in counts]
-        return _Verification(target, source, layout, request, runs, say).run()
+        return _Verification(target, source, layouts, request, runs, say).run()
 
 
 class _Verification:
@@ -131,14 +134,15 @@ class _Verification:
         self,
         target: Target,
         source: Source,
-        layout: str | None,
+        layouts: Layouts,
         request: Request,
         runs: list[Run],
         say: Callable[[str], None],
     ) -> None:
-        self.target, self.source, self.layout, self.request = target, source, layout, request
+        self.target, self.source, self.layout, self.request = target, source, layouts.parallel, request
         self.runs, self.say = runs, say
         self.name = source.qualname
+        self.reference = Reference(target, request, layouts.reference)
         #: Device counts that are not run, as equality is derived for them.
         self.left: frozenset[int] = frozenset()
         #: Lines at which a sum over devices is taken of what is whole on each already.
@@ -173,7 +177,7 @@ class _Verification:
         notes = axis_notes(self.target, whole["axes"], lead.directory)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
         self._load_others(loaded, finder.statics)
-        best: tuple[int, Roles, dict[str, str]] | None = None
+        best: tuple[int, Answer, dict[str, str]] | None = None
         tried = 0
         copied: list[str] = []
         for roles in itertools.islice(finder.candidates(), LOOKED_AT):
@@ -184,6 +188,8 @@ class _Verification:
                 continue  # What the others came to says more.
             tried += not too_small
             question = self._question(roles, loaded, whole)
+            parallel = self.reference.mapped or self.reference.layout is not None or whole["mapped"]
+            question["reference"] = self._how_the_reference(roles, loaded, question) if parallel else None
             layouts = self._layouts(roles, loaded)
             if layouts is not None and not _shares(layouts[0], roles):
                 # Each device would get a copy of everything, and nothing would be asked.
@@ -193,7 +199,7 @@ class _Verification:
             self._each(lambda run: self._try(run, roles, loaded, question, layouts))  # noqa: B023
             chosen, score = self._choose()
             if chosen is not None and (best is None or score > best[0]):
-                best = score, roles, chosen
+                best = score, question, chosen
                 kept = [(list(run.tried), run.skipped, run.problem) for run in self.runs]
             # A batch that is too small for some count may be no batch at all.
             if best is not None and best[0] >= SURE + EVERY_COUNT * len(self.runs):
@@ -212,8 +218,12 @@ class _Verification:
             raise RefusalError(self._not_called())
         for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
             run.tried, run.skipped, run.problem = calls, skipped, problem
-        _, roles, chosen = best
-        return self._verdict(chosen, self._question(roles, loaded, whole), loaded)
+        _, question, chosen = best
+        if question["reference"]:
+            # It is the object by that name, and not what that is made of.
+            others = tuple(note for note in loaded.notes if note not in stands_for(self.target))
+            loaded = dataclasses.replace(loaded, notes=others)
+        return self._verdict(chosen, question, loaded)
 
     def _load_others(self, loaded: Loaded, statics: tuple[str, ...]) -> None:
         """Load the reference with the same inputs in every worker, and measure its rounding."""
@@ -259,13 +269,37 @@ class _Verification:
 
     # --- the layout -----------------------------------------------------------------------
 
+    def _how_the_reference(self, roles: Roles, loaded: Loaded, question: Answer) -> Answer | None:
+        """How the reference is called, where it runs on several devices itself; see `Reference.found`."""
+        if self.reference.source is None:
+            return None
+        self.say(f"finding out how `{self.reference.source.qualname}` is called")
+        layouts = self._read_layouts(self.reference.layout, roles, loaded, "against-layout")
+        size = batch_of(roles, loaded)
+
+        def ask(run: Run, layouts: list[dict[str, str]] | None) -> tuple[int, list[Answer]]:
+            return run.devices, self.reference.calls(run.session, run.devices, question, layouts)
+
+        able = [run for run in self.runs if size >= run.devices]
+        found = dict(at_once(lambda run: ask(run, layouts), able))
+        layout = self.reference.chosen(found)
+        if layout is not None and layouts is None:
+            others = [run for run in able if not any(runs_in(each, layout) for each in found[run.devices])]
+            found |= at_once(lambda run: ask(run, [layout]), others)
+        return self.reference.found(found, layout)
+
     def _layouts(self, roles: Roles, loaded: Loaded) -> list[dict[str, str]] | None:
         """The layout that was asked for, None to try them all."""
-        if self.layout is None:
+        return self._read_layouts(self.layout, roles, loaded)
+
+    def _read_layouts(
+        self, typed: str | None, roles: Roles, loaded: Loaded, option: str = "layout"
+    ) -> list[dict[str, str]] | None:
+        if typed is None:
             return None
         batch = {name for name, leaves in roles.axes.items() if leaves}
         arrays = {a["name"]: bool(a["leaves"]) and a["name"] not in roles.statics for a in loaded.described}
-        return [read_layout(self.layout, arrays, batch)]
+        return [read_layout(typed, arrays, batch, option)]
 
     def _try(
         self,
@@ -275,8 +309,10 @@ class _Verification:
         question: Answer,
         layouts: list[dict[str, str]] | None,
     ) -> None:
-        run.tried, run.skipped, run.problem = [], None, None
+        run.tried, run.skipped, run.problem = [], self.reference.unable.get(run.devices), None
         size = batch_of(roles, loaded)
+        if run.skipped is not None:
+            return
         if size < run.devices:
             run.skipped = f"not on {run.devices} devices: the batch of the inputs is {size}"
             return
@@ -459,8 +495,9 @@ class _Verification:
         modes = list(self._modes(able[-1], question, layout, loaded))
         return Verified(
             parallel=f"{self.source.shown_path}::{self.source.qualname}",
-            against=f"{self.target.source.shown_path}::{self.target.source.qualname}",
-            layout=tuple((name, form) for name, form in layout.items() if form != "whole"),
+            against=self._against(question),
+            layout=with_axis(layout),
+            against_layout=with_axis(question["reference"]["layout"]) if question["reference"] else None,
             evidence=Evidence(
                 checks=tuple(check_of(check) for run in able for check in run.checks),
                 jax_version=self.runs[-1].session.versions["jax"],
@@ -481,12 +518,19 @@ class _Verification:
             assumed_inputs=loaded.assumed,
         )
 
+    def _against(self, question: Answer) -> str:
+        source = self.target.source
+        if question["reference"] and self.reference.source is not None:
+            source = self.reference.source
+        return f"{source.shown_path}::{source.qualname}"
+
     def _derivation(self, question: Answer, layout: Mapping[str, str]) -> Derivation | None:
         """What is derived of the parallel function on any number of devices; None where one was asked for.
 
         Keys that the caller makes, one for each device, are no part of the program.
         """
-        if self.request.devices.number is not None or "keys" in layout.values():
+        layouts = [layout, *([question["reference"]["layout"]] if question["reference"] else ())]
+        if self.request.devices.number is not None or any("keys" in each.values() for each in layouts):
             return None
         try:
             answer = self.runs[-1].session.ask(
@@ -628,6 +672,9 @@ class _Verification:
             differing, size = failure["differing"]
             reason += f". {differing} of its {size} elements differ" if differing < size else ""
             reason += self._repeated()
+        own = self.reference.parallel and failure["what"] == "shape"
+        if own and failure["want"] == with_devices(failure["got"], devices):
+            reason += f": each device of `{self.reference.name}` has one of its own there, and they differ"
         if (on := failure.get("on")) and on != GIVEN and failure["what"] != "draws":
             reason += f". It shows on {on}"
         if "defaults" in failure:
@@ -681,6 +728,11 @@ def _shares(layout: Mapping[str, str], roles: Roles) -> bool:
     split = {name for name, leaves in roles.axes.items() if leaves}
     with_axis = {name for name, form in layout.items() if form != "whole"}
     return not with_axis or bool(split & with_axis)
+
+
+def with_devices(shape: str, devices: int) -> str:
+    """A shape as text, ``"(8,)"``, with an axis of devices in front: ``"(2, 8)"``."""
+    return str((devices, *ast.literal_eval(shape)))
 
 
 def _on(cause: str, where: str) -> str:

@@ -13,6 +13,8 @@ from jax_pmap.reading.wrappers import passes_on
 
 COMPILERS = frozenset({"jax.jit", "equinox.filter_jit", "flax.nnx.jit"})
 MAPPERS = frozenset({"jax.pmap", "equinox.filter_pmap", "flax.nnx.pmap"})
+#: Map a function over the devices of a mesh.
+SHARD_MAPS = frozenset({"jax.shard_map", "jax.experimental.shard_map.shard_map", "flax.nnx.shard_map"})
 
 #: Give names to what runs, or check it, and leave every result as it is.
 _OBSERVERS = frozenset(

@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from jax_pmap.model import Binding, Request, Source, refused
+from jax_pmap.reading.decorators import SHARD_MAPS
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.read import parse, read
@@ -24,8 +25,13 @@ class Target:
     own_axis: bool = False
 
 
-def read_target(source: Source, request: Request) -> Target:
+def read_target(source: Source, request: Request, *, mapped: bool = False) -> Target:
     """Read a located target and refuse what no run could make parallel.
+
+    Args:
+        source: where it is.
+        request: what is asked of it.
+        mapped: whether it may be decorated with `shard_map`, which is taken off like `jax.pmap`.
 
     Raises:
         RefusalError: JP042, JP048, JP049, JP050 or JP056, and what `parse` raises.
@@ -62,7 +68,7 @@ def read_target(source: Source, request: Request) -> Target:
             where,
         )
     for decorator in facts.decorators:
-        if not decorator.set_aside:
+        if not decorator.set_aside and not (mapped and decorator.name in SHARD_MAPS):
             raise refused(
                 "JP042",
                 f"`{facts.name}` is decorated with `@{decorator.text}`, and what that does is not known",

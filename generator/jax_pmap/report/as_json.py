@@ -143,6 +143,7 @@ def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) ->
         "parallel": parallel,
         "against": against,
         "layout": None,
+        "against_layout": None,
         "assumed_inputs": [],
         "evidence": None,
         "refusal": None,
@@ -153,6 +154,7 @@ def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) ->
         **document,
         "status": "proved",
         "layout": dict(result.layout),
+        "against_layout": None if result.against_layout is None else dict(result.against_layout),
         "assumed_inputs": list(result.assumed_inputs),
         "evidence": evidence_to_dict(result.evidence),
     }

@@ -59,18 +59,7 @@ def print_verified(verified: Verified, console: Console) -> None:
     ):
         name = clean(verified.parallel) if i == 0 else ""
         console.print((name, "bold"), (line.removeprefix(name), "dim"))
-    forms = {
-        "devices": "every array has a device axis",
-        "batch": "what is split has a device axis",
-        "inner": "what is split has a device axis right before the batch's",
-        "keys": "a key for each device, each another one",
-    }
-    if verified.layout:
-        rows: list[list[Cell]] = [[(clean(name), ""), (forms[form], "")] for name, form in verified.layout]
-        console.print()
-        print_table([Column("argument"), Column("called with", wraps=True)], rows, console)
-    else:
-        console.print(("  called as the reference is", "dim"))
+    _print_layouts(verified, console)
     if verified.assumed_inputs:
         console.print()
         console.print(("  assumed inputs (these options change them)", "dim"))
@@ -78,6 +67,34 @@ def print_verified(verified: Verified, console: Console) -> None:
             print_prose(console, f" --arg {shlex.quote(spec)}", indent=" ")
     console.print()
     _print_evidence(verified.evidence, console)
+
+
+#: How an argument is passed that is not passed as one device takes it.
+_FORMS = {
+    "devices": "every array has a device axis",
+    "batch": "what is split has a device axis",
+    "inner": "what is split has a device axis right before the batch's",
+    "keys": "a key for each device, each another one",
+}
+
+
+def _print_layouts(verified: Verified, console: Console) -> None:
+    """Print how both functions were called."""
+    own, other = dict(verified.layout), verified.against_layout
+    if not own and not other:
+        how = "called as the reference is" if other is None else "both are called with the same arguments"
+        console.print((f"  {how}", "dim"))
+        return
+    columns = [Column("argument"), Column("called with", wraps=True)]
+    if other is not None:
+        columns.append(Column("the reference with", wraps=True))
+    rows: list[list[Cell]] = []
+    for name in dict.fromkeys([*own, *dict(other or ())]):
+        forms = [own.get(name), dict(other).get(name)] if other is not None else [own[name]]
+        said = [_FORMS[form] if form else "as one device takes it" for form in forms]
+        rows.append([(clean(name), ""), *((each, "") for each in said)])
+    console.print()
+    print_table(columns, rows, console)
 
 
 def _print_evidence(evidence: Evidence, console: Console) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -45,6 +45,7 @@ from .examples import (
 )
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
 from .marks import is_no_mark
+from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
@@ -324,7 +325,8 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
     On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
     the defaults of its own for them.
     """
-    names = ("axes", "statics", "chain", "steps", "overrides", "global_view", "donated", "derived", "rows")
+    names = ["axes", "statics", "chain", "steps", "overrides", "global_view", "donated", "derived", "rows"]
+    names += ["reference", "count"] if request.get("reference") else []
     key = about(request, *names), tuple(sorted(left_out))
     return TARGET.once("trials", key, lambda: new_trials(request, found, left_out), last=True)
 
@@ -340,9 +342,11 @@ def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
         return TARGET.with_changes(fn, donation.fresh(values, donated))
 
+    there = request.get("reference")
+    own = parallel_reference_of(request, there["layout"], there["named"]) if there else None
     question = Question(
-        reference=reference_of(request),
-        traceable=TARGET.reference,
+        reference=own or reference_of(request),
+        traceable=own or TARGET.reference,
         invoke=invoke,
         data=tuple(
             values
@@ -358,13 +362,27 @@ def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]
         rounding=rounding,
         x64=TARGET.x64,
         draws=given.draws,
-        repeat=given.draws and not request.get("global_view", True),
+        # Two functions on the same devices draw the same numbers as they are.
+        repeat=given.draws and not request.get("global_view", True) and own is None,
         own_axes=TARGET.collectives,
         settled=(*request["statics"], *left_out),
         found=found,
         derived=request.get("derived", False),
+        parallel=own is not None,
     )
     return Trials(question)
+
+
+def parallel_reference_of(
+    request: Answer, layout: Mapping[str, str], named: Sequence[str]
+) -> ParallelReference:
+    """The object that is the ``"reference"`` of a request, as it is called on the devices there are."""
+    calling = Calling(parallel.find(request["reference"]), TARGET.signature, named)
+    values = TARGET.values(request.get("overrides", {}))
+    statics = request["statics"]
+    return ParallelReference(
+        calling, TARGET.reference, values, leaf_axes(request), statics, layout, request["count"]
+    )
 
 
 def emitted_of(request: Answer) -> Emitted:
@@ -437,6 +455,29 @@ def set_reference(request: Answer) -> Answer:
     return {}
 
 
+def try_reference(request: Answer) -> Answer:
+    """Find out how the user's parallel reference is called; see `parallel_reference.find_layout`.
+
+    Answers ``{"batch", "tried"}``, or where there is no such object what the problem is under ``"problem"``.
+    """
+    try:
+        calling = Calling(parallel.find(request["reference"]), TARGET.signature, TARGET.named)
+    except Problem as problem:
+        return {"tried": [], "why": str(problem)}
+    axes, count = leaf_axes(request), request["count"]
+    values = TARGET.values({})
+    size = arguments.batch_size(values, axes) // count * count
+
+    def make(layout: Mapping[str, str], named: Sequence[str]) -> ParallelReference:
+        return parallel_reference_of({**request, "overrides": {}}, layout, named)
+
+    with prove.x64(TARGET.x64):
+        tried = find_layout(
+            make, calling, arguments.cut(values, axes, size), axes, request["statics"], request.get("layouts")
+        )
+    return {"batch": size, "tried": tried}
+
+
 def try_layouts(request: Answer) -> Answer:
     """Find out how the user's parallel function is called; see `proving_parallel.try_layouts`."""
     calling = Calling(parallel.find(request), TARGET.signature, TARGET.named)
@@ -451,22 +492,33 @@ def derive_parallel(request: Answer) -> Answer:
     """
     there = Calling(parallel.find(request), TARGET.signature, request["named"])
     left_out = there.settled
-    trials = trials_of({**request, "derived": True}, strengthen.Found(), left_out)
+    trials = trials_of({**request, "derived": True, "reference": None}, strengthen.Found(), left_out)
     # What has a default of its own there, or is no parameter, keeps its number: it may not be given at all.
     kept = {*left_out, *there.other_defaults} - {*request["statics"]}
     question = dataclasses.replace(trials.question, statics=(*request["statics"], *sorted(kept)))
+    raw = any(form != "whole" for form in request["layout"].values())
+    other = request["reference"]
 
     def made(count: int) -> Callable[[Values], Any]:
         calling = dataclasses.replace(there, function=parallel.find_anew(request))
 
         def call(values: Values) -> Any:
-            raw = any(form != "whole" for form in request["layout"].values())
-            want = question.traceable(values) if raw else None
+            want = shapes_of(TARGET.reference, Packed(values, question.statics)) if raw else None
             return parallel.Caller(calling, question.axes, request["layout"], count, want)(values)
 
         return call
 
-    answer = witness.witness(question, made, 0, 0.0, foreign=True)
+    def reference(count: int) -> Callable[[Values], Any]:
+        calling = Calling(parallel.find_anew(other), TARGET.signature, other["named"])
+        given, form = question.data[0], other["layout"]
+        return ParallelReference(
+            calling, TARGET.reference, given, question.axes, question.statics, form, count
+        )
+
+    if other:
+        answer = witness.witness_of_two(question, reference, made)
+    else:
+        answer = witness.witness(question, made, 0, 0.0, foreign=True)
     if answer["repeated"]:
         with prove.only_devices(2), prove.x64(TARGET.x64):
             answer["summed"] = proving_parallel.sums_gradients(made(2), question)
@@ -530,6 +582,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "reference": set_reference,
     "derive": derive_code,
     "prove": prove_code,
+    "try_reference": try_reference,
     "try_layouts": try_layouts,
     "derive_parallel": derive_parallel,
     "prove_parallel": prove_parallel,

@@ -25,6 +25,8 @@ from .server import Answer, Problem, describe_exception
 #: the leaves that are split over devices have it; ``"inner"``: those too, right before the axis that is
 #: split; ``"keys"``: every leaf has it, and of a key every device another one.
 Layout = Mapping[str, str]
+#: Ways of calling a parallel function that are tried.
+MOST_LAYOUTS = 48
 
 
 def find(request: Answer) -> Callable[..., Any]:
@@ -97,9 +99,13 @@ def layouts(
             yield {**base, **dict.fromkeys(chosen, "devices")}
     keyed = [name for name in state if holds_key(values[name])]
     if keyed:
-        # As a caller gives them who has split a key: (devices, …).
+        # As a caller gives them who has split a key: (devices, …). `shard_map` splits the batch by itself.
+        yield {**whole, **dict.fromkeys(keyed, "keys")}
         for chosen in (state, keyed):
             yield {**split, **dict.fromkeys(chosen, "devices"), **dict.fromkeys(keyed, "keys")}
+    if state:
+        # As `shard_map` takes what every device has its own of, beside a batch that it splits.
+        yield {**whole, **dict.fromkeys(state, "devices")}
 
 
 def holds_key(value: Any) -> bool:
@@ -130,8 +136,11 @@ def copied(values: Values) -> Values:
     return own
 
 
-def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
-    """`values` with device axes as the layout says."""
+def put(values: Values, axes: LeafAxes, layout: Layout, count: int, given: "Values | None" = None) -> Values:
+    """`values` with device axes as the layout says.
+
+    What has an axis of devices already, beside the `given` values of one device, keeps it.
+    """
     out = dict(values)
     for name, form in layout.items():
         if form == "whole":
@@ -139,8 +148,11 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
         # From the host: an array that lies on the devices keeps its place there when it is stacked.
         value = values[name] if traced(values[name]) else to_host(values[name])
         leaves, tree = jax.tree.flatten(value)
+        like = jax.tree.leaves(given[name]) if given is not None else ()
         for index, leaf in enumerate(leaves):
             axis = axes.get(name, {}).get(index)
+            if axis is None and len(like) == len(leaves) and is_stacked(leaf, like[index], count):
+                continue
             if form == "inner":
                 if axis is not None:
                     shape = shape_of(leaf)
@@ -160,6 +172,11 @@ def put(values: Values, axes: LeafAxes, layout: Layout, count: int) -> Values:
                 leaves[index] = stacked([leaf] * count)
         out[name] = jax.tree.unflatten(tree, leaves)
     return out
+
+
+def is_stacked(leaf: Any, given: Any, count: int) -> bool:
+    """Whether a leaf is `given`, one device's, with an axis of devices in front."""
+    return shape_of(leaf) == (count, *shape_of(given)) and category(given) != "opaque"
 
 
 def own_keys(leaf: Any, count: int) -> Any:
@@ -279,9 +296,12 @@ class Caller:
         layout: Layout,
         count: int,
         shapes: Any,
+        given: "Values | None" = None,
     ) -> None:
         self.calling = calling
         self.axes, self.layout, self.count = axes, layout, count
+        #: The example inputs, as one device takes them; see `put`.
+        self.given = given
         #: The reference's result on these inputs, for the shapes of the outputs.
         self.want = shapes
         #: Whether outputs were copies with a device axis, which `taken` compared.
@@ -294,11 +314,11 @@ class Caller:
 
     def laid_out(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as they are."""
-        return self.calling(put(copied(values), self.axes, self.layout, self.count))
+        return self.calling(put(copied(values), self.axes, self.layout, self.count, self.given))
 
     def __call__(self, values: Values) -> Any:
         """Lay the values out, call, and return the outputs as the reference does."""
-        laid = put(copied(values), self.axes, self.layout, self.count)
+        laid = put(copied(values), self.axes, self.layout, self.count, self.given)
         out = self.calling(laid)
         if not self.raw:
             return out

@@ -13,6 +13,7 @@ from .calling import Calling
 from .generator import repeat_draws
 from .jaxpr.walk import equations, subjaxprs
 from .parallel import (
+    MOST_LAYOUTS,
     Caller,
     Layout,
     attempt,
@@ -31,8 +32,6 @@ from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
 DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "rng_uniform"})
-#: Ways of calling a parallel function that are tried.
-MOST_LAYOUTS = 48
 
 
 def try_layouts(
@@ -66,7 +65,8 @@ def try_layouts(
             for layout in kept:
                 for named in dict.fromkeys((tuple(calling.named), ())):
                     way = dataclasses.replace(calling, named=named)
-                    caller = Caller(way, question.axes, layout, count, trial.results[0])
+                    given = question.data[0]
+                    caller = Caller(way, question.axes, layout, count, trial.results[0], given)
                     ended = attempt(caller, trial.values[0], allowed[0])
                     if ended["ends"] != "raises":
                         break
@@ -126,7 +126,7 @@ def prove_parallel(
     question = trials.question
 
     def make(trial: Trial) -> Caller:
-        return Caller(calling, question.axes, layout, count, trial.results[0])
+        return Caller(calling, question.axes, layout, count, trial.results[0], question.data[0])
 
     size = arguments.batch_size(question.data[0], question.axes) // count * count
     # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.

@@ -10,6 +10,7 @@ import numpy as np
 from . import arguments, couplings, effects, layers, prove, sharing
 from .arguments import Packed
 from .compiling import compiled_as
+from .jaxpr.walk import is_mapped
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .server import Answer, Problem, describe_exception, summary, text_of
 from .target import TARGET, leaf_axes
@@ -61,7 +62,8 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
     ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
     module holds its activation function: path in the result, name of the argument. ``"opaque"``
     are the leaves that are no arrays and in no such part. ``"compiled_as"`` says how to compile, see
-    `compiling`; ``"callbacks"`` are the calls of Python for their effect; see `effects`.
+    `compiling`; ``"callbacks"`` are the calls of Python for their effect; see `effects`. ``"mapped"`` says
+    whether it runs anything on several devices by itself.
     """
     extra: Answer = {}
     table: list[Answer] = []
@@ -103,6 +105,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
     shapes = iter(shapes_of)
     extra["compiled_as"] = compiled_as(jaxpr)
     extra["callbacks"] = effects.callbacks(jaxpr)
+    extra["mapped"] = is_mapped(jaxpr)
     for row in table:
         shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
         row["shape"] = [] if shape is None else list(shape.shape)

@@ -72,6 +72,8 @@ class Question:
     #: Whether the parallel function was derived equal for all inputs: runs in the user's own dtypes, on the
     #: given inputs and once on others, are then the second witness, and no more are needed.
     derived: bool = False
+    #: Whether the reference runs on the same devices as the function that is held to it.
+    parallel: bool = False
 
     @property
     def wide(self) -> bool:

@@ -14,7 +14,7 @@ from .budget import fitting
 from .budget import size as operations
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
-from .placements.derive import Derivation, Ending, Multiple, derive, describe
+from .placements.derive import Derivation, Ending, Multiple, derive, derive_from_parallel, describe
 from .server import Answer, Problem, summary
 from .sizes import MANY, alike, program_of
 from .trials import Emitted, Question
@@ -127,8 +127,8 @@ def _derived(
             return _ended(f"with a batch of {rows} {problem}"), 0
         if not found.complete:
             first = found.endings[0]
-            why = f"a batch of {rows} is worked on in another way than one of {size}, and there {first.why}"
-            found = dataclasses.replace(found, endings=(dataclasses.replace(first, why=why),))
+            first = dataclasses.replace(first, why=otherwise(first, rows, size))
+            found = dataclasses.replace(found, endings=(first,))
         needed = math.lcm(needed, _multiple(found.conditions, rows))
         break
     # What code that checks its batch would be equal for.
@@ -171,6 +171,11 @@ def _only_multiples(found: Derivation, needed: int) -> Ending:
     return Ending(0, why, first.primitive if first else "", first.places if first else ())
 
 
+def otherwise(ending: Ending, rows: int, size: int) -> str:
+    """Why nothing is shown of a batch of `rows`, where it is of one of `size`."""
+    return f"a batch of {rows} is worked on in another way than one of {size}, and there {ending.why}"
+
+
 class _Untraced(Exception):
     """The parallel function is not traced, or gives something of another form; says why.
 
@@ -194,18 +199,7 @@ def _held(
     Raises:
         _Untraced: it cannot be.
     """
-    programs, failed = [], ""
-    for count in chosen:
-        # jax keeps what it traced: a function that asks for the number of devices would give the first.
-        jax.clear_caches()
-        with prove.only_devices(count):
-            try:
-                programs.append(Traced(parallel(count), packed, leaves))
-            except (MemoryError, Problem):
-                raise
-            except BaseException as error:
-                failed = failed or f"it is not traced on {count} devices: {summary(error)}"
-    jax.clear_caches()
+    programs, failed = _traced(parallel, packed, leaves, chosen, "it is")
     why = _other_form(reference, programs)
     if why:
         raise _Untraced(failed or why)
@@ -214,6 +208,32 @@ def _held(
     if failed or found is None:
         raise _Untraced(failed, found)
     return found
+
+
+def _traced(
+    function: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    leaves: Sequence[Any],
+    chosen: Sequence[int],
+    subject: str,
+) -> tuple[list[Traced], str]:
+    """A function on those of some counts of devices on which it is traced, and why it is not on the first other.
+
+    That is ``""`` where there is none; `subject` is what it is said of.
+    """
+    programs, failed = [], ""
+    for count in chosen:
+        # jax keeps what it traced: a function that asks for the number of devices would give the first.
+        jax.clear_caches()
+        with prove.only_devices(count):
+            try:
+                programs.append(Traced(function(count), packed, leaves))
+            except (MemoryError, Problem):
+                raise
+            except BaseException as error:
+                failed = failed or f"{subject} not traced on {count} devices: {summary(error)}"
+    jax.clear_caches()
+    return programs, failed
 
 
 def _larger(
@@ -272,6 +292,83 @@ def _larger(
         if other is not None and same(math.lcm(part, multiple) * PRIMES[0], other):
             return (), part
     return (), shared
+
+
+def witness_of_two(
+    question: Question,
+    reference: Callable[[int], Callable[[Values], Any]],
+    parallel: Callable[[int], Callable[[Values], Any]],
+) -> Answer:
+    """`witness` of a parallel function against a reference that is parallel itself.
+
+    Both give the function for a number of devices. The answer is about a batch like the given one and one of
+    thousands of rows.
+    """
+    values = question.data[0]
+    base = arguments.batch_size(values, question.axes)
+    packed = Packed(values, question.statics)
+    answer = _ended(f"a batch of {base} is too small to be divided in two ways")
+    for size in sizes_for(base):
+        with prove.x64(question.x64):
+            try:
+                found, chosen = _two(question, reference, parallel, packed, size)
+            except _Untraced as problem:
+                answer = _ended(str(problem))
+                continue
+            needed = _multiple(found.conditions, size)
+            if found.complete:
+                for rows in (math.lcm(*chosen) * PRIMES[1], -(-MANY // size) * size):
+                    try:
+                        found, _ = _two(question, reference, parallel, packed, rows)
+                    except _Untraced:
+                        continue  # Whoever calls it with so many is told.
+                    if not found.complete:
+                        first = found.endings[0]
+                        first = dataclasses.replace(first, why=otherwise(first, rows, size))
+                        found = dataclasses.replace(found, endings=(first,))
+                    needed = math.lcm(needed, _multiple(found.conditions, rows))
+                    break
+            if found.complete and needed > 1:
+                found = dataclasses.replace(found, endings=(_only_multiples(found, needed),))
+        return {
+            **describe(found),
+            "counts": chosen,
+            "batch": size,
+            "multiple": needed,
+            "asked": 0,
+            "run": None,
+        }
+    return answer
+
+
+def _two(
+    question: Question,
+    reference: Callable[[int], Callable[[Values], Any]],
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    size: int,
+) -> tuple[Derivation, list[int]]:
+    """Two parallel functions on some counts of devices, one held against the other; and these counts.
+
+    Raises:
+        _Untraced: one of them cannot be.
+    """
+    leaves = abstract_leaves(packed, question.axes, size)
+    chosen = counts_for(size, most=4)
+    first, failed = _traced(reference, packed, leaves, chosen[:1], "the reference is")
+    if first and operations(first[0].jaxpr) > FEW:
+        chosen = chosen[:2]
+    rest, later = _traced(reference, packed, leaves, chosen[1:], "the reference is")
+    programs, own = _traced(parallel, packed, leaves, chosen, "it is")
+    if failed or later or own:
+        raise _Untraced(failed or later or own)
+    first += rest
+    for before, after in zip(first, programs, strict=True):
+        why = _other_form(before, [after])
+        if why:
+            raise _Untraced(why)
+    one, other = ([each.jaxpr for each in row] for row in (first, programs))
+    return derive_from_parallel(one, other, leaf_names(packed)), chosen
 
 
 def _ended(why: str) -> Answer:

@@ -11,6 +11,10 @@ IN_ORDER = ("cond_jaxpr", "body_jaxpr")
 CONTROL = frozenset({"jit", "scan", "while", "cond", "shard_map", "xla_pmap"})
 
 
+#: Of these, those that run a program on each of several devices.
+MAPS = frozenset({"shard_map", "xla_pmap"})
+
+
 def subjaxprs(equation: Any) -> list[Any]:
     """The jaxprs that an equation holds, closed or not: of a ``while`` its test, then its body."""
     params = {name: equation.params[name] for name in IN_ORDER if name in equation.params}
@@ -69,3 +73,9 @@ def walk(
 def equations(jaxpr: Any) -> Iterator[Any]:
     """Every equation of a jaxpr, closed or not, and of the jaxprs inside it."""
     return (rows[-1][0] for rows in walk(jaxpr))
+
+
+def is_mapped(jaxpr: Any) -> bool:
+    """Whether anything in a program is mapped over more than one device."""
+    found = (each.params for each in equations(jaxpr) if each.primitive.name in MAPS)
+    return any((p["mesh"].size if "mesh" in p else p["axis_size"]) > 1 for p in found)

@@ -123,26 +123,64 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
         Which results are equal for all inputs: of those the program holds, on every device, the whole value,
         and it has the meaning that the reference's result has.
     """
-    terms = Terms()
-    given = input_terms(terms, reference, names)
-    plain = Interpreter(terms, {}, 1)
+    return held(Terms(), [reference], parallel, names)
+
+
+def derive_from_parallel(
+    reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]
+) -> Derivation:
+    """`derive` against a reference that is mapped over devices itself, traced for the same counts of them.
+
+    Both are followed relative to the whole batch, each with its own mesh: where their results are whole on
+    every device and have one meaning, they are equal. Numbers that every device draws with a key of its own
+    are equal in distribution alone, so nothing is claimed of two functions that draw such.
+    """
     try:
-        wanted = plain.run([reference], [plain.replicated(term) for term in given])
-    except Apart as apart:  # pragma: no cover - one trace is never apart from itself
-        return Derivation(0, (Ending(0, str(apart)),))
-    try:
-        axes = mesh_axes(parallel)
+        mapped = [bool(mesh_axes(jaxprs)) for jaxprs in (reference, parallel)]
     except Apart as apart:
         return Derivation(0, (Ending(0, str(apart)),))
-    if not axes and len(parallel) > 1:
+    if all(mapped):
+        found = held(Terms(), reference, parallel, names)
+    elif mapped[0]:
+        # The compiler has the meaning of the whole: it is a program of one device.
+        every = [turned(derive(each, reference, names)) for each in parallel]
+        found = next((each for each in every if not each.complete), every[0])
+    else:
+        every = [derive(each, parallel, names) for each in reference]
+        found = next((each for each in every if not each.complete), every[0])
+    if found.complete and found.draws:
+        why = "numbers are drawn with keys of the devices' own, which is followed in distribution alone"
+        return replace(found, endings=(Ending(0, why),))
+    return found
+
+
+def turned(found: Derivation) -> Derivation:
+    """What was shown of two programs, with the sides of the terms exchanged."""
+    return replace(
+        found, endings=tuple(replace(each, terms=(each.terms[1], each.terms[0])) for each in found.endings)
+    )
+
+
+def held(terms: Terms, reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]) -> Derivation:
+    """What is shown of two programs, each in its traces: of a reference of one device there is one."""
+    given = input_terms(terms, reference[0], names)
+    try:
+        first = walker(terms, reference)
+        wanted = first.run(reference, [first.replicated(term) for term in given])
+    except Apart as apart:
+        return Derivation(0, (Ending(0, f"of the reference: {apart}"),))
+    for index, value in enumerate(wanted):
+        lost = compared(terms, index, value, value.term)
+        if lost is not None:
+            return Derivation(first.operations, (replace(lost, why=f"of the reference: {lost.why}"),))
+    try:
+        walk = walker(terms, parallel)
+    except Apart as apart:
+        return Derivation(0, (Ending(0, str(apart)),))
+    if not walk.axes and len(parallel) > 1:
         # The compiler has the meaning of the whole: each trace is a program of one device by itself.
-        every = [derive(reference, [each], names) for each in parallel]
+        every = [held(Terms(), reference, [each], names) for each in parallel]
         return replace(next((found for found in every if not found.complete), every[0]), mapped=False)
-    walk = Interpreter(terms, axes, len(parallel))
-    fixed = next((name for name, seen in walk.seen.items() if len(seen) < 2), None)
-    if fixed is not None:
-        why = f"the size of mesh axis `{fixed}` does not change by itself with the number of devices"
-        return Derivation(0, (Ending(0, why),))
     try:
         found = walk.run(parallel, [walk.replicated(term) for term in given])
     except Apart as apart:
@@ -157,13 +195,26 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
     return Derivation(
         walk.operations,
         tuple(endings),
-        walk.own_draws,
+        first.own_draws or walk.own_draws,
         tuple(place for path in walk.repeated for place in places_of(path)[:1]),
-        frozenset(walk.rules_used),
-        tuple(sorted(walk.measured)),
-        multiples(walk.conditions),
-        multiples(walk.unmet),
+        frozenset(walk.rules_used | first.rules_used),
+        tuple(sorted({*first.measured, *walk.measured})),
+        multiples({**first.conditions, **walk.conditions}),
+        multiples({**first.unmet, **walk.unmet}),
     )
+
+
+def walker(terms: Terms, jaxprs: Sequence[Any]) -> Interpreter:
+    """What walks through the traces of a program for several device counts.
+
+    Raises:
+        Apart: two meshes in it are not of one kind, or their sizes tell nothing.
+    """
+    walk = Interpreter(terms, mesh_axes(jaxprs), len(jaxprs))
+    fixed = next((name for name, seen in walk.seen.items() if len(seen) < 2), None)
+    if fixed is not None:
+        raise Apart(f"the size of mesh axis `{fixed}` does not change by itself with the number of devices")
+    return walk
 
 
 def multiples(conditions: Iterable[Condition]) -> tuple[Multiple, ...]:

@@ -1,0 +1,208 @@
+"""A reference that is parallel itself: called in a layout of its own, on the devices there are."""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from . import prove
+from .arguments import LeafAxes, Packed, Values, held_apart
+from .calling import Calling
+from .jaxpr.walk import equations, is_mapped
+from .leaves import shape_of, to_host
+from .parallel import (
+    MOST_LAYOUTS,
+    Layout,
+    copied,
+    devices_of,
+    fitting,
+    is_key_leaf,
+    is_stacked,
+    layouts,
+    one_taken,
+    put,
+    traced,
+)
+from .server import Answer, describe_exception
+
+
+class ParallelReference:
+    """The user's object, called with values as the reference's signature binds them.
+
+    Its results come as one device returns them: shares are put together, and of copies on all devices there
+    is one. Copies that are not the same stay as they are, with their axis of devices.
+
+    Args:
+        calling: the object.
+        whole: the function that it maps over devices, of the whole batch: for the shapes of results.
+        given: the example inputs, as one device takes them.
+        axes: batch axes of the arguments.
+        statics: arguments that are constants.
+        layout: how each argument is given.
+        count: how many devices there are.
+    """
+
+    def __init__(
+        self,
+        calling: Calling,
+        whole: Callable[[Values], Any],
+        given: Values,
+        axes: LeafAxes,
+        statics: Sequence[str],
+        layout: Layout,
+        count: int,
+    ) -> None:
+        self.calling, self.whole, self.given = calling, whole, given
+        self.axes, self.statics, self.layout, self.count = axes, statics, layout, count
+        #: Results of the whole batch by their shapes, for the shapes of the values.
+        self._shapes: dict[Any, Any] = {}
+
+    def __call__(self, values: Values) -> Any:
+        """Lay the values out, call, and return the results as one device does.
+
+        Raises:
+            prove.Differs: a result is neither that of one device, nor copies or shares of it.
+        """
+        out = self.laid_out(values)
+        if all(form == "whole" for form in self.layout.values()):
+            return out
+        return one_of_each(out, self.shapes(values), self.count)
+
+    def laid_out(self, values: Values) -> Any:
+        """What the object returns, as it is; on the host, as what it donates would be gone for others."""
+        given = copied(values if traced(values) else to_host(values))
+        out = self.calling(put(given, self.axes, self.layout, self.count, self.given))
+        return out if traced(out) else to_host(out)
+
+    def shapes(self, values: Values) -> Any:
+        """The results of one device by their shapes, where it has values like these."""
+        plain = {name: self._plain(name, value) for name, value in values.items()}
+        packed = Packed(plain, self.statics)
+        kinds = tuple((shape_of(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in packed.leaves)
+        key = kinds, packed.key, bool(jax.config.jax_enable_x64)
+        if key not in self._shapes:
+            self._shapes[key] = shapes_of(self.whole, packed)
+        return self._shapes[key]
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """A value as one device has it: of what is each device's own, that of the first."""
+        leaves, tree = jax.tree.flatten(value)
+        like = jax.tree.leaves(self.given[name])
+        if len(leaves) != len(like):
+            return value
+        pairs = zip(leaves, like, strict=True)
+        return tree.unflatten([x[0] if is_stacked(x, given, self.count) else x for x, given in pairs])
+
+
+def shapes_of(function: Callable[[Values], Any], packed: Packed) -> Any:
+    """The result of a function, with the shapes of its arrays in their places."""
+    again: list[Callable[[Sequence[Any]], Any]] = []
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        arrays, back = held_apart(function(packed.unpack(leaves)))
+        again.append(back)
+        return arrays
+
+    arrays = jax.eval_shape(run, packed.leaves)
+    return again[-1](arrays)
+
+
+def one_of_each(got: Any, want: Any, count: int) -> Any:
+    """Outputs of raw code as one device returns them, but for what every device has its own of.
+
+    Raises:
+        prove.Differs: an output is neither of the shape of one device's, nor copies or shares of that.
+    """
+    if jax.tree.structure(got) != jax.tree.structure(want):
+        form = {"got": str(jax.tree.structure(got))[:400], "want": str(jax.tree.structure(want))[:400]}
+        raise prove.Differs({"what": "structure", "path": "", **form})
+    leaves = []
+    for index, ((path, leaf), target) in enumerate(
+        zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
+    ):
+        try:
+            leaves.append(one_taken(index, path, leaf, shape_of(target), count))
+        except prove.Differs as differs:
+            if differs.failure["what"] != "replicas":
+                raise
+            leaves.append(leaf)
+    return jax.tree.unflatten(jax.tree.structure(got), leaves)
+
+
+def find_layout(
+    make: Callable[[Layout, Sequence[str]], ParallelReference],
+    calling: Calling,
+    values: Values,
+    axes: LeafAxes,
+    statics: Sequence[str],
+    wanted: "Sequence[Layout] | None",
+) -> list[Answer]:
+    """How the object ends in each `wanted` way of calling it, up to one in which it runs; None for all ways.
+
+    ``[{"layout", "named", "ends", …}]``: it ``"raises"`` (with the ``"error"``), gives results of another
+    ``"form"`` than the function that it maps, or ``"runs"``; then ``"mapped"`` says whether on several
+    devices.
+    """
+    asked: Iterable[Layout] = wanted or itertools.islice(
+        layouts(calling, values, axes, statics), MOST_LAYOUTS
+    )
+    tried: list[Answer] = []
+    for layout in asked:
+        fits = fitting(calling, layout)
+        for named in dict.fromkeys((tuple(calling.named), ())):
+            reference = make(fits, named)
+            ended = attempt(reference, values, statics)
+            if ended["ends"] != "raises":
+                break
+        if wanted is None and ended["ends"] == "runs" and not ended.pop("indexed"):
+            # Without its own index, a device that is given a copy of a key draws what all others draw.
+            keyed = {
+                name: "keys" for name, form in fits.items() if form == "devices" and is_key_only(values[name])
+            }
+            if keyed and attempt(make({**fits, **keyed}, named), values, statics)["ends"] == "runs":
+                fits = {**fits, **keyed}
+        ended.pop("indexed", None)
+        tried.append({"layout": fits, "named": list(named), **ended})
+        if ended["ends"] == "runs":
+            break
+    return tried
+
+
+def is_key_only(value: Any) -> bool:
+    """Whether all arrays of a value are keys, typed or raw."""
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(map(is_key_leaf, leaves))
+
+
+def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]) -> Answer:
+    """How one call ends; see `find_layout`. ``"indexed"``: whether devices ask for their index."""
+    try:
+        given = put(copied(to_host(values)), reference.axes, reference.layout, reference.count)
+        out = jax.block_until_ready(reference.calling(given))
+    except MemoryError:
+        raise
+    except BaseException as error:
+        return {"ends": "raises", "error": describe_exception(error)}
+    lies_on = devices_of(out)
+    try:
+        one_of_each(to_host(out), reference.shapes(values), reference.count)
+    except prove.Differs as differs:
+        return {"ends": "form", "failure": differs.failure}
+    return {"ends": "runs", **mapping(reference, values, statics, lies_on)}
+
+
+def mapping(reference: ParallelReference, values: Values, statics: Sequence[str], lies_on: int) -> Answer:
+    """Whether a call is mapped over several devices, and whether these ask for their index."""
+    packed = Packed(values, statics)
+    try:
+        jaxpr = jax.make_jaxpr(lambda leaves: held_apart(reference.laid_out(packed.unpack(leaves)))[0])(
+            packed.leaves
+        )
+    except MemoryError:
+        raise
+    except BaseException:
+        # It wants numbers where it is traced, as what prepares its batch may.
+        return {"mapped": lies_on > 1, "indexed": True}
+    indexed = any(each.primitive.name == "axis_index" for each in equations(jaxpr))
+    return {"mapped": is_mapped(jaxpr), "indexed": indexed}
