@@ -217,7 +217,7 @@ def _traced(
     chosen: Sequence[int],
     subject: str,
 ) -> tuple[list[Traced], str]:
-    """A function on those of some counts of devices on which it is traced, and why it is not on the first other.
+    """A function on the counts of devices that it is traced on, and why it is not on the first other one.
 
     That is ``""`` where there is none; `subject` is what it is said of.
     """
