@@ -33,7 +33,7 @@ WRAPPERS = frozenset(
     | {"pipx", "run", "uv", "uvx"}
 )
 #: Options that run a program, or write where reading was approved.
-ASKED = ("--run", "--python", "--fix", "--accept")
+ASKED = ("--run", "--python", "--fix", "--accept", "--report")
 _ENDS = frozenset(";&|\n()")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _PYTHON = re.compile(r"(?:^|[=\s:,(\[{])py:")

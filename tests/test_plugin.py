@@ -291,6 +291,7 @@ UNASKED = {
     "jax-pmap --confined gen --diff train_step --plan ../elsewhere/plan.json -o x.py": "refused",
     "jax-pmap --confined verify ../elsewhere/evil.py::f --against train_step": "refused",
     "jax-pmap --confined verify train.py::other --against ../elsewhere/evil.py::f": "refused",
+    "jax-pmap --confined gen --diff train_step -o x.py --report x.html": "refused",
     "jax-pmap --confined check --no-run --fix train.py": "refused",
     "jax-pmap --confined check --no-run train.py --accept": "refused",
     "jax-pmap --confined check --no-run ../elsewhere": "refused",

@@ -384,6 +384,8 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
     from jax_pmap.model import Generated
 
     output = options["output"]
+    if options["report"]:
+        _check_report(options)
     if options["in_place"]:
         return _generate_in_place(options, say)
     if options["diff"] and not output:
@@ -407,6 +409,21 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
 
     write_code(Path(output), result.code, force=options["force"])
     return result, None
+
+
+def _check_report(options: dict[str, Any]) -> None:
+    """Refuse now a report that could not be written when all is done."""
+    import jax_pmap.options as read
+    from jax_pmap.files import check_page
+
+    if options["output"] and Path(options["output"]).resolve() == Path(options["report"]).resolve():
+        read.refuse(f"`-o` and `--report` name the same file, `{options['output']}`.", "Give each its own.")
+    if _is_confined():
+        from jax_pmap.confined import refuse_writing
+
+        refuse_writing("--report")
+    check_page(Path(options["report"]))
+    options["report_fits"] = True
 
 
 def _generated(request: Request, options: dict[str, Any], say: Say) -> Generated | Refusal:
@@ -505,6 +522,13 @@ def _answer(
     written = None if refused or options.get("diff") else options.get("output")
     if isinstance(result, Generated) and result.edited is not None and not options["diff"]:
         written = result.edited.shown_path
+    report = None
+    if options.get("report_fits") and isinstance(result, Generated | Refusal):
+        try:
+            _write_report(options, result, written)
+            report = options["report"]
+        except RefusalError as error:
+            result = error.refusal
     try:
         if options["output_format"] == "json":
             from jax_pmap.report import as_json
@@ -513,7 +537,7 @@ def _answer(
                 document = as_json.verified_to_dict(result, options["target"], options["against"])
             else:
                 document = as_json.report_to_dict(
-                    result, target=options["target"], output=written, diff=patch
+                    result, target=options["target"], output=written, diff=patch, report=report
                 )
             write_stdout(as_json.dumps(document))
         elif patch is not None:
@@ -523,7 +547,7 @@ def _answer(
     except OSError as error:
         result, written = _stdout_failed(error), None
         options = {**options, "output_format": "text"}  # stderr is what is left
-    _print_report(options, result, written, patch)
+    _print_report(options, result, written, patch, report)
     if isinstance(result, Refusal):
         import jax_pmap.diagnostics as diagnostics
 
@@ -531,6 +555,16 @@ def _answer(
         compared = "against" not in options or result.code == "JP045"
         return diagnostics.exit_code(result.code) if compared else 2
     return 0
+
+
+def _write_report(options: dict[str, Any], result: Generated | Refusal, written: str | None) -> None:
+    from jax_pmap.files import write_page
+    from jax_pmap.options import command_line
+    from jax_pmap.report.page import page
+
+    command = command_line(options)
+    html = page(result, target=options["target"], command=command, written=written)
+    write_page(Path(options["report"]), html)
 
 
 def _stdout_failed(error: OSError) -> Refusal:
@@ -544,7 +578,13 @@ def _stdout_failed(error: OSError) -> Refusal:
     )
 
 
-def _print_report(options: dict[str, Any], result: Answer, written: str | None, patch: str | None) -> None:
+def _print_report(
+    options: dict[str, Any],
+    result: Answer,
+    written: str | None,
+    patch: str | None,
+    report: str | None = None,
+) -> None:
     """What people read, on stderr; beside JSON only where nobody sees that."""
     from jax_pmap.model import Generated, Refusal, Unchanged, Verified
     from jax_pmap.report import text
@@ -559,6 +599,8 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
     console = make_console(sys.stderr, plain=not styled(sys.stderr, options))
     if isinstance(result, Refusal):
         print_refusal(result, console)
+        if report:
+            print_line(f"wrote {report}", console)
     elif isinstance(result, Generated):
         text.print_generated(result, console)
         if "recalled" in options:
@@ -569,9 +611,13 @@ def _print_report(options: dict[str, Any], result: Answer, written: str | None, 
             print_line(f"wrote {written}", console)
         elif patch == "":
             print_line(f"{options['output']} is up to date", console)
+        if report:
+            print_line(f"wrote {report}", console)
     elif isinstance(result, Unchanged):
         print_line(f"{result.target} is already parallel: nothing to do", console)
         print_line("whether it still is what its command makes: jax-pmap check", console)
+        if options.get("report"):
+            print_line(f"{options['report']} was not written: nothing was proved now", console)
     elif isinstance(result, Verified):
         text.print_verified(result, console)
     else:

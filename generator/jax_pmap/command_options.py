@@ -209,6 +209,12 @@ _GENERATION: tuple[Decorator, ...] = (
     ),
     option("--diff", section="Output", is_flag=True, help="Print the patch; change no file of yours."),
     option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand."),
+    option(
+        "--report",
+        section="Output",
+        metavar="FILE",
+        help="Also write the plan, the proof and both versions as one HTML page.",
+    ),
     option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON."),
     option(
         "--no-run", section="Running", is_flag=True, help="Derive the proof; do not run the emitted code."

@@ -79,6 +79,15 @@ def confine_check(paths: tuple[str, ...], directory: Path, *, run: bool, writes:
             _inside(directory / text, root, text)
 
 
+def refuse_writing(option: str) -> NoReturn:
+    """Refuse an option that writes a file besides the one that holds the code.
+
+    Raises:
+        RefusalError: JP022, always.
+    """
+    _refuse(f"`{option}` writes a file")
+
+
 def _confine_inputs(request: Request, root: Path) -> None:
     from jax_pmap.locating.project import Project
 

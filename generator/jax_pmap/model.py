@@ -348,6 +348,52 @@ class Plan:
     schema_version: int = PLAN_SCHEMA_VERSION
 
 
+# --- the placements of values ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Leaves of one value that are placed alike."""
+
+    #: ``"replicated"``; ``"sharded 0"``, along that axis; ``"psum"``, ``"pmean"``, ``"pmax"`` or ``"pmin"``,
+    #: by that collective that of the whole batch; ``"mapped"``, of each example its own under `jax.vmap`;
+    #: ``"grouped"``, sharded and reshaped into groups; ``"varying"`` or ``"unknown"``.
+    placement: str
+    #: How many leaves.
+    leaves: int
+    #: Shape on the whole batch of the one leaf; None where there are several.
+    shape: tuple[int, ...] | None
+    #: Of the one leaf; ``""`` for a number of Python, and where there are several.
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A value, and how that of a device relates to that of the whole batch."""
+
+    #: The expression, or the name where a statement binds it.
+    span: Span
+    parts: tuple[Part, ...]
+    #: The statement that binds the name; None for an expression.
+    bound_by: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The source of a function as it was traced, with its values in the order in which they are computed."""
+
+    #: ``"train.py::loss_fn"``.
+    function: str
+    file: str
+    #: Line of ``def`` in the file, counting from 1, and columns that `text` was moved to the left by.
+    line: int
+    indent: int
+    #: From ``def`` on, without decorators.
+    text: str
+    #: Empty where nothing was traced on shares.
+    values: tuple[Placed, ...] = ()
+
+
 # --- the proof ----------------------------------------------------------------------------
 
 
@@ -472,6 +518,8 @@ class Generated:
     edited: Source | None = None
     #: The source files that were imported, the installed ones too.
     files: tuple[str, ...] = ()
+    #: The target and the functions it calls, the target first.
+    listings: tuple[Listing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

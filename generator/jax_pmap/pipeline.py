@@ -218,7 +218,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
                 raise RefusalError(refusal) from None
         files = session.ask("loaded_files", "listing what was imported")["files"]
         made = _proved(session, target, loaded, observed, request, say)
-        return dataclasses.replace(made, files=tuple(files))
+        return dataclasses.replace(made, files=tuple(files), listings=observed.listings)
 
 
 def _called(request: Request) -> Request:

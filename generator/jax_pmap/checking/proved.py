@@ -96,7 +96,7 @@ def _older(file: str, moment: float) -> bool:
 
 
 def _kept(result: Generated, files: list[str]) -> dict[str, Any]:
-    from jax_pmap.report.as_json import evidence_to_dict, plan_to_dict
+    from jax_pmap.report.as_json import evidence_to_dict, listings_to_list, plan_to_dict
 
     return {
         "made": time.time(),
@@ -105,16 +105,18 @@ def _kept(result: Generated, files: list[str]) -> dict[str, Any]:
         "plan": plan_to_dict(result.plan),
         "backend": str(result.backend),
         "evidence": evidence_to_dict(result.evidence),
+        "listings": listings_to_list(result.listings),
     }
 
 
 def _recalled(kept: dict[str, Any], request: Request) -> Generated:
     from jax_pmap.locate import locate
-    from jax_pmap.report.as_json import evidence_from_dict, plan_from_dict
+    from jax_pmap.report.as_json import evidence_from_dict, listings_from_list, plan_from_dict
 
     edited = locate(request.target, request.directory) if request.in_place else None
     plan, evidence = plan_from_dict(kept["plan"]), evidence_from_dict(kept["evidence"])
-    return Generated(kept["code"], plan, Backend(kept["backend"]), evidence, edited)
+    listings = listings_from_list(kept["listings"])
+    return Generated(kept["code"], plan, Backend(kept["backend"]), evidence, edited, listings=listings)
 
 
 def _remove_old(root: Path) -> None:

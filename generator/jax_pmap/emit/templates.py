@@ -16,15 +16,15 @@ from jax_pmap.templates_dir import templates_dir
 
 
 @functools.cache
-def environment() -> jinja2.Environment:
-    """The environment all templates are rendered in."""
+def environment(*, autoescape: bool = False) -> jinja2.Environment:
+    """The environment all templates are rendered in; those of HTML with `autoescape`."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_dir()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=autoescape,
         auto_reload=False,
         bytecode_cache=_Beside(),
     )

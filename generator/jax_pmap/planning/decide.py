@@ -59,6 +59,8 @@ class Observation:
     callees: tuple[Callee, ...] = ()
     #: What is called and was not found when it was to be looked into, and why where that is known.
     closed: Mapping[str, str] = field(default_factory=dict)
+    #: What every point showed, in the order of the trace.
+    events: tuple[Answer, ...] = ()
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -159,6 +161,7 @@ class Decider:
                 points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
                 idle=dict(answer["idle"]),
                 closed=dict(state.closed),
+                events=tuple(answer["events"]),
             )
         if not self._advance(state, events):
             if apart is not None and not state.hopeless and self.mending.change(state, apart, events):

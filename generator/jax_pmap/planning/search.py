@@ -12,13 +12,14 @@ from typing import Any
 from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import Loaded, load
-from jax_pmap.model import Backend, Plan, Refusal, RefusalError, Request, Say
+from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import with_axis
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import named
+from jax_pmap.planning.listing import listing
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
@@ -56,6 +57,8 @@ class Observed:
     roles: Roles
     #: Values for static arguments (Python source by name), one dict for each variant observed.
     variants: tuple[dict[str, str], ...]
+    #: The target and the functions it calls, with their values.
+    listings: tuple[Listing, ...]
 
 
 def find_plan(
@@ -206,7 +209,7 @@ def _global_view(case: Case, roles: Roles, whole: Mapping[str, Any]) -> Confirme
     every = frozenset(branch.index for branch in case.body.branches)
     points = frozenset(expression.point for expression in case.body.expressions)
     observation = Observation((), tuple(leaves), whole["tree"], 0, every, points)
-    return Confirmed(observation, ({},), {}, every)
+    return Confirmed(observation, ({},), {}, every, (listing(case.body, case.target.facts.name),))
 
 
 def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Request) -> Refusal | None:
@@ -301,4 +304,5 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         ),
         roles,
         found.variants,
+        found.listings,
     )

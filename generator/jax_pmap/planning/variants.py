@@ -12,7 +12,7 @@ from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.emit.weave import FOLD
 from jax_pmap.inputs.load import Loaded
-from jax_pmap.model import Backend, Guard, Plan, Refusal, Request, Say, Sync
+from jax_pmap.model import Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
 from jax_pmap.planning.callables import (
     beside_arrays,
     constant_source,
@@ -26,6 +26,7 @@ from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.folds import find_folds
 from jax_pmap.planning.identities import identities
+from jax_pmap.planning.listing import listings
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.plan import is_literal
@@ -68,6 +69,8 @@ class Confirmed:
     values: dict[str, tuple[str, ...]]
     #: Branches that were reached.
     reached: frozenset[int]
+    #: The functions that were traced, with their values.
+    listings: tuple[Listing, ...]
 
 
 def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal | Confirmed:
@@ -149,7 +152,10 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         same=same,
         callees=tuple(case.neighbourhood.callees.values()),
     )
-    return Confirmed(final, found.variants, found.values, found.reached)
+    # The placements are those with the final collectives, where these are not the ones first found.
+    settled = base if syncs == base.syncs else observer.observe(roles, {}, count, syncs)
+    listed = listings(observer, (base if isinstance(settled, Refusal) else settled).events)
+    return Confirmed(final, found.variants, found.values, found.reached, listed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from jax_pmap.model import (
     Evidence,
     Generated,
     Leaf,
+    Listing,
     Plan,
     Refusal,
     Role,
@@ -82,6 +83,22 @@ def evidence_from_dict(document: Mapping[str, Any]) -> Evidence:
     return evidence
 
 
+def listings_to_list(listings: tuple[Listing, ...]) -> list[Any]:
+    """`listings` as a JSON-ready list, for `listings_from_list`."""
+    encoded: list[Any] = _encode(listings)
+    return encoded
+
+
+def listings_from_list(document: object) -> tuple[Listing, ...]:
+    """The listings that `listings_to_list` made a list of.
+
+    Raises:
+        RefusalError: JP017, naming the place in the document that does not fit.
+    """
+    listings: tuple[Listing, ...] = _decode(tuple[Listing, ...], document, "listings")
+    return listings
+
+
 def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
     """`refusal` as a JSON-ready dict, with its title and exit status from the registry."""
     import jax_pmap.diagnostics as diagnostics
@@ -100,6 +117,7 @@ def report_to_dict(
     target: str,
     output: str | None = None,
     diff: str | None = None,
+    report: str | None = None,
 ) -> dict[str, Any]:
     """The one document a command prints.
 
@@ -108,6 +126,7 @@ def report_to_dict(
         target: The target as the user typed it.
         output: The file that was written, if one was.
         diff: The patch that was asked for instead of writing.
+        report: The page that was written beside.
     """
     document: dict[str, Any] = {
         "schema_version": REPORT_SCHEMA_VERSION,
@@ -118,6 +137,7 @@ def report_to_dict(
         "evidence": None,
         "output": output,
         "diff": diff,
+        "report": report,
         "code": None,
         "plan": None,
     }

@@ -50,7 +50,7 @@ def _print_source(span: Span, console: Console) -> None:
     """``--> file:line:column`` and, where the file can be read, its line with carets under the span."""
     file, number = file_and_line(span)
     margin = " " * len(str(number))
-    lines = _file_lines(span.file) or []
+    lines = file_lines(span.file) or []
     source = lines[span.line - 1] if 0 < span.line <= len(lines) else ""
     # A span that knows no more than the line begins with the statement on it.
     start = max(span.column, len(source) - len(source.lstrip())) if source.strip() else span.column
@@ -80,7 +80,7 @@ def _visible(text: str, column: int = 0) -> str:
     return clean((" " * (column % 8) + text).expandtabs()[column % 8 :])
 
 
-def _file_lines(name: str) -> list[str] | None:
+def file_lines(name: str) -> list[str] | None:
     """Lines of a file that a span names, of a notebook those of its code."""
     # Spans name files relative to the project, which may be entered from a folder below its root.
     for folder in (Path.cwd(), *Path.cwd().parents):
@@ -100,7 +100,7 @@ def _file_lines(name: str) -> list[str] | None:
 def file_and_line(span: Span) -> tuple[str, int]:
     """A file and a line as people find them: ``("train.py", 12)``, ``("nb.ipynb cell 3", 4)``."""
     if notebook.is_notebook(span.file):
-        found = notebook.place("\n".join(_file_lines(span.file) or []), span.line)
+        found = notebook.place("\n".join(file_lines(span.file) or []), span.line)
         if found is not None:
             return f"{span.file} cell {found[0]}", found[1]
     return span.file, span.line

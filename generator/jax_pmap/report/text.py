@@ -45,11 +45,15 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 def print_generated(generated: Generated, console: Console) -> None:
     """Print the plan behind `generated` and the evidence for it."""
-    evidence = generated.evidence
-    devices = max((check.devices for check in evidence.checks), default=0)
-    _print_plan(generated.plan, console, generated.plan.devices.number or devices or 8, generated.backend)
+    _print_plan(generated.plan, console, devices_shown(generated), generated.backend)
     console.print()
-    _print_evidence(evidence, console)
+    _print_evidence(generated.evidence, console)
+
+
+def devices_shown(generated: Generated) -> int:
+    """How many devices to show shares for: those that were chosen, or the most that it ran on."""
+    ran = max((check.devices for check in generated.evidence.checks), default=0)
+    return generated.plan.devices.number or ran or 8
 
 
 def print_verified(verified: Verified, console: Console) -> None:

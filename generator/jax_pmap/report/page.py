@@ -1,0 +1,548 @@
+"""The report as one HTML page that needs nothing else: no network, no script, no other file."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+from jax_pmap.model import (
+    Argument,
+    Backend,
+    Check,
+    Generated,
+    Leaf,
+    Listing,
+    Part,
+    Placed,
+    Plan,
+    Refusal,
+    Role,
+    Span,
+    Sync,
+)
+from jax_pmap.report.console import clean
+from jax_pmap.report.markup import Mark, marked_lines
+from jax_pmap.report.refusals import file_lines, place
+from jax_pmap.report.text import devices_shown, ended, evidence_parts, human_bytes, short_dtype
+
+#: Devices that are drawn; more are counted.
+DRAWN = 8
+#: Lines around the one that a refusal is about.
+AROUND = 4
+#: Unchanged lines that are kept around changed ones.
+CONTEXT = 4
+
+#: What a collective is on the wire, and what it gives every device; those without a wire stay on the device.
+_WIRE = {
+    "psum": ("all-reduce", "every device gets the sum over all devices"),
+    "pmean": ("all-reduce", "every device gets the mean over all devices"),
+    "pmax": ("all-reduce", "every device gets the maximum over all devices"),
+    "pmin": ("all-reduce", "every device gets the minimum over all devices"),
+    "var": ("all-reduce", "the variance over the whole batch, as two means over all devices"),
+    "std": ("all-reduce", "the deviation over the whole batch, as two means over all devices"),
+    "norm": ("all-reduce", "the norm over the whole batch, as a sum over all devices"),
+    "all_gather": ("all-gather", "every device gets the shares of all devices"),
+    "fold_in": ("", "the key is folded with the device's index: other numbers on each device"),
+    "own_share": ("", "each device goes on with its own part of what all of them have"),
+}
+_PARTIAL = {
+    "psum": "partial: the sum over the devices is the value",
+    "pmean": "partial: the mean over the devices is the value",
+    "pmax": "partial: the maximum over the devices is the value",
+    "pmin": "partial: the minimum over the devices is the value",
+}
+_WORDS = {
+    **_PARTIAL,
+    "replicated": "replicated: the same on every device",
+    "mapped": "of each example its own, under vmap",
+    "grouped": "sharded, in groups",
+    "varying": "another on every device",
+    "unknown": "not told",
+}
+#: Of several placements in one value, the first of these colours it.
+_COLOURS = (
+    ("partial", frozenset(_PARTIAL)),
+    ("varying", frozenset({"varying", "unknown"})),
+    ("sharded", frozenset({"mapped", "grouped"})),
+)
+
+
+# --- what the template is given -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a listing."""
+
+    number: int
+    code: Markup
+    #: What is bound there or returned, with its placement: (name, class, words).
+    values: tuple[tuple[str, str, str], ...] = ()
+    #: The collectives that stand behind it.
+    syncs: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function with its collectives in place."""
+
+    title: str
+    lines: tuple[Line, ...]
+    #: How many collectives stand in it.
+    syncs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the flow: what is communicated, or done without."""
+
+    #: ``"all-reduce"``, ``"all-gather"``, or ``""`` where nothing is sent.
+    wire: str
+    op: str
+    value: str
+    what: str
+    where: str
+    #: Bytes of the result on one device, ``""`` where they are not known.
+    bytes: str
+    #: Bytes that each device sends.
+    sent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the devices hold of one argument, or of the result."""
+
+    name: str
+    #: ``"batch"``, ``"replicated"``, ``"key"``, ``"static"`` or ``"mixed"``.
+    role: str
+    words: str
+    whole: str
+    each: str
+    #: Bytes of it all, and on one device.
+    bytes: int
+    bytes_each: int
+    leaves: tuple[Held, ...] = ()
+
+    @property
+    def size(self) -> str:
+        """Bytes on one device, in words."""
+        return human_bytes(self.bytes_each) if self.bytes_each else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line before beside the line after; None where there is none."""
+
+    kind: str
+    left: tuple[int, Markup] | None = None
+    right: tuple[int, Markup] | None = None
+    #: Of lines that are left out on both sides: how many.
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The lines around the place of a refusal."""
+
+    place: str
+    lines: tuple[tuple[int, Markup, bool], ...] = field(default=())
+
+
+def page(result: Generated | Refusal, *, target: str, command: str, written: str | None = None) -> str:
+    """The report of one run as HTML.
+
+    Args:
+        result: what the pipeline answered.
+        target: the target as the user typed it.
+        command: the command line that makes the same code anywhere.
+        written: the file that the code was written to, if it was.
+    """
+    from jax_pmap.emit.templates import environment
+    from jax_pmap.version import VERSION
+
+    given: dict[str, Any] = {"version": VERSION, "command": command, "written": written}
+    if isinstance(result, Refusal):
+        import jax_pmap.diagnostics as diagnostics
+
+        diagnostic = diagnostics.find(result.code)
+        given |= {
+            "target": clean(target),
+            "refusal": result,
+            "title": diagnostic.title if diagnostic else "",
+            "excerpt": _excerpt(result.span),
+            "details": [clean(text) for text in result.details],
+        }
+    else:
+        given |= _proved(result)
+    html = environment(autoescape=True).get_template("report.html.jinja").render(given)
+    return html.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _proved(result: Generated) -> dict[str, Any]:
+    plan, evidence = result.plan, result.evidence
+    devices = devices_shown(result)
+    written = result.backend is not Backend.JIT
+    in_order = _in_order(plan, result.listings, written)
+    steps = [_step(together, devices, written) for together in in_order]
+    held = [_held_argument(argument, devices) for argument in plan.arguments]
+    results = _held_result(plan, devices)
+    return {
+        "target": clean(plan.target),
+        "refusal": None,
+        "plan": plan,
+        "backend": str(result.backend),
+        "collectives_written": written,
+        "devices": devices,
+        "drawn": min(devices, DRAWN),
+        "parts": evidence_parts(evidence),
+        "held": held,
+        "results": results,
+        "total": human_bytes(sum(each.bytes for each in held)),
+        "total_each": human_bytes(sum(each.bytes_each for each in held)),
+        "steps": steps,
+        "changed": [f"`{name}`" for name in plan.mutated],
+        "evidence": evidence,
+        "ended": ended(evidence.derivation) if evidence.derivation and not evidence.derived else "",
+        "checks": [(check, _fraction(check), _shown(check)) for check in evidence.checks],
+        "compiled": [(row.kind, row.count, human_bytes(row.bytes)) for row in evidence.collectives or ()],
+        "functions": _functions(plan, result.listings, devices, written),
+        "rows": list(_side_by_side(*_before_and_after(result))),
+        "before": result.edited.shown_path if result.edited else clean(plan.target),
+        "notes": [*map(clean, (*plan.notes, *evidence.notes))],
+        "guards": [(place(guard.span), clean(guard.condition)) for guard in plan.guards],
+    }
+
+
+# --- who holds what -------------------------------------------------------------------------
+
+
+def _held_argument(argument: Argument, devices: int) -> Held:
+    if argument.static:
+        return Held(
+            argument.name, "static", "compile-time constant", ", ".join(argument.proved_values), "", 0, 0
+        )
+    leaves = [_held_leaf(leaf, devices, argument.name) for leaf in argument.leaves]
+    return _held(argument.name + (" (donated)" if argument.donated else ""), leaves)
+
+
+def _held_result(plan: Plan, devices: int) -> Held | None:
+    leaves = [_held_leaf(leaf, devices, "") for leaf in plan.outputs]
+    return _held("result", leaves) if leaves else None
+
+
+def _held(name: str, leaves: Sequence[Held]) -> Held:
+    roles = {leaf.role for leaf in leaves if leaf.role != "static"}
+    role = "replicated"
+    if "batch" in roles:
+        role = "batch" if roles == {"batch"} else "mixed"
+    elif roles == {"key"}:
+        role = "key"
+    words = {
+        "batch": "split over the devices",
+        "mixed": "in part split, in part a copy on every device",
+        "key": "random keys",
+        "replicated": "a copy on every device" + (", random keys among it" if "key" in roles else ""),
+    }
+    alone = len(leaves) == 1
+    return Held(
+        name,
+        role,
+        leaves[0].words if alone else words[role] if leaves else "no arrays",
+        leaves[0].whole if alone else f"{len(leaves)} leaves" if leaves else "",
+        leaves[0].each if alone else "",
+        sum(leaf.bytes for leaf in leaves),
+        sum(leaf.bytes_each for leaf in leaves),
+        () if alone else tuple(leaves),
+    )
+
+
+def _held_leaf(leaf: Leaf, devices: int, name: str) -> Held:
+    size = 0 if leaf.role is Role.STATIC else math.prod(leaf.shape) * _itemsize(leaf.dtype)
+    words = {
+        Role.BATCH: f"split along axis {leaf.axis}",
+        Role.REPLICATED: "a copy on every device",
+        Role.KEY: "random key",
+        Role.STATIC: "compile-time constant",
+    }[leaf.role]
+    path = leaf.path.removeprefix(name) or leaf.path
+    divides = leaf.axis is None or leaf.shape[leaf.axis] % devices == 0
+    return Held(
+        clean(path),
+        str(leaf.role),
+        words,
+        clean(leaf.value) if leaf.value else _shape(leaf.dtype, leaf.shape),
+        "" if leaf.axis is None else _shape(leaf.dtype, leaf.per_device(devices)) if divides else "?",
+        size,
+        size if leaf.axis is None else size // devices,
+    )
+
+
+def _itemsize(dtype: str) -> int:
+    """Bytes of one element; those of a PRNG key are taken as 8."""
+    if dtype == "bool":
+        return 1
+    bits = re.search(r"\d+", dtype.removeprefix("key"))
+    return max(int(bits[0]) // 8, 1) if bits and not dtype.startswith("key") else 8
+
+
+def _shape(dtype: str, shape: Sequence[int]) -> str:
+    return f"{short_dtype(dtype) or 'number'}[{','.join(map(str, shape))}]"
+
+
+# --- the flow of communication --------------------------------------------------------------
+
+
+def _in_order(plan: Plan, listings: Sequence[Listing], written: bool) -> list[list[Sync]]:
+    """Collectives in the order in which they were met, those of one kind at one place together."""
+    met: dict[Span, int] = {}
+    for number, value in enumerate(value for each in _traced(listings) for value in each.values):
+        met.setdefault(value.bound_by or value.span, number)
+    groups: dict[tuple[str, Span, str], list[Sync]] = {}
+    for sync in plan.syncs:
+        if written or sync.op not in ("fold_in", "own_share"):
+            groups.setdefault((sync.op, sync.span, sync.where), []).append(sync)
+    return sorted(groups.values(), key=lambda each: met.get(each[0].span, -1))
+
+
+def _traced(listings: Sequence[Listing]) -> Iterator[Listing]:
+    """Functions that are called come before what calls them: their values are computed first."""
+    return reversed(listings)
+
+
+def _step(syncs: Sequence[Sync], devices: int, written: bool) -> Step:
+    first = syncs[0]
+    wire, what = _WIRE[first.op]
+    size = sum(sync.bytes for sync in syncs)
+    # Each device of a ring sends its share of a sum once around, and of the result once more.
+    rounds = (2 if wire == "all-reduce" else 1) * (devices - 1) / devices
+    names = [sync.value + path for sync in syncs for path in sync.paths]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    if first.where == "around":
+        what = "its keys are folded with the device's index: other numbers on each device"
+    return Step(
+        wire,
+        first.op if written else wire or first.op,
+        clean(shown),
+        what if written else f"{what}; the compiler inserts it",
+        place(first.span),
+        human_bytes(size) if size and wire else "",
+        human_bytes(round(size * rounds)) if size and wire else "",
+    )
+
+
+# --- the functions, with their collectives ----------------------------------------------------
+
+
+def _functions(plan: Plan, listings: Sequence[Listing], devices: int, written: bool) -> list[Function]:
+    """The target, then what it calls: first the functions with collectives in them."""
+    target, *others = listings
+    target = dataclasses.replace(target, values=(*_parameters(plan, target), *target.values))
+    made = [_function(plan, listing, devices, written) for listing in (target, *others)]
+    return [*made[:1], *sorted(made[1:], key=lambda each: not each.syncs)]
+
+
+def _parameters(plan: Plan, target: Listing) -> Iterator[Placed]:
+    """The parameters of the target, as far as they hold arrays, where its first lines name them."""
+    arguments = {argument.name: argument for argument in plan.arguments}
+    definition = ast.parse(target.text).body[0]
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    lines = target.text.split("\n")
+    for node in ast.walk(definition.args):
+        if not isinstance(node, ast.arg) or node.arg not in arguments:
+            continue
+        groups: dict[str, list[Leaf]] = {}
+        for leaf in arguments[node.arg].leaves:
+            if leaf.role is not Role.STATIC:
+                kind = "replicated" if leaf.axis is None else f"sharded {leaf.axis}"
+                groups.setdefault(kind, []).append(leaf)
+        # The parser counts columns in bytes.
+        start = len(lines[node.lineno - 1].encode()[: node.col_offset].decode()) + target.indent
+        line = target.line + node.lineno - 1
+        span = Span(target.file, line, start, line, start + len(node.arg))
+        parts = tuple(
+            Part(kind, len(each), *((each[0].shape, each[0].dtype) if len(each) == 1 else (None, "")))
+            for kind, each in groups.items()
+        )
+        if parts:
+            yield Placed(span, parts, span)
+
+
+def _function(plan: Plan, listing: Listing, devices: int, written: bool) -> Function:
+    last = listing.line + listing.text.rstrip("\n").count("\n")
+    here = [
+        sync
+        for sync in plan.syncs
+        if sync.span.file == listing.file and listing.line <= sync.span.line <= last
+        if written or sync.op not in ("fold_in", "own_share")
+    ]
+    wrapped = {sync.span: sync for sync in here if sync.where == "wrap"}
+    marks = [_mark(listing, value, wrapped.get(value.span)) for value in listing.values]
+    seen = {value.span for value in listing.values}
+    marks += [
+        _marked(listing, span, "sync", f"{sync.op}: {_WIRE[sync.op][1]}")
+        for span, sync in wrapped.items()
+        if span not in seen
+    ]
+    steps: dict[int, list[Step]] = {}
+    for together in _in_order(plan, (listing,), written):
+        if together[0] in here:
+            span = together[0].span
+            steps.setdefault(span.end_line or span.line, []).append(_step(together, devices, written))
+    values: dict[int, list[tuple[str, str, str]]] = {}
+    source = listing.text.split("\n")
+    for value in listing.values:
+        name = _named(listing, source, value)
+        if name:
+            values.setdefault(value.span.end_line, []).append((name, _colour(value), _inlay(value)))
+    lines = tuple(
+        Line(number, code, tuple(dict.fromkeys(values.get(number, ()))), tuple(steps.get(number, ())))
+        for number, code in enumerate(marked_lines(listing.text, marks), start=listing.line)
+    )
+    return Function(clean(listing.function), lines, sum(len(each) for each in steps.values()))
+
+
+def _named(listing: Listing, source: Sequence[str], value: Placed) -> str:
+    """What the margin calls a value: the name that is bound, or ``return``; ``""`` for any other."""
+    line = source[value.span.line - listing.line]
+    start, end = value.span.column - listing.indent, value.span.end_column - listing.indent
+    if value.bound_by is not None:
+        return line[start:end]
+    is_whole = value.span.end_line > value.span.line or not line[end:].strip(" ,)#")
+    return "return" if line[:start].strip() == "return" and is_whole else ""
+
+
+def _mark(listing: Listing, value: Placed, sync: Sync | None) -> Mark:
+    tip = "; ".join(_part(part) for part in value.parts)
+    if sync is not None:
+        tip = f"{sync.op}: {_WIRE[sync.op][1]}. Behind it {tip}"
+    classes = f"v {_colour(value)}" + (" sync" if sync is not None else "")
+    return _marked(listing, value.span, classes, tip)
+
+
+def _marked(listing: Listing, span: Span, classes: str, tip: str) -> Mark:
+    return Mark(
+        span.line - listing.line,
+        span.column - listing.indent,
+        span.end_line - listing.line,
+        span.end_column - listing.indent,
+        classes,
+        tip,
+    )
+
+
+def _colour(value: Placed) -> str:
+    kinds = {part.placement for part in value.parts}
+    for name, of in _COLOURS:
+        if kinds & of:
+            return name
+    return "sharded" if any(kind.startswith("sharded") for kind in kinds) else "replicated"
+
+
+def _inlay(value: Placed) -> str:
+    kinds = dict.fromkeys(
+        _WORDS.get(part.placement, part.placement).partition(":")[0] for part in value.parts
+    )
+    return ", ".join(re.sub(r"^sharded (\d+)$", r"sharded, axis \1", kind) for kind in kinds)
+
+
+def _part(part: Part) -> str:
+    """One part of a value in words."""
+    words = _WORDS.get(part.placement) or re.sub(r"^sharded ", "sharded along axis ", part.placement)
+    if part.shape is None:
+        return f"{words} ({part.leaves} arrays)"
+    if not part.dtype:
+        return f"{words} (a number)"
+    return f"{words} ({_shape(part.dtype, part.shape)} of the whole batch)"
+
+
+# --- the witnesses --------------------------------------------------------------------------
+
+
+def _fraction(check: Check) -> float:
+    """The part of its bound that an error takes, on a scale of powers of ten: 0 is a millionth or less."""
+    if not check.error:
+        return 0.0
+    if not check.tolerance or not math.isfinite(check.error / check.tolerance):
+        return 1.0
+    return min(max(1 + math.log10(check.error / check.tolerance) / 6, 0.0), 1.0)
+
+
+def _shown(check: Check) -> tuple[str, str, bool]:
+    return f"{check.error:.2g}", f"{check.tolerance:.2g}", check.error <= check.tolerance
+
+
+# --- before and after -----------------------------------------------------------------------
+
+
+def _before_and_after(result: Generated) -> tuple[str, int, str]:
+    """The text before, the number of its first line, and the text after."""
+    if result.edited is not None:
+        return result.edited.file_text, 1, result.code
+    listing = result.listings[0]
+    return listing.text, listing.line, result.code
+
+
+def _side_by_side(before: str, first: int, after: str) -> Iterator[Row]:
+    old, new = before.rstrip("\n").split("\n"), after.rstrip("\n").split("\n")
+    left, right = marked_lines(before.rstrip("\n")), marked_lines(after.rstrip("\n"))
+    matched = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    for kind, i, i_end, j, j_end in matched:
+        rows = max(i_end - i, j_end - j)
+        # Changed lines stand beside what comes before unchanged ones, but at the end of the text.
+        above = 0 if j_end == len(new) else rows
+        a_first, b_first = (above - (end - start) if above else 0 for start, end in ((i, i_end), (j, j_end)))
+        pairs = []
+        for step in range(rows):
+            a, b = i + step - a_first, j + step - b_first
+            pairs.append(
+                Row(
+                    "same" if kind == "equal" else "changed",
+                    (first + a, left[a]) if i <= a < i_end else None,
+                    (1 + b, right[b]) if j <= b < j_end else None,
+                )
+            )
+        yield from _shortened(pairs) if kind == "equal" else pairs
+
+
+def _shortened(rows: Sequence[Row]) -> Iterator[Row]:
+    if len(rows) <= 2 * CONTEXT + 1:
+        yield from rows
+        return
+    yield from rows[:CONTEXT]
+    yield Row("skipped", skipped=len(rows) - 2 * CONTEXT)
+    yield from rows[-CONTEXT:]
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def _excerpt(span: Span | None) -> Excerpt | None:
+    if span is None:
+        return None
+    lines = file_lines(span.file) or []
+    if not 0 < span.line <= len(lines):
+        return Excerpt(place(span))
+    from jax_pmap.report.refusals import file_and_line
+
+    shown = file_and_line(span)[1]
+    first = max(span.line - 1 - AROUND, 0)
+    last = min(max(span.end_line, span.line) + AROUND, len(lines))
+    end_line = span.end_line or span.line
+    end = span.end_column or len(lines[span.line - 1])
+    mark = Mark(span.line - 1 - first, span.column, end_line - 1 - first, end, "wrong")
+    marked = marked_lines("\n".join(lines[first:last]), [mark])
+    return Excerpt(
+        place(span),
+        tuple(
+            (number - span.line + shown, code, span.line <= number <= end_line)
+            for number, code in enumerate(marked, start=first + 1)
+        ),
+    )
