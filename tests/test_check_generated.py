@@ -50,7 +50,7 @@ def test_the_life_of_two_generated_files(project: Project) -> None:
     project.write("src/helper.py", "def power(x):\n    return abs(x) ** 3\n")
     proved_again = project.run("check", "src/rms_pmap.py", "-v")
     assert (proved_again.exit_code, codes(proved_again)) == (0, [])
-    assert "proving src/rms_pmap.py again" in proved_again.stderr
+    assert "proving: src/rms_pmap.py again" in proved_again.stderr
 
     # The source changed: one is stale, and mended by --fix.
     project.write("src/stats.py", STATS.replace("return jnp.sqrt", "return 2 * jnp.sqrt"))
@@ -125,7 +125,7 @@ def test_an_edited_file_is_accepted_once_it_is_proved(project: Project) -> None:
     # From here on it is proved as it is, kept from being overwritten, and no longer reported.
     tracked = project.run("check")
     assert (tracked.exit_code, tracked.stdout) == (0, "")
-    assert "proving total_pmap.py again" in tracked.stderr
+    assert "proving: total_pmap.py again" in tracked.stderr
     assert project.run("check").seconds < 1
     project.refused("JP016", "gen", "total", "-o", "total_pmap.py", "--arg", "x=f32[24]")
     project.write("stats.py", "import jax.numpy as jnp\n\n\ndef total(x):\n    return 3 * jnp.sum(x)\n")

@@ -55,7 +55,9 @@ class Pipeline:
 
     def generate(self, request, say):
         self.requests.append(request)
-        say("observing on 2 shards")
+        say("loading: train.py")
+        say("planning: tracing on 2 devices")
+        say("loading: train.py")
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -334,8 +336,21 @@ def test_quiet_prints_the_code_alone(invoke):
 
 
 def test_verbose_prints_progress(invoke):
-    assert "jax-pmap: observing on 2 shards\n" in invoke("gen", "f", "-v").stderr
-    assert "observing" not in invoke("gen", "f").stderr
+    told = invoke("gen", "f", "-v").stderr
+    assert re.search(r"^jax-pmap: +\d+\.\d s  planning: tracing on 2 devices$", told, re.M)
+    assert told.splitlines()[-1].startswith("jax-pmap: starting ")
+    assert "planning" not in invoke("gen", "f").stderr
+
+
+def test_the_time_of_every_stage_is_told(invoke):
+    """Parts of one stage count together; under -v the last line has what the JSON has."""
+    result = invoke("gen", "f", "-v", "--output-format", "json")
+    stages = json.loads(result.stdout)["stages"]
+    assert [each["stage"] for each in stages] == ["starting", "loading", "planning"]
+    last = re.findall(r"(\w+) (\d+\.\d) s", invoke("gen", "f", "-v").stderr.splitlines()[-1])
+    assert [name for name, _ in last] == ["starting", "loading", "planning"]
+    refused = invoke("gen", "f", "--output-format", "json", answer=REFUSED)
+    assert "planning" in {each["stage"] for each in json.loads(refused.stdout)["stages"]}
 
 
 @pytest.mark.parametrize(("code", "status"), [("JP043", 1), ("JP008", 2)])
@@ -540,13 +555,13 @@ def test_progress_on_a_terminal(words, shown):
         "import sys, time, types\n"
         "from jax_pmap.model import Refusal\n"
         "def generate(request, say):\n"
-        "    say('proving on [8] devices')\n    time.sleep(0.3)\n    return Refusal('JP043', 'No.', 'Do.')\n"
+        "    say('running: on [8] devices')\n    time.sleep(0.3)\n    return Refusal('JP043', 'No.', 'Do.')\n"
         "sys.modules['jax_pmap.pipeline'] = types.SimpleNamespace(generate=generate)\n"
         "from jax_pmap.cli import main\nmain(['gen', 'f', *sys.argv[1:]])\n"
     )
     returncode, output = on_a_terminal([sys.executable, "-c", code, *words], {"TERM": "xterm-256color"})
     assert returncode == 1
-    assert (b"proving on [8] devices" in output) is shown
+    assert (b"running: on [8] devices" in output) is shown
     assert b"JP043" in output
 
 

@@ -22,7 +22,7 @@ from jax_pmap.command_options import (
     generation,
     option,
 )
-from jax_pmap.terminal import drop_stdout, progress, styled, unwound, width, write_stdout
+from jax_pmap.terminal import Progress, drop_stdout, styled, unwound, width, write_stdout
 
 if TYPE_CHECKING:
     from jax_pmap.checking.run import CheckRequest
@@ -248,7 +248,9 @@ Exit status: 0 nothing found, 1 something found, 2 part of it could not be check
     help="Text for people, one document, or annotations.",
 )
 @option("-q", "--quiet", section="Screen", is_flag=True, help="No summary.")
-@option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step.")
+@option(
+    "-v", "--verbose", section="Screen", is_flag=True, help="Print every step, and the time of each stage."
+)
 @option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line.")
 def check(**options: Any) -> int:
     """Check the parallel code below each PATH (default: the current folder).
@@ -259,8 +261,9 @@ def check(**options: Any) -> int:
     from jax_pmap.checking.run import check as run_check
     from jax_pmap.model import Refusal, RefusalError
 
+    progress = Progress()
     # A file can take a minute: what is proved is named, also where nobody sees a live line.
-    with progress(options, lines=lambda note: not note.startswith("reading ")) as say, unwound():
+    with progress.shown(options, lines=lambda note: not note.startswith("reading:")) as say, unwound():
         try:
             result = run_check(_check_request(options), say)
         except RefusalError as error:
@@ -279,6 +282,8 @@ def check(**options: Any) -> int:
         write_stdout(shown)
     if not options["quiet"]:
         click.echo(f"jax-pmap: {findings.summary(result)}", err=True)
+    if options["verbose"]:
+        progress.print_stages()
     return result.exit_code
 
 
@@ -513,7 +518,8 @@ def _answer(
 
     patch: str | None = None
     result: Answer
-    with progress(options) as say, unwound():
+    progress = Progress()
+    with progress.shown(options) as say, unwound():
         try:
             result, patch = ask(options, say)
         except RefusalError as error:
@@ -539,7 +545,7 @@ def _answer(
                 document = as_json.report_to_dict(
                     result, target=options["target"], output=written, diff=patch, report=report
                 )
-            write_stdout(as_json.dumps(document))
+            write_stdout(as_json.dumps(document | as_json.stages_to_dict(progress.stages())))
         elif patch is not None:
             write_stdout(patch)
         elif not isinstance(result, Refusal) and hasattr(result, "code") and not written:
@@ -548,6 +554,8 @@ def _answer(
         result, written = _stdout_failed(error), None
         options = {**options, "output_format": "text"}  # stderr is what is left
     _print_report(options, result, written, patch, report)
+    if options["verbose"]:
+        progress.print_stages()
     if isinstance(result, Refusal):
         import jax_pmap.diagnostics as diagnostics
 

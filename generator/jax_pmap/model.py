@@ -63,12 +63,26 @@ def refused(
     return RefusalError(Refusal(code, reason, hint, span, details))
 
 
-#: Is told in a line what is going on.
+#: Is told in a line what is going on: ``"STAGE: what"``, as in ``"planning: tracing on 8 devices"``.
 Say: TypeAlias = Callable[[str], None]
 
 
 def quiet(_: str) -> None:
     """Say nothing."""
+
+
+def staged(stage: str, say: Say) -> Say:
+    """`say`, for work that is a part of `stage` and does not know it."""
+    return lambda what: say(f"{stage}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How long one stage of the work took, all its parts together."""
+
+    name: str
+    #: Of wall time.
+    seconds: float
 
 
 # --- locate -------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from jax_pmap.model import (
     Verified,
     quiet,
     refused,
+    staged,
 )
 from jax_pmap.problems import WorkerProblem, error_details, error_span, first_line
 
@@ -181,8 +182,8 @@ def _make_plan(request: Request, say: Say) -> Plan:
 
         target = _read(session, request)
         session.compile_as(by_length(target))
-        loaded = load(session, target, request, say)
-        return find_plan(session, target, loaded, request, say).plan
+        loaded = load(session, target, request, staged("loading", say))
+        return find_plan(session, target, loaded, request, staged("planning", say)).plan
 
 
 def _generate(request: Request, say: Say, given: Session | None) -> Generated:
@@ -201,8 +202,8 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         edited = request.instead and request.instead[1]
 
         def plan(target: Target) -> tuple[Target, Loaded, Observed]:
-            loaded = load(session, target, request, say, edited)
-            return target, loaded, find_plan(session, target, loaded, request, say, saved)
+            loaded = load(session, target, request, staged("loading", say), edited)
+            return target, loaded, find_plan(session, target, loaded, request, staged("planning", say), saved)
 
         refusal = None if request.in_place else _unreachable(target)
         if refusal is None:
@@ -435,7 +436,7 @@ def _run_edited(
     edited = read_target(dataclasses.replace(target.source, text=edition.text), request)
     session.restart()
     try:
-        load(session, edited, request, say, edition.text)
+        load(session, edited, request, staged("loading", say), edition.text)
         original = function_text(target.parsed)
         session.ask(
             "reference",

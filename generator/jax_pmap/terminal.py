@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from jax_pmap.model import Say
+    from jax_pmap.model import Say, Stage
 
 
 def write_stdout(text: str) -> None:
@@ -52,7 +54,6 @@ def width() -> int:
 def unwound() -> Iterator[None]:
     """Leave by way of every `finally` when told to end, so that the worker and its folder go too."""
     import signal
-    import threading
 
     def leave(number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
@@ -67,20 +68,66 @@ def unwound() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def progress(options: dict[str, Any], lines: Callable[[str], bool] = lambda note: False) -> Iterator[Say]:
-    """Yield the function that shows progress: a live line on a terminal, lines under -v.
+class Progress:
+    """Shows what is going on, and keeps how long every stage of it takes."""
 
-    Elsewhere (a pipe, a log) only the notes that `lines` picks out are printed.
-    """
-    if options["verbose"]:
-        yield lambda note: click.echo(f"jax-pmap: {note}", err=True)
-    elif options["quiet"]:
-        yield lambda note: None
-    elif not styled(sys.stderr, options):
-        yield lambda note: click.echo(f"jax-pmap: {note}", err=True) if lines(note) else None
-    else:
-        from jax_pmap.report.console import live_line, make_console
+    def __init__(self) -> None:
+        self._started = self._since = time.monotonic()
+        self._stage = "starting"
+        self._seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._show: Say = lambda note: None
 
-        with live_line(make_console(sys.stderr, plain=False)) as say:
-            yield say
+    def say(self, note: str) -> None:
+        """Show a note, ``"STAGE: what"``; its stage goes on until another one is named."""
+        with self._lock:
+            self._turn_to(note.partition(":")[0])
+            self._show(note)
+
+    def _turn_to(self, stage: str) -> None:
+        now = time.monotonic()
+        self._seconds[self._stage] = self._seconds.get(self._stage, 0.0) + now - self._since
+        self._stage, self._since = stage, now
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._started
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Every stage so far, in the order in which they began."""
+        from jax_pmap.model import Stage
+
+        with self._lock:
+            self._turn_to(self._stage)
+            return tuple(Stage(name, seconds) for name, seconds in self._seconds.items())
+
+    @contextlib.contextmanager
+    def shown(
+        self, options: dict[str, Any], lines: Callable[[str], bool] = lambda note: False
+    ) -> Iterator[Say]:
+        """Yield `say` while notes are shown: on a live line of a terminal, one below the other under -v.
+
+        Elsewhere (a pipe, a log) only the notes that `lines` picks out are printed.
+        """
+        if options["verbose"]:
+            self._show = lambda note: click.echo(f"jax-pmap: {self.elapsed:5.1f} s  {note}", err=True)
+            yield self.say
+        elif options["quiet"]:
+            yield self.say
+        elif not styled(sys.stderr, options):
+            self._show = lambda note: click.echo(f"jax-pmap: {note}", err=True) if lines(note) else None
+            yield self.say
+        else:
+            from jax_pmap.report.console import live_line, make_console
+
+            with live_line(make_console(sys.stderr, plain=False), lambda: self.elapsed) as self._show:
+                yield self.say
+        self._show = lambda note: None
+
+    def print_stages(self) -> None:
+        """Print how long every stage took, on stderr."""
+        stages = self.stages()
+        each = ", ".join(f"{stage.name} {stage.seconds:.1f} s" for stage in stages)
+        total = sum(stage.seconds for stage in stages)
+        click.echo(f"jax-pmap: {each}; {total:.1f} s in all", err=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -27,6 +29,27 @@ def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
     with _collected_between(), ThreadPoolExecutor(_lanes(len(items))) as pool:
         return list(pool.map(one, items))
+
+
+class Countdown:
+    """Says which of `total` things comes next, and how long those that are left may take."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._begun = total, 0
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> str:
+        """``" (3 of 13, about 40 s left)"``; nothing for a single thing."""
+        with self._lock:
+            self._begun += 1
+            done = self._begun - _lanes(self._total)
+            if self._total == 1:
+                return ""
+            # As many are under way as there are cores, and what is done took all that time.
+            estimate = (time.monotonic() - self._started) / done * (self._total - done) if done > 0 else 0.0
+            left = f", about {estimate:.0f} s left" if estimate >= 1 else ""
+            return f" ({self._begun} of {self._total}{left})"
 
 
 def _lanes(count: int) -> int:

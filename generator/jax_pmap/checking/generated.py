@@ -28,7 +28,7 @@ from jax_pmap.files import ACCEPTED, inspect_seal, is_generated, seal, write_cod
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Evidence, Generated, Refusal, RefusalError, Request, Say, Span
 from jax_pmap.sources import decode, project_files
-from jax_pmap.threads import at_once
+from jax_pmap.threads import Countdown, at_once
 from jax_pmap.version import PACKAGE, VERSION
 
 _HEADER = re.compile(r"(?:#[^\n]*\n)+")
@@ -95,10 +95,11 @@ def check_generated(
         # Before there are threads: two that import one of these at once find it half made.
         for name in ("black", "jinja2", "libcst", "jax_pmap.emit.unit", "jax_pmap.planning.search"):
             importlib.import_module(name)
+        left = Countdown(len(todo))
         with Pool() as pool:
 
             def one(item: tuple[int, Task, Recorded, str]) -> Outcome:
-                say(f"proving {item[1].shown} again")
+                say(f"proving: {item[1].shown} again{left()}")
                 if inspect_seal(item[1].text) != "generated":
                     return _held_again(item[1], item[2], item[3], cache, accept)
                 return _made_again(item[1], item[2], item[3], cache, pool, fix)

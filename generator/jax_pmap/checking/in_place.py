@@ -106,7 +106,7 @@ class _File:
             span = Span(self.file.shown, mark.command_line)
             self.findings.append(never_proved(where, request.command, span))
             return
-        self.say(f"proving {self.file.shown}::{mark.qualname} again")
+        self.say(f"proving: {self.file.shown}::{mark.qualname} again")
         result = generate(dataclasses.replace(request, instead=(self.path, back)))
         if isinstance(result, Refusal):
             if result.code in ENVIRONMENT:

@@ -156,7 +156,7 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
             continue
         if b">>> " in data:
             pages.append(_page(request, path, shown, data, wanted))
-        say(f"reading {shown}")
+        say(f"reading: {shown}")
         found = [finding for finding in _static(data, shown, cache) if finding.code in wanted]
         if request.fix and any(finding.fixable for finding in found):
             found, mended = _fix(path, data, shown, found, wanted)

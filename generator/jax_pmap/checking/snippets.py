@@ -75,7 +75,7 @@ def check_pages(pages: list[Page], cache: Cache, say: Say) -> list[list[Finding]
     """What is wrong with every page, in the order of `pages`."""
 
     def one(page: Page) -> list[Finding]:
-        say(f"reading {page.shown}")
+        say(f"reading: {page.shown}")
         try:
             return _check(page, cache, say)
         except RefusalError as error:
@@ -103,7 +103,7 @@ def _check(page: Page, cache: Cache, say: Say) -> list[Finding]:
     if kept is not None and unchanged(kept["files"]):
         told = kept["found"]
     else:
-        say(f"running {page.shown}")
+        say(f"running: {page.shown}")
         told, files, complete = _run(page, runnable, interpreter.path)
         if complete:
             cache.put(key, {"found": told, "files": file_digests(files)})

@@ -57,7 +57,7 @@ def load(
         if is_notebook(target.source.path) or module.work() is not None or module.under_guard(needed):
             carried = module.slice_for(needed)
         return Loaded(captured.described, (), carried, (*notes, note))
-    say(f"loading {target.source.shown_path}")
+    say(target.source.shown_path)
     imported = import_target(session, target, request, edited)
     notes = (*stands_for(target), *imported.notes)
     try:

@@ -114,7 +114,7 @@ def prove(
         }
         complete, told = derived, None
         if chosen is None and not derived:
-            say("deriving placements")
+            say("deriving: the placement of every value")
             told = session.ask(
                 "derive",
                 "deriving",
@@ -148,7 +148,8 @@ def prove(
         if not used:
             folded |= told is not None and told["draws"]
             continue
-        say(f"running on {', '.join(map(str, used))} devices")
+        estimate = told["run"]["seconds"] if told is not None and complete else 0.0
+        say(f"running: on {', '.join(map(str, used))} devices" + about(estimate))
         try:
             answer = session.ask(
                 "prove",
@@ -271,6 +272,11 @@ def check_of(answer: Answer) -> Check:
         error=answer["error"],
         tolerance=answer["tolerance"],
     )
+
+
+def about(seconds: float) -> str:
+    """An estimate as the end of a note; ``""`` where there is none worth telling."""
+    return f", about {seconds:.0f} s" if seconds >= 1 else ""
 
 
 def uneven(check: Answer, target: Target, remainder: str) -> Refusal:

@@ -30,6 +30,7 @@ from jax_pmap.model import (
     Source,
     Verified,
     refused,
+    staged,
 )
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import axis_notes
@@ -153,7 +154,7 @@ class _Verification:
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
         lead = self.runs[-1].session
-        loaded = load(lead, self.target, self.request, self.say)
+        loaded = load(lead, self.target, self.request, staged("loading", self.say))
         shapes = next((argument["name"] for argument in loaded.described if argument["abstract"]), None)
         if shapes is not None:
             raise refused(
@@ -165,7 +166,7 @@ class _Verification:
         finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
         whole = reference_runs(lead, self.target, finder)
         if lead.compile_as(whole["compiled_as"]):
-            loaded = load(lead, self.target, self.request, self.say)
+            loaded = load(lead, self.target, self.request, staged("loading", self.say))
             finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
             whole = reference_runs(lead, self.target, finder)
         called = as_called(lead, self.target, finder, self.request, whole)
@@ -195,7 +196,7 @@ class _Verification:
                 # Each device would get a copy of everything, and nothing would be asked.
                 copied = [name for name, leaves in roles.axes.items() if leaves]
                 continue
-            self.say(f"finding out how `{self.name}` is called")
+            self.say(f"planning: finding out how `{self.name}` is called")
             self._each(lambda run: self._try(run, roles, loaded, question, layouts))  # noqa: B023
             chosen, score = self._choose()
             if chosen is not None and (best is None or score > best[0]):
@@ -460,13 +461,13 @@ class _Verification:
         able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
         if any(run.ends(layout) > 0 for run in able):
             able = [run for run in able if run.ends(layout) > 0]
-        self.say("deriving placements")
+        self.say("deriving: the placement of every value")
         derivation = self._derivation(question, layout)
         if derivation is not None and derivation.complete and len(able) > len(SECOND):
             second = [run for run in able if run.devices in SECOND] or able
             self.left = frozenset(run.devices for run in able if run not in second)
             able = second
-        self.say(f"running on {', '.join(str(run.devices) for run in able)} devices")
+        self.say(f"running: on {', '.join(str(run.devices) for run in able)} devices")
 
         def prove(run: Run) -> None:
             if run not in able:

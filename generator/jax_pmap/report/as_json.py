@@ -32,6 +32,7 @@ from jax_pmap.model import (
     Plan,
     Refusal,
     Role,
+    Stage,
     Sync,
     Unchanged,
     Verified,
@@ -153,6 +154,11 @@ def report_to_dict(
         document["plan"] = plan_to_dict(result.plan)
         document["evidence"] = evidence_to_dict(result.evidence)
     return document
+
+
+def stages_to_dict(stages: tuple[Stage, ...]) -> dict[str, Any]:
+    """The part of a document that says how long the work took."""
+    return {"stages": [{"stage": stage.name, "seconds": round(stage.seconds, 3)} for stage in stages]}
 
 
 def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) -> dict[str, Any]:

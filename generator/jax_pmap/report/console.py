@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, TypeAlias
 
@@ -65,14 +65,26 @@ def _terminal_width(stream: IO[str]) -> int:
 
 
 @contextlib.contextmanager
-def live_line(console: Console) -> Iterator[Say]:
-    """Yield a function that shows one note at a time on the last line of a terminal, gone at the end."""
+def live_line(console: Console, elapsed: Callable[[], float]) -> Iterator[Say]:
+    """Yield a function that shows one note at a time on the last line of a terminal, gone at the end.
+
+    In front of it stand the seconds that `elapsed` tells, which go on while a note stays.
+    """
     from rich.console import Console as LiveConsole
     from rich.text import Text
 
+    class Line:
+        """What is drawn, several times a second."""
+
+        note = "starting"
+
+        def __rich__(self) -> Text:
+            return Text(f"{elapsed():.0f} s  {clean(self.note)}", no_wrap=True, overflow="ellipsis")
+
+    line = Line()
     live = LiveConsole(file=console.stream, force_terminal=True, legacy_windows=False)
-    with live.status("starting", spinner="dots") as status:
-        yield lambda note: status.update(Text(clean(note)))
+    with live.status(line, spinner="dots"):
+        yield lambda note: setattr(line, "note", note)
 
 
 def print_line(text: str, console: Console) -> None:

@@ -33,6 +33,8 @@ class Run:
     counts: tuple[int, ...]
     #: What was left out to make it fit, or why there is none; ``""`` for a run of everything.
     why: str = ""
+    #: Processor time that it takes, by the estimate.
+    seconds: float = 0.0
 
 
 def fitting(
@@ -81,7 +83,7 @@ def fitting(
         spent = (1 + len(counts)) * (operations * COMPILING + 2 * numbers * share / COMPUTING)
         if taken <= room and spent <= seconds:
             said = f"the run has a batch of {some} on {' and '.join(map(str, counts))} devices"
-            return Run(some, tuple(counts), why and why + said)
+            return Run(some, tuple(counts), why and why + said, spent)
     return Run(0, (), f"a run needs about {human(taken)} and {spent:.0f} s, more than there is for it")
 
 

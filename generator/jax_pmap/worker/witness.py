@@ -77,7 +77,7 @@ def witness(
         if answer["batch"]:
             break
     if is_abstract(values):
-        answer["run"] = {"rows": 0, "counts": [], "why": "the inputs are shapes alone"}
+        answer["run"] = {"rows": 0, "counts": [], "why": "the inputs are shapes alone", "seconds": 0.0}
     return answer
 
 
@@ -144,7 +144,7 @@ def _derived(
         "batch": size,
         "multiple": needed,
         "asked": wanted,
-        "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why},
+        "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why, "seconds": run.seconds},
     }
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 
