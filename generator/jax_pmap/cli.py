@@ -248,9 +248,7 @@ Exit status: 0 nothing found, 1 something found, 2 part of it could not be check
     help="Text for people, one document, or annotations.",
 )
 @option("-q", "--quiet", section="Screen", is_flag=True, help="No summary.")
-@option(
-    "-v", "--verbose", section="Screen", is_flag=True, help="Print every step, and the time of each stage."
-)
+@option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step, and how long it took.")
 @option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line.")
 def check(**options: Any) -> int:
     """Check the parallel code below each PATH (default: the current folder).

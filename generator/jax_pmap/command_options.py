@@ -187,13 +187,7 @@ _COMMON: tuple[Decorator, ...] = (
         help="Text for people, or one JSON document.",
     ),
     option("-q", "--quiet", section="Screen", is_flag=True, help="Print refusals only."),
-    option(
-        "-v",
-        "--verbose",
-        section="Screen",
-        is_flag=True,
-        help="Print every step, and the time of each stage.",
-    ),
+    option("-v", "--verbose", section="Screen", is_flag=True, help="Print every step, and how long it took."),
     option("--no-color", section="Screen", is_flag=True, help="No colour, no progress line."),
 )
 
