@@ -381,7 +381,7 @@ def bare(tmp_path_factory):
 def test_an_interpreter_without_jax(project, bare):
     project.write("train.py", module(""))
     project.options = []
-    says = (str(bare), "`import numpy` fails", "-m pip install jax", "--python PATH")
+    says = (str(bare), "`import jax` fails", "-m pip install jax", "--python PATH")
     project.refused("JP009", "gen", *TARGET, "--python", str(bare), says=says)
 
 

@@ -139,6 +139,6 @@ def test_methods_of_values_are_looked_into(shared: Project) -> None:
 def test_methods_that_cannot_be_told_apart_are_refused(shared: Project) -> None:
     shared.write("models_v.py", MODELS)
     shared.write("updates_v.py", UPDATES)
-    says = ("`each.loss` was not looked into: it is `Line.loss` and `Table.loss`",)
+    says = ("cannot read the source of `each.loss`: it is `Line.loss` and `Table.loss`",)
     inputs = ("--inputs", "updates_v.py::tables")
     shared.refused("JP043", "gen", "updates_v.py::several", *inputs, says=says, exit_code=1)

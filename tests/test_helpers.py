@@ -241,7 +241,7 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     assert "def make_scaled(scale): def scaled(params, batch): return jax.lax.psum( scale" in text
     assert "all_gather" not in text
     # A table that is changed tells nothing.
-    says = ('`others["mse"]` was not looked into: it is a `partial`',)
+    says = ('cannot read the source of `others["mse"]`: it is a `partial`',)
     shared.refused(
         "JP043", "gen", "steps_m.py::changing", "--inputs", "steps_m.py::make", says=says, exit_code=1
     )

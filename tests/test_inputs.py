@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from jax_pmap.inputs.arguments import InputSearch, input_search
+from jax_pmap.inputs.callers import command_of
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.spec import Spec, format_argument, format_spec, parse_argument
+from jax_pmap.locate import locate
 from jax_pmap.model import RefusalError, Request, Source
 from jax_pmap.reading.read import make_resolver, parse, read
 
@@ -504,3 +506,35 @@ def test_collect_refuses(worker: types.SimpleNamespace) -> None:
         collected(worker, "def f(x): return x @ jnp.zeros((5, 4)) @ jnp.zeros((7, 7))")
     assert failed.value.refusal.code == "JP014"
     assert "--arg 'x=" in failed.value.refusal.hint
+
+
+# --- which program calls a function -------------------------------------------------------
+
+CALLED = "def step(model, x):\n    return model(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ({"m.py": CALLED}, None),
+        ({"m.py": CALLED + "\nif __name__ == '__main__':\n    step(1, 2)\n"}, "python m.py"),
+        ({"m.py": CALLED + "\nprint(step(1, 2))\n"}, "python m.py"),
+        # A guard that runs something else.
+        ({"m.py": CALLED + "\nif __name__ == '__main__':\n    print(1)\n"}, None),
+        ({"m.py": CALLED, "train it.py": "import m\n\nm.step(1, 2)\n"}, "python 'train it.py'"),
+        ({"m.py": CALLED, "library.py": "import m\n\ndef main():\n    m.step(1, 2)\n"}, None),
+        ({"m.py": CALLED, "test_m.py": "import m\n\nm.step(1, 2)\n"}, None),
+        (
+            {"m.py": CALLED, "far/run.py": "from m import step\nstep(1, 2)\n", "run.py": "step(\n"},
+            "python far/run.py",
+        ),
+    ],
+)
+def test_the_program_that_calls_a_function(
+    tmp_path: Path, files: dict[str, str], command: str | None
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert command_of(locate("m.py::step", tmp_path), tmp_path) == command

@@ -10,6 +10,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -360,12 +361,12 @@ class Session:
             return ok
         problem, message = answer["problem"], answer["message"]
         if problem == "interpreter":
-            raise refused(
-                "JP009",
-                f"`{self.python}` cannot run your code: {message}",
-                "Name the Python your code runs under, with jax installed: --python PATH"
-                + (f"\nOr install it there: {self.python} -m pip install jax" if "import" in message else ""),
-            )
+            hint = "Name the Python your code runs under, with jax installed: --python PATH"
+            if self.python.absolute() == Path(sys.executable).absolute():
+                hint += "\nOr activate its environment: this is the Python that jax-pmap itself runs under"
+            elif "import" in message:
+                hint += f"\nOr install it there: {self.python} -m pip install jax"
+            raise refused("JP009", f"`{self.python}` cannot run your code: {message}", hint)
         if problem == "memory" or out_of_memory(answer):
             raise RefusalError(
                 self._out_of_memory(doing, error_span(answer.get("error") or {}, self.directory))

@@ -12,7 +12,8 @@ DIAGNOSTIC = Diagnostic(
     ),
     why=("Which value needs which collective is found by running the function, and that takes arguments."),
     cure=(
-        "Add the `--arg` line printed with the message and correct the shapes, or write a small "
+        "If a program calls the function, take its arguments: `--run 'python train.py'`. Else "
+        "add the `--arg` line printed with the message and correct the shapes, or write a small "
         "function that returns the arguments and name it with `--inputs`; shapes are enough where the proof "
         "can be derived (`jax.ShapeDtypeStruct`)."
     ),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from jax_pmap.inputs.arguments import input_search
+from jax_pmap.inputs.callers import command_of
 from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
 from jax_pmap.model import ParameterKind, Request, Say, refused
 from jax_pmap.options import no_argument
@@ -49,10 +51,12 @@ def collect(
         return specs, [format_argument(name, specs[name]) for name in answer["assumed"]]
     name = failed["argument"] or next((p.name for p in facts.parameters if p.name not in given), "x")
     why = f": {failed['reason']}" if failed["reason"] else ""
+    command = command_of(parsed.source, request.directory)
+    run = f"Take what your program passes: --run {shlex.quote(command)}\nOr describe" if command else ""
     raise refused(
         "JP014",
         f"no example was found for argument `{failed['path'] or name}` of `{facts.name}`{why}",
-        "Describe it, or give a function that returns all arguments:\n"
+        f"{run or 'Describe'} it, or give a function that returns all arguments:\n"
         f"  --arg '{name}=f32[24,8]'  # an array\n"
         f"  --arg '{name}=py:EXPRESSION'  # an object, as your module makes it\n"
         "  --inputs FILE::make_inputs",

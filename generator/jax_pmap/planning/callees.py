@@ -243,5 +243,6 @@ def reason(found: Sequence[Answer], directory: Path) -> str:
             )
         where = shown(each, directory)
         if where:
-            return f"it is `{each['qualname'].replace('.<locals>', '')}` ({where}), to which no name leads"
+            name = each["qualname"].replace(".<locals>", "")
+            return f"it is `{name}` ({where}), which no module or class holds under that name"
     return ""

@@ -18,7 +18,7 @@ NOT_INSIDE_A_MAP = re.compile(r"Closure-converted function|manual axis types do 
 
 
 #: Why a function was not looked into, where nothing else is known of it.
-UNKNOWN = "it is no function of yours by name, no method of yours, or has a decorator that is not known"
+UNKNOWN = "no module or class of yours defines it under that name, or its decorator is not known"
 
 
 def coupled(
@@ -45,8 +45,9 @@ def coupled(
     if re.match(r"[\w.]*\bwhile_loop\(", short):
         return Refusal(
             "JP043",
-            f"`{short}` works on the whole batch in each round, and what it runs, or what decides whether it "
-            "goes on, could not be looked into: devices that disagree would wait for each other for ever",
+            f"`{short}` works on the whole batch in each round, and jax-pmap cannot read the source of what "
+            "it runs or of what decides whether it goes on: devices that disagree would wait for each other "
+            "for ever",
             "Write both as functions of this module; or count the rounds (jax.lax.fori_loop, or jax.lax.scan "
             "with length=), or try --backend jit, where the compiler keeps the global meaning",
             span,
@@ -79,8 +80,8 @@ def not_looked_into(text: str, span: Span, closed: Mapping[str, str]) -> Refusal
         return None
     return Refusal(
         "JP043",
-        f"`{shortened(text)}` couples the examples of the batch, and `{shortened(called)}` was not looked "
-        f"into: {closed[called] or UNKNOWN}",
+        f"`{shortened(text)}` couples the examples of the batch, and jax-pmap cannot read the source of "
+        f"`{shortened(called)}`: {closed[called] or UNKNOWN}",
         "Call the function by its own name there, or inside functools.partial, so that its reductions can be "
         "seen; or try --backend jit, where the compiler keeps the global meaning",
         span,

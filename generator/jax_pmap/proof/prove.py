@@ -441,8 +441,9 @@ def failure(check: Answer, span: Span) -> Refusal:
     if check.get("resized"):
         where += f" with a batch of {check['batch']}"
     hint = (
-        "Name the roles yourself (--shard / --replicate), or try --backend jit; please report it with the "
-        "function"
+        "Look for an argument whose role is another than the plan's (--shard NAME, --replicate NAME), and "
+        "for a result that depends on the order of the batch, on time or on a global variable; or try "
+        "--backend jit. If it is none of these, please report it with the function"
     )
     details: tuple[str, ...] = ()
     if found["what"] == "exception":

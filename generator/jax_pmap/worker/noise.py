@@ -58,7 +58,7 @@ def own_draws(
         except MemoryError:
             raise
         except draws.Unfollowed as error:
-            why = f"random numbers are drawn inside `{error}`, which cannot be looked into"
+            why = f"random numbers are drawn inside `{error}`, whose source jax-pmap cannot read"
             return {"failure": {"what": "draws", "step": 0, "why": why}}
         except BaseException as error:
             return {"failure": {"what": "exception", "step": 0, "error": describe_exception(error)}}

@@ -149,8 +149,9 @@ def compiling_flags(jaxlib_version: str, ways: Collection[str] = ()) -> str:
 
 
 def hello(request: Answer) -> Answer:
-    """Import NumPy and jax."""
-    for name in ("numpy", "jax"):
+    """Import jax and NumPy."""
+    # In this order: an environment without jax is told so, although it may lack NumPy too.
+    for name in ("jax", "numpy"):
         try:
             importlib.import_module(name)
         except ImportError as error:
