@@ -422,3 +422,24 @@ def test_labels_of_no_class_rows_of_padding_and_counters_that_have_run_on(shared
         "jnp.sum(jnp.any(x + MEAN != 0, axis=1))",
         "x.shape[0]",
     }
+
+
+def test_a_function_that_does_not_run_in_float64_is_said_to_be_compared_as_it_is(shared: Project) -> None:
+    shared.write(
+        "narrow_state.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def single(x):
+            shape = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+            y = jax.pure_callback(lambda a: np.asarray(a, np.float32), shape, x)
+            total = jnp.mean(y**2 + x)
+            return jax.lax.cond(total > 0, lambda: jnp.sqrt(total), lambda: jnp.float32(0))
+        """,
+    )
+    made = shared.run("gen", "narrow_state.py::single", "--arg", "x=f32[24,3]")
+    assert made.exit_code == 0, made.stderr
+    assert "`single` does not run in float64: it was compared in its own dtypes alone" in made.words

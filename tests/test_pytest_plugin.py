@@ -35,6 +35,20 @@ root_first = mapped(lambda x: jax.lax.pmean(jnp.sqrt(jnp.mean(x**2)), "i"))
 summed = mapped(lambda x: jax.lax.psum(x.sum() * 0 + 1, "i"))
 not_synced = mapped(lambda x: jnp.sqrt(jnp.mean(x**2)))
 narrow = lambda x: right(x).astype("float16")
+
+
+def above(x):
+    return jnp.mean(x > 0)
+
+
+def single(x, mean=lambda value: value):
+    total = mean(jnp.mean(x**2))
+    return jax.lax.cond(total > 0, lambda: jnp.sqrt(total), lambda: jnp.float32(0))
+
+
+share_above = mapped(lambda x: jax.lax.pmean(jnp.mean(x > 0), "i"))
+p_single = mapped(lambda x: single(x, lambda value: jax.lax.pmean(value, "i")))
+p_single_apart = mapped(lambda x: jax.lax.pmean(single(x), "i"))
 """
 TESTS = """\
 import os
@@ -68,6 +82,21 @@ def test_the_proof():
             assert_parallel_equal(wrong, source.rms, x)
     with pytest.raises(AssertionError, match="2 × the reference, summed where a mean is needed"):
         assert_parallel_equal(source.summed, lambda x: x.sum() * 0 + 1, x)
+    # A mean of comparisons is float32 in 64-bit mode too, and is held to no more.
+    for seed in range(6):
+        some = np.random.default_rng(seed).normal(size=(48, 3)).astype(np.float32)
+        assert_parallel_equal(source.share_above, source.above, some)
+    # 3 divides the features, and not the batch.
+    wide = np.random.default_rng(1).normal(size=(64, 12)).astype(np.float32)
+    assert_parallel_equal(source.right, source.rms, wide)
+    with pytest.raises((TypeError, ValueError)):
+        assert_parallel_equal(source.right, source.rms, wide, counts=[3])
+    with pytest.raises(AssertionError, match="differs on 2 devices"):
+        assert_parallel_equal(source.root_first, source.rms, wide)
+    # What does not run in float64 is compared as it is.
+    assert_parallel_equal(source.p_single, source.single, x)
+    with pytest.raises(AssertionError, match="differs on 2 devices"):
+        assert_parallel_equal(source.p_single_apart, source.single, x)
     with pytest.raises(ValueError, match="the same data"):
         assert_parallel_equal(source.right, source.rms, np.ones((24, 2), np.float32))
     with pytest.raises(ValueError, match="no argument divides"):

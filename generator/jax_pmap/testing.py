@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.worker import host_arrays
+from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
 from jax_pmap.worker.leaves import is_key, to_float64
 from jax_pmap.worker.one_device import OneDevice
@@ -17,8 +18,6 @@ from jax_pmap.worker.prove import (
     Rounding,
     Trial,
     bounds,
-    coarsest_eps,
-    draws_numbers,
     host,
     jittered_bounds,
     leaf_table,
@@ -28,6 +27,8 @@ from jax_pmap.worker.prove import (
     same_form,
     x64,
 )
+from jax_pmap.worker.server import Problem
+from jax_pmap.worker.tracing import Measured, measure_in
 
 #: Device counts that are tried, as far as there are devices.
 COUNTS = (2, 3, 4, 8)
@@ -77,30 +78,68 @@ def assert_parallel_equal(
     _refuse_repeats(asked[-1], args, kwargs)
     given = bool(jax.config.jax_enable_x64)
     reference = _on_one_device(reference)
-    eps, draws = _rounding(reference, args, kwargs)
-    wide_args, wide_kwargs = to_float64((args, kwargs))
+    # The runs to hold `parallel` against: whether in 64 bits, the arguments, the results and their bounds.
+    runs = _runs(reference, (args, kwargs), given)
+    left_out: Exception | None = None
+    compared = False
+    for count in asked:
+        for number, (enabled, values, want, allowed) in enumerate(runs):
+            with x64(enabled), only_devices(count):
+                try:
+                    got = parallel(*values[0], **values[1])
+                    jax.block_until_ready(got)
+                except (TypeError, ValueError) as error:
+                    if number or counts or _divides_all(count, args, kwargs):
+                        raise
+                    left_out = error  # It divides some axis, and that is not the batch's.
+                    break
+                compared = True
+                _compare(got, want, allowed, count, widths=enabled == given)
+    if left_out is not None and not compared:
+        raise left_out
+
+
+#: Whether in 64 bits, arguments by position and by name, the result of the reference, and its bounds.
+_Run: TypeAlias = tuple[bool, tuple[Any, Any], Any, list[float]]
+
+
+def _runs(reference: Callable[..., Any], values: tuple[Any, Any], given: bool) -> list[_Run]:
+    """The reference in float64 and in the dtypes as given; in the latter alone where it fails in float64."""
+
+    def call(named: dict[str, Any]) -> Any:
+        return reference(*named["args"], **named["kwargs"])
 
     def trial(enabled: bool, values: tuple[Any, Any]) -> Trial:
         with x64(enabled):
-            return Trial(lambda v: reference(*v["args"], **v["kwargs"]), _named(values), (), 1)
+            return Trial(call, _named(values), (), 1)
 
-    rough = trial(given, (args, kwargs))
-    fine = trial(True, (wide_args, wide_kwargs))
-    own, double = Rounding(eps), Rounding(float(np.finfo(np.float64).eps))
+    def measured(values: tuple[Any, Any], wide: bool) -> Measured:
+        try:
+            return measure_in(call, Packed(_named(values), ()), wide=wide, x64=wide or given)
+        except Problem:  # it needs numbers where tracing has none
+            coarsest = np.float64 if wide else np.float32
+            return Measured(Rounding(float(np.finfo(coarsest).eps)), False)
 
-    def allowed_for(one: Trial, other: Trial, precision: Rounding) -> list[list[float]]:
+    wide = to_float64(values)
+    rough, own = trial(given, values), measured(values, False)
+    try:
+        fine = trial(True, wide)
+    except Exception:  # A state that stays float32 does not go with gradients in float64; `rough` ran.
+        return [(given, values, rough.results[0], jittered_bounds(rough, (), 1.0, own.rounding)[0])]
+    double = measured(wide, True).rounding
+
+    def allowed_for(one: Trial, other: Trial, precision: Rounding) -> list[float]:
         # Numbers drawn in another precision are others: nothing is measured there.
-        return jittered_bounds(one, (), 1.0, precision) if draws else bounds(one, other, own, precision)
+        return (
+            jittered_bounds(one, (), 1.0, precision)
+            if own.draws
+            else bounds(one, other, own.rounding, precision)
+        )[0]
 
-    for count in asked:
-        for enabled, values, want, allowed in (
-            (True, (wide_args, wide_kwargs), fine, allowed_for(fine, rough, double)),
-            (given, (args, kwargs), rough, allowed_for(rough, fine, own)),
-        ):
-            with x64(enabled), only_devices(count):
-                got = parallel(*values[0], **values[1])
-                jax.block_until_ready(got)
-                _compare(got, want.results[0], allowed[0], count, widths=enabled == given)
+    return [
+        (True, wide, fine.results[0], allowed_for(fine, rough, double)),
+        (given, values, rough.results[0], allowed_for(rough, fine, own.rounding)),
+    ]
 
 
 def _on_one_device(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,15 +151,6 @@ def _named(values: tuple[Any, Any]) -> dict[str, Any]:
     return {"args": values[0], "kwargs": values[1]}
 
 
-def _rounding(reference: Callable[..., Any], args: Any, kwargs: Any) -> tuple[float, bool]:
-    """The coarsest rounding in `reference` and whether it draws random numbers."""
-    try:
-        jaxpr = jax.make_jaxpr(lambda: reference(*args, **kwargs))()
-    except jax.errors.JAXTypeError:  # it needs numbers where tracing has none
-        return float(np.finfo(np.float32).eps), False
-    return coarsest_eps(jaxpr), draws_numbers(jaxpr)
-
-
 def _batches(args: Any, kwargs: Any) -> list[Any]:
     """The arrays with at least one axis, which may be a batch."""
     return [leaf for leaf in jax.tree.leaves((args, kwargs)) if np.ndim(leaf) and not is_key(leaf)]
@@ -128,6 +158,13 @@ def _batches(args: Any, kwargs: Any) -> list[Any]:
 
 def _divides(count: int, args: Any, kwargs: Any) -> bool:
     return any(
+        size % count == 0 for leaf in _batches(args, kwargs) for size in np.shape(leaf) if size >= count
+    )
+
+
+def _divides_all(count: int, args: Any, kwargs: Any) -> bool:
+    """Whether no axis that a batch may be is left with a remainder."""
+    return all(
         size % count == 0 for leaf in _batches(args, kwargs) for size in np.shape(leaf) if size >= count
     )
 

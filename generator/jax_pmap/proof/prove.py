@@ -32,6 +32,8 @@ from jax_pmap.session import Session
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
 COUNTS = (2, 3, 4, 8)
+#: What is said of a function that a run cannot have in float64, where rounding would hide less.
+IN_ITS_DTYPES = "`{}` does not run in float64: it was compared in its own dtypes alone"
 #: Refusals that say that a run took more than it may: of time, and of memory.
 LIMITS = ("JP010", "JP011")
 #: Begins the note on a run that was left out.
@@ -168,6 +170,8 @@ def prove(
             # What it needs was estimated, and the estimate was too low.
             notes[f"{LEFT_OUT} to its end: {error.refusal.reason}"] = None
             break
+        if not complete and all(check["precision"] != "float64" for check in answer["checks"]):
+            notes[IN_ITS_DTYPES.format(target.facts.name)] = None
         folded |= answer.get("folded", False)
         if not answer["checks"] and not complete:
             raise RefusalError(too_few(answer["skipped"], batch, target))

@@ -1,6 +1,6 @@
 """What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from . import arguments, couplings, effects, layers, prove, sharing
-from .arguments import Packed
+from .arguments import Packed, Values
 from .compiling import compiled_as
 from .jaxpr.walk import is_mapped
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
@@ -204,14 +204,23 @@ def measure(statics: Sequence[str], *, wide: bool) -> Measured:
     """
     values = TARGET.values({})
     packed = Packed(to_float64(values) if wide else values, statics)
+    return measure_in(TARGET.reference, packed, wide=wide, x64=wide or TARGET.x64)
+
+
+def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool, x64: bool) -> Measured:
+    """Measure the rounding in a function of the values that are `packed`, in float64 if `wide`.
+
+    Raises:
+        Problem: ``"reference"``, it is not traced so.
+    """
     categories: list[str] = []
 
     def run(leaves: Sequence[Any]) -> list[Any]:
-        result = TARGET.reference(packed.unpack(leaves))
+        result = function(packed.unpack(leaves))
         categories[:] = [category(leaf) for leaf in jax.tree.leaves(result)]
         return arguments.held_apart(result)[0]
 
-    with prove.x64(wide or TARGET.x64):
+    with prove.x64(x64):
         try:
             jaxpr = jax.make_jaxpr(run)(packed.leaves)
         except MemoryError:
@@ -229,7 +238,7 @@ def measure(statics: Sequence[str], *, wide: bool) -> Measured:
     known = len(floats) == len(jaxpr.jaxpr.invars)
     arrays = iter(prove.output_eps(jaxpr, floats) if known else ())
     # Results are told apart by all of their leaves, those that are no arrays among them.
-    with prove.x64(wide or TARGET.x64):
+    with prove.x64(x64):
         number = float(jax.numpy.finfo(jax.dtypes.canonicalize_dtype(float)).eps)
     rest = {"float": number, "complex": number}
     leaves = (next(arrays) if each in ("array", "key") else rest.get(each, 0.0) for each in categories)
