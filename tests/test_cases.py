@@ -38,6 +38,7 @@ RUN = (
     "dict_with_table",
     "helpers",
     "names_that_collide",
+    "on_a_mesh",
     "time_major",
 )
 

@@ -146,6 +146,25 @@ _COMMON: tuple[Decorator, ...] = (
         help="Form of the code.  [default: pmap]",
     ),
     option(
+        "--mesh",
+        section="Parallel code",
+        metavar="AXIS=N,...",
+        help="Arrange devices: 'data=4,model=2'. The batch goes along --axis-name, else the first.",
+    ),
+    option(
+        "--spec",
+        section="Parallel code",
+        multiple=True,
+        metavar="PATHS=AXES",
+        help="Divide arrays over the mesh: '.*kernel=None,model', a pattern of paths, an axis a dimension.",
+    ),
+    option(
+        "--fsdp",
+        section="Parallel code",
+        is_flag=True,
+        help="Divide large parameters and their state along the axis of the batch.",
+    ),
+    option(
         "--helper",
         section="Parallel code",
         multiple=True,

@@ -7,6 +7,7 @@ Shapes are tuples of ints, dtypes are NumPy names such as ``"float32"``, sizes a
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,6 +180,31 @@ Axes: TypeAlias = "int | AxesNode | None"
 
 
 @dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """One axis of the mesh that the devices are arranged in."""
+
+    name: str
+    #: Devices along it.
+    size: int
+
+
+#: How an array lies on a mesh: for each of its first dimensions the mesh axes that divide it, none where it
+#: is whole. Same meaning as a `PartitionSpec`: ``((), ("model",))`` is ``P(None, "model")``.
+Spec: TypeAlias = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpecRule:
+    """How leaves lie on the mesh whose path a pattern fits."""
+
+    #: A regular expression that has to fit all of a path such as ``params.dense.kernel``.
+    pattern: str
+    spec: Spec
+    #: As typed.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Leaf:
     """One array leaf of an argument or of the result."""
 
@@ -195,9 +221,15 @@ class Leaf:
     #: Of a constant that no source says, a callable say: the digest of what it is, as the emitted code
     #: computes it (`contents`). The emitted code rejects any other.
     identity: str = ""
+    #: How it lies on the mesh of the plan; empty where it is whole on every device, or there is no mesh.
+    spec: Spec = ()
 
-    def per_device(self, devices: int) -> tuple[int, ...]:
-        """Shape of one device's share on `devices` devices."""
+    def per_device(self, devices: int, mesh: tuple[MeshAxis, ...] = ()) -> tuple[int, ...]:
+        """Shape of one device's share on `devices` devices, or on those of `mesh`."""
+        if mesh:
+            parts = [math.prod(axis.size for axis in mesh if axis.name in names) for names in self.spec]
+            parts += [1] * (len(self.shape) - len(parts))
+            return tuple(size // part for size, part in zip(self.shape, parts, strict=True))
         if self.axis is None:
             return self.shape
         head, size, tail = self.shape[: self.axis], self.shape[self.axis], self.shape[self.axis + 1 :]
@@ -336,6 +368,8 @@ class Plan:
     output_axes: Axes
     outputs: tuple[Leaf, ...]
     devices: Devices = field(default_factory=Devices)
+    #: The axes in which the devices are arranged, `axis_name` among them; empty for that one of all devices.
+    mesh: tuple[MeshAxis, ...] = ()
     guards: tuple[Guard, ...] = ()
     #: Methods that were found by running the function. The emitted code rejects objects with another one.
     callees: tuple[Callee, ...] = ()
@@ -360,6 +394,12 @@ class Plan:
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.
     source_hash: str = ""
     schema_version: int = PLAN_SCHEMA_VERSION
+
+    @property
+    def shares(self) -> int | None:
+        """Among how many devices the batch is divided, or None for all that are there."""
+        along = (axis.size for axis in self.mesh if axis.name == self.axis_name)
+        return next(along, self.devices.number)
 
 
 # --- the placements of values ----------------------------------------------------------------
@@ -439,6 +479,19 @@ class Collective:
     count: int
     #: Bytes of their results on one device.
     bytes: int
+    #: The axes of a mesh of several along which they go; empty for one axis, and where it is not known.
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one device of what XLA made of the parallel function, on the batch that it was run with."""
+
+    arguments: int
+    #: Without those that take the place of a donated argument.
+    results: int
+    #: What stands between them at once: activations, gathered parameters, gradients.
+    temporary: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +521,13 @@ class Derivation:
     multiple: int = 1
     #: The expressions that need it, as far as they are known.
     multiple_for: tuple[Span, ...] = ()
+    #: The number of devices it holds for, those of a mesh; 0 for any.
+    devices: int = 0
+
+    @property
+    def extent(self) -> str:
+        """For what it holds where it is complete, in words."""
+        return f"all inputs on {self.devices} devices" if self.devices else "all inputs and device counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,12 +547,14 @@ class Evidence:
     equal_draws: bool = False
     #: What XLA made of the collectives on the largest device count; None where jax does not tell.
     collectives: tuple[Collective, ...] | None = None
+    #: The memory it takes there; None where jax does not tell.
+    memory: Memory | None = None
     #: What was derived; None where that was not asked.
     derivation: Derivation | None = None
 
     @property
     def derived(self) -> bool:
-        """Whether the code is equal to the original for all inputs and device counts."""
+        """Whether the code was derived equal to the original, for what `Derivation.extent` says."""
         return self.derivation is not None and self.derivation.complete
 
     @property
@@ -575,6 +637,12 @@ class Request:
     axis_name: str | None = None
     devices: Devices = field(default_factory=Devices)
     backend: Backend = Backend.PMAP
+    #: The axes in which the devices are arranged.
+    mesh: tuple[MeshAxis, ...] = ()
+    #: How leaves lie on them; the first rule that fits counts.
+    specs: tuple[SpecRule, ...] = ()
+    #: Whether large leaves that are not split are divided along the axis of the batch, too.
+    fsdp: bool = False
     #: ``FILE::callable`` or ``module:callable``.
     inputs: str | None = None
     #: ``NAME=SPEC`` texts, as typed.

@@ -11,7 +11,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jax_pmap.config import Config
-from jax_pmap.model import DEFAULT_TIMEOUT, Backend, Devices, RefusalError, Request, Span, refused
+from jax_pmap.model import (
+    DEFAULT_TIMEOUT,
+    Backend,
+    Devices,
+    MeshAxis,
+    RefusalError,
+    Request,
+    Span,
+    Spec,
+    SpecRule,
+    refused,
+)
 
 HELPERS = ("place", "devices")
 REMAINDERS = ("error", "pad", "drop")
@@ -56,6 +67,128 @@ def devices(text: str | None) -> Devices:
         if numbers.count(number) > 1:
             refuse(f"`--devices {text}` names device {number} twice.", hint)
     return Devices(ids=tuple(numbers))
+
+
+#: Devices that are simulated for a proof at most.
+MOST_DEVICES = 256
+
+
+def mesh(text: str | None) -> tuple[MeshAxis, ...]:
+    """``"data=4,model=2"`` as axes in that order; none for None."""
+    if text is None:
+        return ()
+    hint = "Write each axis with its number of devices: `--mesh data=4,model=2`, or `--mesh batch=8`."
+    axes: list[MeshAxis] = []
+    for part in text.split(","):
+        name, equals, size = (each.strip() for each in part.partition("="))
+        if not equals or not (size.isascii() and size.isdigit() and len(size) < 10):
+            refuse(f"`--mesh {text}` gives no number of devices for `{part.strip()}`.", hint)
+        if not name.isidentifier():
+            refuse(f"`--mesh {text}` names an axis `{name}`, which is no identifier.", hint)
+        if any(axis.name == name for axis in axes):
+            refuse(f"`--mesh {text}` names axis `{name}` twice.", "Name each axis once, with its size.")
+        if int(size) == 0:
+            refuse(f"`--mesh {text}` leaves axis `{name}` without devices.", hint)
+        axes.append(MeshAxis(name, int(size)))
+    number = math.prod(axis.size for axis in axes)
+    if number > MOST_DEVICES:
+        refuse(
+            f"`--mesh {text}` has {number} devices, and the proof simulates {MOST_DEVICES} at most.",
+            "Prove the code for a smaller mesh, and change the sizes in it: they stand in `mesh()` alone.",
+        )
+    return tuple(axes)
+
+
+def spec(text: str, axes: Sequence[MeshAxis]) -> SpecRule:
+    """``"params.*kernel=None,model"`` as a rule for a mesh of `axes`.
+
+    ``(data,model)`` divides one dimension along both.
+    """
+    hint = "Write a pattern of paths, and for each dimension None or an axis: `--spec '.*kernel=None,model'`."
+    pattern, equals, dimensions = text.rpartition("=")
+    if not equals or not pattern.strip():
+        refuse(f"`--spec {text}` has no pattern of paths.", hint)
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        refuse(f"`--spec {text}`: `{pattern}` is no regular expression: {error}.", hint)
+    parts = re.findall(r"\s*(\([^()]*\)|[^,()]*?)\s*(?:,|$)", dimensions)
+    found: Spec = tuple(_along(part, text, hint) for part in (parts[:-1] if parts[-1] == "" else parts))
+    if ",".join(parts).replace(" ", "").rstrip(",") != dimensions.replace(" ", "").rstrip(",") or not found:
+        refuse(f"`--spec {text}`: `{dimensions}` names no axes.", hint)
+    used = [name for names in found for name in names]
+    known = [axis.name for axis in axes]
+    for name in used:
+        if name not in known:
+            refuse(
+                f"`--spec {text}` names axis `{name}`, which the mesh does not have.",
+                f"It has {', '.join(f'`{each}`' for each in known)}; `None` leaves a dimension whole.",
+            )
+        if used.count(name) > 1:
+            refuse(
+                f"`--spec {text}` names axis `{name}` twice.", "An axis divides one dimension of an array."
+            )
+    while found and not found[-1]:
+        found = found[:-1]
+    return SpecRule(pattern, found, text)
+
+
+def _along(part: str, text: str, hint: str) -> tuple[str, ...]:
+    """The axes of one dimension: none for ``None``, two for ``(data,model)``."""
+    if part == "None":
+        return ()
+    names = tuple(name.strip() for name in part.strip("()").split(","))
+    if not all(name.isidentifier() for name in names):
+        refuse(f"`--spec {text}` has `{part}` for a dimension.", hint)
+    return names
+
+
+def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """What the options of a mesh say in a `Request`.
+
+    Raises:
+        RefusalError: JP018 where they do not fit together, JP046 for a backend without meshes.
+    """
+    axes = mesh(options.get("mesh"))
+    for name in ("spec", "fsdp"):
+        if options.get(name) and not axes:
+            refuse(
+                f"`--{name}` divides arrays over a mesh, and there is none.",
+                f"Name its axes: `--mesh data=4,model=2 --{name} ...`.",
+            )
+    if not axes:
+        return {}
+    chosen = devices(options["devices"])
+    number = math.prod(axis.size for axis in axes)
+    if chosen.number not in (None, number):
+        refuse(
+            f"`--mesh {options['mesh']}` has {number} devices, and `--devices {options['devices']}` names "
+            f"{chosen.number}.",
+            f"Change one of them; without `--devices` the code takes all {number} there have to be.",
+        )
+    along = axis_name(options["axis_name"]) or axes[0].name
+    if all(axis.name != along for axis in axes):
+        refuse(
+            f"`--axis-name {along}` is no axis of `--mesh {options['mesh']}`.",
+            "The batch is divided along that axis: name one of the mesh, or leave it out for the first.",
+        )
+    backend = options["backend"] or config.backend
+    if backend != Backend.JIT:
+        one = len(axes) == 1 and not options["spec"] and not options["fsdp"]
+        raise refused(
+            "JP046",
+            f"`--mesh` arranges devices for `--backend jit`, where the compiler adds the communication along "
+            f"each axis; `{backend or Backend.PMAP}` code has one axis of devices",
+            "Use --backend jit" + (f", or --devices {number} --axis-name {along}" if one else ""),
+        )
+    specs = tuple(spec(text, axes) for text in options["spec"])
+    return {
+        "axis_name": along,
+        "devices": chosen,
+        "mesh": axes,
+        "specs": specs,
+        "fsdp": bool(options["fsdp"]),
+    }
 
 
 def axis_name(text: str | None) -> str | None:
@@ -178,12 +311,16 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     _check_roles(options)
     _check_run(options)
     _check_no_run(options)
-    return Request(
-        target=options["target"],
-        axis_name=axis_name(options["axis_name"]) or config.axis_name,
-        devices=devices(options["devices"])
+    arranged: dict[str, Any] = {
+        "axis_name": axis_name(options["axis_name"]) or config.axis_name,
+        "devices": devices(options["devices"])
         if options["devices"] is not None
         else config.devices or Devices(),
+    }
+    arranged |= _meshed(options, config)
+    return Request(
+        target=options["target"],
+        **arranged,
         backend=Backend(one_of("--backend", options["backend"], [str(name) for name in Backend]))
         if options["backend"] is not None
         else config.backend or Backend.PMAP,
@@ -216,12 +353,14 @@ def command_line(options: Mapping[str, Any]) -> str:
     the header of an emitted file does not depend on it.
     """
     words = ["jax-pmap", "gen", options["target"]]
-    for name in ("axis_name", "devices", "run", "inputs", "plan", "backend", "remainder"):
+    for name in ("axis_name", "devices", "run", "inputs", "plan", "backend", "mesh", "remainder"):
         if options.get(name):
             words += [f"--{name.replace('_', '-')}", options[name]]
-    for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper"):
-        for value in options[name]:
+    for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper", "spec"):
+        for value in options.get(name, ()):
             words += [f"--{name}", value]
+    if options.get("fsdp"):
+        words.append("--fsdp")
     if options.get("no_run"):
         words.append("--no-run")
     if options.get("in_place"):

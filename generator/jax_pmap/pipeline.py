@@ -270,7 +270,7 @@ def _session(request: Request, devices: int | None = None) -> Session:
     python, environment = interpreter_of(request)
     if devices is None:
         highest = max((i + 1 for i in request.devices.ids), default=request.devices.count or 0)
-        devices = max(SIMULATED, highest)
+        devices = max(SIMULATED, highest, math.prod(axis.size for axis in request.mesh))
     return Session(python, request.directory, devices, request.timeout, request.memory, environment)
 
 
@@ -286,6 +286,17 @@ def _saved_plan(request: Request, target: Target) -> Plan | None:
             "JP017",
             f"`{request.plan}` was made for another version of `{target.facts.name}`",
             f"Make it again: jax-pmap plan {request.target} --output-format json > {request.plan}",
+            target.facts.span,
+        )
+    if plan.mesh != request.mesh:
+        named = ",".join(f"{axis.name}={axis.size}" for axis in plan.mesh)
+        raise refused(
+            "JP017",
+            f"`{request.plan}` was made {f'for --mesh {named}' if named else 'without --mesh'}, unlike what "
+            "this command asks for",
+            f"Add --mesh {named}, with the --spec and --fsdp it was made with"
+            if named
+            else "Leave out --mesh",
             target.facts.span,
         )
     return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ from jax_pmap.emit.source import (
     string,
     wrapped_f_string,
 )
+from jax_pmap.emit.specs import RESULT, partition_spec, placed_arguments, spec_table
 from jax_pmap.emit.weave import AROUND, OWN_SHARE
 from jax_pmap.model import Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
@@ -73,6 +75,10 @@ class Context:
         if plan.mutated and self.valued:
             self.output_axes = AxesNode("tuple", (), (self.result_axes, None))
         self.partition = Partition(plan, unit.taken_names, self.n)
+        #: How arrays lie on a mesh, and the arguments that are put there before the call.
+        self.put = {a.name for a in placed_arguments(plan)}
+        divided = bool(self.put) or any(leaf.spec and leaf.axis is None for leaf in plan.outputs)
+        self.specs = spec_table(plan, valued=self.valued) if divided else {}
 
     def values(self) -> Mapping[str, Any]:
         """The variables of the templates by name."""
@@ -88,8 +94,7 @@ class Context:
             "backend": self.backend.value,
             "function": unit.name,
             "header": self.header.text(),
-            "docstring": f"Data-parallel `{unit.name}`: same call and same results as {self.header.source}, "
-            "on N devices.",
+            "docstring": self._docstring(),
             "axis_name": string(plan.axis_name),
             "settings": unit.settings,
             "set_by": unit.set_by,
@@ -122,6 +127,15 @@ class Context:
         context["imports"] = import_block(unit.imports, unit.user_imports, types, n, self._needed())
         return context
 
+    def _docstring(self) -> str:
+        same = f"same call and same results as {self.header.source}, on"
+        if self.plan.mesh:
+            return f"Parallel `{self.unit.name}`: {same} a mesh of {self._mesh_text()}."
+        return f"Data-parallel `{self.unit.name}`: {same} N devices."
+
+    def _mesh_text(self) -> str:
+        return ", ".join(f"{axis.name}={axis.size}" for axis in self.plan.mesh)
+
     @property
     def types(self) -> list[tuple[str, str]]:
         """(module, name) of the container types that the axes trees name."""
@@ -138,6 +152,8 @@ class Context:
     def _needed(self) -> set[str]:
         """What the file imports for itself."""
         unused = set() if "place" in self.unit.helpers else {"collections"}
+        if self.plan.mesh:
+            unused.add("Mesh")
         if not self._own_draws():
             unused.add("contextlib")
         if not any(part.equinox for part in self.partition.parts):
@@ -281,6 +297,7 @@ class Context:
         parameters += [f"{a.name}={a.name}" for a in self.arguments if a.static and a.name in assigned]
         return {
             "mesh_devices": self._device_list(),
+            "grid": self._grid(),
             "unshard": None,
             "in_specs": tuple_source([tree_source(tree, spec) for tree in axes]),
             "out_specs": tree_source(self.output_axes, spec),
@@ -294,6 +311,24 @@ class Context:
         }
 
     # --- devices and placement ------------------------------------------------------------
+
+    def _grid(self) -> dict[str, Any] | None:
+        """A mesh of its own axes, and where arrays lie on it."""
+        mesh, n = self.plan.mesh, self.n
+        if not mesh:
+            return None
+        constants = {self.plan.axis_name: n.axis}
+        table = self.specs
+        return {
+            "text": self._mesh_text(),
+            "number": math.prod(axis.size for axis in mesh),
+            "rank": len(mesh),
+            "sizes": tuple_source([str(axis.size) for axis in mesh]),
+            "names": tuple_source([constants.get(axis.name, string(axis.name)) for axis in mesh]),
+            "specs": {string(end): partition_spec(spec, constants, n.P) for end, spec in table.items()},
+            "put": bool(self.put),
+            "result": RESULT,
+        }
 
     def _all_devices(self) -> str:
         # pmap takes the arrays of this process; a mesh spans all processes.
@@ -348,6 +383,8 @@ class Context:
             "total": "count" if multiple == 1 else f"{multiple} * count",
             "rows": "" if multiple == 1 else f" in multiples of {multiple}",
             "reshape": self.pmap,
+            "count": f"{n.mesh}().shape[{n.axis}]" if self.plan.mesh else f"{n.mesh}().size",
+            "along": len(self.plan.mesh) > 1,
             "devices": self._device_list(),
             "docstring": self._shard_docstring(uniform),
             "leaf_name": f'f"{names[0]}{{{keystr}({path})}}"'
@@ -414,6 +451,10 @@ class Context:
         function = self.at + (f"{self.n.compiled}()" if self.lazy else self.n.mapped)
         only = self.split[0].name if len(self.split) == 1 else None
         values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
+        values = [
+            f'{self.n.put}("{a.name}", {value})' if a.name in self.put else value
+            for a, value in zip(self.arguments, values, strict=True)
+        ]
         return f"{function}({', '.join([*values, *self.partition.statics])})"
 
     def _result_and_changes(self) -> list[str]:
@@ -492,7 +533,7 @@ class Context:
         return {
             "pad": pad,
             "axis": axis,
-            "count": f"len({self._device_list()})" if self.pmap else f"{n.mesh}().size",
+            "count": f"len({self._device_list()})" if self.pmap else self._shard()["count"],
             "docstring": docstring,
             "taken": f"leaf[{ahead}index]",
             "within": f"({n.np}.arange(len(index)) < rows).reshape(-1, *[1] * (leaf.ndim - {axis + 1}))",

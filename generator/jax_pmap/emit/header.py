@@ -64,7 +64,9 @@ class Header:
         if self.evidence is None:
             return "NOT PROVED: the proof is still to come"
         checks = self.evidence.checks
-        derived = "derived for all inputs and device counts; " if self.evidence.derived else ""
+        derived = ""
+        if self.evidence.derivation is not None and self.evidence.derived:
+            derived = f"derived for {self.evidence.derivation.extent}; "
         if self.evidence.derivation is not None and self.evidence.derivation.multiple > 1:
             derived += f"batches give each device a multiple of {self.evidence.derivation.multiple} rows; "
         if self.evidence.derivation is not None and self.evidence.derivation.measured:

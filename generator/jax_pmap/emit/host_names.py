@@ -61,6 +61,7 @@ class HostNames:
             aliases[alias] = name
         return Names(
             axis=self.own("AXIS"),
+            specs=self.own("SPECS"),
             mapped=self.own(f"p_{self.target.facts.name}"),
             **{each: self.own(each) for each in OWN},
             **aliases,

@@ -38,6 +38,11 @@ class Names:
     devices_in_use: str
     #: Cached function that makes the mesh.
     mesh: str
+    #: Table of how arrays lie on the mesh, cached function that looks up a tree in it, and one that puts an
+    #: argument there.
+    specs: str
+    shardings: str
+    put: str
     #: Cached function that compiles `mapped` for chosen devices.
     compiled: str
     #: Modules and classes as they are bound in the emitted file.
@@ -79,7 +84,7 @@ class Names:
 
 
 #: Those of our own things whose name is always the same, where it is free.
-OWN = tuple(name for name in Names.__slots__ if name not in {"axis", "mapped", *ALIASES})
+OWN = tuple(name for name in Names.__slots__ if name not in {"axis", "mapped", "specs", *ALIASES})
 
 
 def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
@@ -134,6 +139,7 @@ def names_for(
 
     return Names(
         axis=own("AXIS"),
+        specs=own("SPECS"),
         mapped=own(f"p_{name}"),
         **{each: own(each) for each in OWN},
         **{alias: imported(alias) for alias in ALIASES},

@@ -20,6 +20,7 @@ from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import named
 from jax_pmap.planning.listing import listing
+from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
@@ -219,14 +220,17 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
         for index, axis in leaves.items():
             leaf = by_name[name]["leaves"][index]
             size = leaf["shape"][axis]
-            wanted = request.devices.number
+            wanted, option, along = request.devices.number, "--devices", ""
+            if request.mesh:
+                wanted = next(axis.size for axis in request.mesh if axis.name == request.axis_name)
+                option, along = "--mesh", f" along `{request.axis_name}`"
             if wanted is not None and size % wanted:
                 return Refusal(
                     "JP041",
                     f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: its batch of {size} does not divide "
-                    f"over {wanted} devices",
+                    f"over {wanted} devices{along}",
                     f"Give inputs with a batch of {max(1, round(size / wanted)) * wanted}, or another "
-                    "--devices",
+                    f"{option}",
                     target.facts.span,
                 )
             if size < (wanted or LARGEST_COUNT):
@@ -275,34 +279,30 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         )
     ]
     guards = (*outermost_guards(unreached), *observation.guards)
-    return Observed(
-        Plan(
-            target=f"{target.source.shown_path}::{target.source.qualname}",
-            axis_name=target.axis_name,
-            arguments=arguments,
-            syncs=observation.syncs,
-            output_axes=output_axes,
-            outputs=outputs,
-            devices=request.devices,
-            guards=guards,
-            callees=observation.callees,
-            notes=tuple(plan_notes(target, loaded, request, arguments, observation, donated)),
-            assumed_inputs=loaded.assumed,
-            mutated=case.mutated,
-            shared=tuple((place, other) for place, other in whole["shared"]),
-            kept=tuple((path, name) for path, name in whole["kept"]),
-            chain=chain(
-                loaded.described,
-                roles,
-                observation.tree,
-                outputs,
-                facts.returned_names,
-                list(case.mutated),
-            ),
-            settings=loaded.settings,
-            source_hash=function_text(target.parsed).digest,
+    plan = Plan(
+        target=f"{target.source.shown_path}::{target.source.qualname}",
+        axis_name=target.axis_name,
+        arguments=arguments,
+        syncs=observation.syncs,
+        output_axes=output_axes,
+        outputs=outputs,
+        devices=request.devices,
+        guards=guards,
+        callees=observation.callees,
+        notes=tuple(plan_notes(target, loaded, request, arguments, observation, donated)),
+        assumed_inputs=loaded.assumed,
+        mutated=case.mutated,
+        shared=tuple((place, other) for place, other in whole["shared"]),
+        kept=tuple((path, name) for path, name in whole["kept"]),
+        chain=chain(
+            loaded.described,
+            roles,
+            observation.tree,
+            outputs,
+            facts.returned_names,
+            list(case.mutated),
         ),
-        roles,
-        found.variants,
-        found.listings,
+        settings=loaded.settings,
+        source_hash=function_text(target.parsed).digest,
     )
+    return Observed(on_mesh(plan, request, facts.span), roles, found.variants, found.listings)

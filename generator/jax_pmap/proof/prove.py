@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from jax_pmap.model import (
     Collective,
     Derivation,
     Evidence,
+    Memory,
     Plan,
     Refusal,
     RefusalError,
@@ -91,6 +93,8 @@ def prove(
     """
     batch, chosen = batch_size(plan), plan.devices.number
     counts = [count for count in counts if count <= batch] if chosen is None else [chosen]
+    if plan.mesh:
+        counts = [math.prod(axis.size for axis in plan.mesh)]
     steps = STEPS if plan.chain else 2
     name = emitted_name(target) if in_place is None else target.facts.name
     checks: list[Check] = []
@@ -98,6 +102,7 @@ def prove(
     run: list[Answer] = []
     folded = ran_uneven = copies = False
     compiled: tuple[Collective, ...] | None = None
+    memory: Memory | None = None
     derivation: Derivation | None = None
     for variant in observed.variants:
         question: Answer = {
@@ -109,6 +114,7 @@ def prove(
             "axis_name": plan.axis_name,
             "chain": [[argument, steps_into(where)] for argument, where in plan.chain],
             "replicated": replicated_leaves(plan),
+            "mesh": mesh_of(plan),
             "overrides": variant,
             "global_view": global_view,
             "in_place": in_place,
@@ -129,10 +135,11 @@ def prove(
             if told["asked"] > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
                 raise InMultiples(told["asked"])
             found = read_derivation(told, target.source.root, plan.multiple_of)
+            found = dataclasses.replace(found, devices=counts[0] if plan.mesh else 0)
             found = in_source(found, f"{name}_parallel.py", code, target)
             complete = found.complete
             derivation = found if derivation is None or derivation.complete else derivation
-            if complete and all(count % 2 == 0 for count in told["counts"]):
+            if complete and not plan.mesh and all(count % 2 == 0 for count in told["counts"]):
                 notes[ON_EVEN.format(" and ".join(map(str, told["counts"])))] = None
             why = why_not_run(told) if run_code else NO_RUN
             if why and not complete:
@@ -191,6 +198,7 @@ def prove(
             copies |= check.get("replicas", False)
             if check.get("collectives") is not None:
                 compiled = read_collectives(check["collectives"])
+                memory = Memory(**check["memory"]) if check["memory"] else None
                 notes |= dict.fromkeys(unplanned(check["collectives"], plan, global_view))
             run.append(check)
             checks.append(check_of(check))
@@ -222,6 +230,7 @@ def prove(
         notes=tuple(notes),
         equal_draws=folded,
         collectives=compiled,
+        memory=memory,
         derivation=derivation,
     )
 
@@ -301,9 +310,29 @@ def uneven(check: Answer, target: Target, remainder: str) -> Refusal:
 
 def replicated_leaves(plan: Plan) -> list[int]:
     """Leaves of the result and of what is changed in place that must be the same on every device."""
+    if plan.mesh:
+        return []  # Where each lies on the mesh is compared, and so are copies among those.
     found = [i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED]
     changed = sum(len(argument.leaves) for argument in plan.arguments if argument.name in plan.mutated)
     return found + list(range(len(plan.outputs), len(plan.outputs) + changed))
+
+
+def mesh_of(plan: Plan) -> Answer | None:
+    """The mesh, among how many devices it divides the batch, and where each leaf of the result lies on it.
+
+    Behind the result come leaves of arguments that are changed in place. None stands for what is no array.
+    """
+    if not plan.mesh:
+        return None
+    changed = [argument for argument in plan.arguments if argument.name in plan.mutated]
+    leaves = [*plan.outputs, *(leaf for argument in changed for leaf in argument.leaves)]
+    return {
+        "axes": [[axis.name, axis.size] for axis in plan.mesh],
+        "shares": plan.shares,
+        "specs": [
+            None if leaf.role is Role.STATIC else [list(names) for names in leaf.spec] for leaf in leaves
+        ],
+    }
 
 
 def not_tried(skipped: Answer) -> str:
@@ -345,7 +374,7 @@ def rounding_alone(checks: Sequence[Answer], target: Target) -> Iterator[str]:
 
 def read_collectives(rows: list[Answer]) -> tuple[Collective, ...]:
     """What the worker read in a compiled program."""
-    return tuple(Collective(row["kind"], row["count"], row["bytes"]) for row in rows)
+    return tuple(Collective(row["kind"], row["count"], row["bytes"], tuple(row["axes"])) for row in rows)
 
 
 def unplanned(rows: list[Answer], plan: Plan, global_view: bool) -> Iterator[str]:
@@ -360,7 +389,8 @@ def unplanned(rows: list[Answer], plan: Plan, global_view: bool) -> Iterator[str
     for row in rows:
         size = f"{row['bytes']} bytes"
         if global_view and row["batch"] and row["kind"] == "all-gather":
-            yield f"the compiler gathers the batch: {size} on every device"
+            along = f" along `{'` and `'.join(row['axes'])}`" if row["axes"] else ""
+            yield f"the compiler gathers the batch{along}: {row['batch']} bytes on every device"
         elif not global_view and row["kind"] not in expected:
             yield f"the compiled code has {row['count']} {row['kind']} ({size}) that the plan has not"
 
@@ -464,6 +494,8 @@ def failure(check: Answer, span: Span) -> Refusal:
         hint = "Take --donate out, or donate other arguments; please report it with the function"
     elif found["what"] == "draws":
         reason = f"the emitted code uses its random keys wrongly {where}: {found['why']}"
+    elif found["what"] == "mesh":
+        reason = f"{output} does not lie on the mesh as planned {where}: {found['why']}"
     elif found["what"] == "shares":
         reason = f"{output} is planned as split over the devices, but {where} {found['why']}"
     elif found["what"] == "value":

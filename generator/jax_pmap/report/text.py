@@ -5,9 +5,12 @@ Everything is laid out for the width of the console and carries no escape codes 
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from rich.cells import cell_len
 
@@ -19,13 +22,16 @@ from jax_pmap.model import (
     Evidence,
     Generated,
     Leaf,
+    MeshAxis,
     Plan,
     Role,
     Verified,
 )
 from jax_pmap.report.console import Cell, Console, clean, print_prose
 from jax_pmap.report.layout import Column, clip, natural_width, print_table
+from jax_pmap.report.meshes import mesh_text, print_mesh
 from jax_pmap.report.refusals import place
+from jax_pmap.report.units import human_bytes
 
 #: Leaf rows of one argument; the rest is counted.
 MAX_LEAF_ROWS = 8
@@ -41,11 +47,17 @@ _KINDS |= {each: each for each in TOGETHER}
 def print_plan(plan: Plan, console: Console) -> None:
     """Print the tables of `plan`: arguments with roles and shapes, syncs, outputs, assumptions."""
     _print_plan(plan, console, _usual_devices(plan), None)
+    if plan.mesh:
+        console.print()
+        print_mesh(plan, None, console)
 
 
 def print_generated(generated: Generated, console: Console) -> None:
     """Print the plan behind `generated` and the evidence for it."""
     _print_plan(generated.plan, console, devices_shown(generated), generated.backend)
+    if generated.plan.mesh:
+        console.print()
+        print_mesh(generated.plan, generated.evidence, console)
     console.print()
     _print_evidence(generated.evidence, console)
 
@@ -144,7 +156,7 @@ def evidence_parts(evidence: Evidence) -> list[str]:
         if evidence.derivation.measured:
             operations += f", of which measured: {', '.join(evidence.derivation.measured)}"
         run = f"run on {counts} devices" if counts else "not run"
-        parts = [f"derived for all inputs and device counts ({operations})", run]
+        parts = [f"derived for {evidence.derivation.extent} ({operations})", run]
         multiple = evidence.derivation.multiple
         if multiple > 1:
             lines = dict.fromkeys(map(place, evidence.derivation.multiple_for))
@@ -160,8 +172,14 @@ def evidence_parts(evidence: Evidence) -> list[str]:
     if evidence.equal_draws:
         parts.append("equal for equal draws: numbers drawn for examples are others than on one device")
     if evidence.collectives:
-        shown = (f"{row.count} {row.kind} ({human_bytes(row.bytes)})" for row in evidence.collectives)
-        parts.append(f"compiled to {' + '.join(shown)}")
+        shown = [
+            f"{row.count} {row.kind} ({', '.join([human_bytes(row.bytes), *row.axes])})"
+            for row in evidence.collectives
+        ]
+        if any(row.axes for row in evidence.collectives):
+            parts += [f"compiled to {shown[0]}", *shown[1:]]
+        else:
+            parts.append(f"compiled to {' + '.join(shown)}")
     if evidence.replicas_identical:
         parts.append("replicas bit-identical")
     parts.append(f"jax {evidence.jax_version}")
@@ -170,6 +188,8 @@ def evidence_parts(evidence: Evidence) -> list[str]:
 
 def _usual_devices(plan: Plan) -> int:
     """The device count to show shares for: the plan's own, or the most of 8, 4, 3, 2 that fits."""
+    if plan.mesh:
+        return math.prod(axis.size for axis in plan.mesh)
     if plan.devices.number:
         return plan.devices.number
     seen = [leaf for argument in plan.arguments for leaf in argument.leaves]
@@ -211,6 +231,8 @@ def _print_plan(plan: Plan, console: Console, devices: int, backend: Backend | N
 
 
 def _devices_text(plan: Plan) -> str:
+    if plan.mesh:
+        return f"mesh {mesh_text(plan.mesh)}"
     if plan.devices.ids:
         return f"devices {', '.join(map(str, plan.devices.ids))}"
     if plan.devices.count:
@@ -221,8 +243,9 @@ def _devices_text(plan: Plan) -> str:
 def _print_arguments(plan: Plan, console: Console, devices: int) -> None:
     """The widest layout that fits: with reasons, then reasons below, then shapes above each other."""
     room = max(console.width // 2 - 8, 20)
-    rows = [row for argument in plan.arguments for row in _argument_rows(argument, devices, room)]
-    rows += _output_rows(plan, devices, room)
+    share = functools.partial(_share, devices=devices, mesh=plan.mesh)
+    rows = [row for argument in plan.arguments for row in _argument_rows(argument, share, room)]
+    rows += _output_rows(plan, share, room)
     reasons = [(argument.name, argument.why) for argument in plan.arguments if argument.why]
     medium = _argument_table(rows, devices, why=False, stacked=False)
     spare = console.width - 2 - natural_width(*medium)
@@ -239,9 +262,11 @@ def _print_arguments(plan: Plan, console: Console, devices: int) -> None:
 
 #: name, role, shape on the whole batch, shape of one share, why
 _Row = tuple[str, str, str, str, str]
+#: What is shown of one device's share of an array.
+_Share: TypeAlias = Callable[[Leaf], str]
 
 
-def _argument_rows(argument: Argument, devices: int, room: int) -> Iterator[_Row]:
+def _argument_rows(argument: Argument, share: _Share, room: int) -> Iterator[_Row]:
     leaves = argument.leaves
     name = argument.name + (" (donated)" if argument.donated else "")
     if argument.static:
@@ -249,21 +274,27 @@ def _argument_rows(argument: Argument, devices: int, room: int) -> Iterator[_Row
         yield name, "static", clip(clean(values), 24), "", argument.why
         return
     axes = {leaf.axis for leaf in leaves if leaf.role is not Role.STATIC}
-    role = argument.role
+    role = _on_mesh(leaves) or argument.role
     if role == Role.BATCH:
         role = f"batch axis {axes.pop()}" if len(axes) == 1 else "mixed"
     if len(leaves) == 1:
-        yield name, role, _shape(leaves[0]), _share(leaves[0], devices), argument.why
+        yield name, role, _shape(leaves[0]), share(leaves[0]), argument.why
     elif not leaves:
         yield name, role, ", ".join(argument.proved_values), "", argument.why
     elif role == "mixed" or (argument.role == Role.BATCH and len(leaves) <= MAX_LEAF_ROWS):
         yield name, role, "", "", argument.why
-        yield from _leaf_rows(argument.name, leaves, devices, room)
+        yield from _leaf_rows(argument.name, leaves, share, room)
     else:
         yield name, role, f"{len(leaves)} leaves", "", argument.why
 
 
-def _leaf_rows(name: str, leaves: Sequence[Leaf], devices: int, room: int) -> Iterator[_Row]:
+def _on_mesh(leaves: Sequence[Leaf]) -> str:
+    """The role of arrays that hold no batch and are divided over a mesh; ``""`` for others."""
+    divided = any(leaf.spec for leaf in leaves) and all(leaf.axis is None for leaf in leaves)
+    return "on the mesh" if divided else ""
+
+
+def _leaf_rows(name: str, leaves: Sequence[Leaf], share: _Share, room: int) -> Iterator[_Row]:
     """At most `MAX_LEAF_ROWS` leaves, among them one of each role, and a count of the rest."""
     first_of_role = {(leaf.role, leaf.axis): i for i, leaf in reversed(list(enumerate(leaves)))}
     shown = set(sorted(first_of_role.values())[:MAX_LEAF_ROWS])
@@ -275,7 +306,7 @@ def _leaf_rows(name: str, leaves: Sequence[Leaf], devices: int, room: int) -> It
         leaf = leaves[i]
         path = leaf.path.removeprefix(name) or leaf.path
         role = f"batch axis {leaf.axis}" if leaf.role is Role.BATCH else str(leaf.role)
-        yield "  " + _middle(clean(path), room), role, _shape(leaf), _share(leaf, devices), ""
+        yield "  " + _middle(clean(path), room), role, _shape(leaf), share(leaf), ""
     rest = [leaf for i, leaf in enumerate(leaves) if i not in shown]
     if rest:
         yield f"  … {len(rest)} more {'leaf' if len(rest) == 1 else 'leaves'}", _roles_of(rest), "", "", ""
@@ -286,7 +317,7 @@ def _roles_of(leaves: Sequence[Leaf]) -> str:
     return ", ".join(roles)
 
 
-def _output_rows(plan: Plan, devices: int, room: int) -> Iterator[_Row]:
+def _output_rows(plan: Plan, share: _Share, room: int) -> Iterator[_Row]:
     leaves = plan.outputs
     if not leaves:
         return
@@ -294,13 +325,13 @@ def _output_rows(plan: Plan, devices: int, room: int) -> Iterator[_Row]:
     if len(leaves) == 1:
         leaf = leaves[0]
         role = f"batch axis {leaf.axis}" if leaf.role is Role.BATCH else str(leaf.role)
-        yield "→ result", role, _shape(leaf), _share(leaf, devices), ""
+        yield "→ result", role, _shape(leaf), share(leaf), ""
     elif len(roles) == 1 and all(role is not Role.BATCH for role, _ in roles):
-        yield "→ result", str(next(iter(roles))[0]), f"{len(leaves)} leaves", "", ""
+        yield "→ result", _on_mesh(leaves) or str(next(iter(roles))[0]), f"{len(leaves)} leaves", "", ""
     else:
         root = leaves[0].path.partition("[")[0].partition(".")[0]
         yield "→ result", "mixed" if len(roles) > 1 else f"batch axis {leaves[0].axis}", "", "", ""
-        yield from _leaf_rows(root, leaves, devices, room)
+        yield from _leaf_rows(root, leaves, share, room)
 
 
 def _argument_table(
@@ -357,16 +388,6 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
     print_table(columns, rows, console)
 
 
-def human_bytes(size: int) -> str:
-    """``"512 B"``, ``"31.4 kB"``, ``"1.2 GB"``: powers of 1000, three digits."""
-    if size < 1000:
-        return f"{size} B"
-    power = 1
-    while power < 4 and size / 1000**power >= 999.5:
-        power += 1
-    return f"{size / 1000**power:.3g} {' kMGT'[power]}B"
-
-
 def short_dtype(dtype: str) -> str:
     """``"float32"`` as ``"f32"``, the way shapes are written in ``--arg``; other names as they are."""
     match = re.fullmatch(r"(float|int|uint|complex|bfloat)(\d+)", dtype)
@@ -378,8 +399,10 @@ def _shape(leaf: Leaf, shape: tuple[int, ...] | None = None) -> str:
     return f"{short_dtype(leaf.dtype)}[{sizes}]"
 
 
-def _share(leaf: Leaf, devices: int) -> str:
+def _share(leaf: Leaf, devices: int, mesh: tuple[MeshAxis, ...]) -> str:
     """The share of one device; ``"?"`` where the example batch does not divide."""
+    if mesh:
+        return _shape(leaf, leaf.per_device(devices, mesh))
     if leaf.axis is None:
         return _shape(leaf)
     if leaf.shape[leaf.axis] % devices:

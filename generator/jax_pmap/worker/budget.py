@@ -46,6 +46,7 @@ def fitting(
     room: int,
     seconds: float,
     multiple: int = 1,
+    shares: int = 0,
 ) -> Run:
     """The largest run of a derived program, on two device counts, that takes no more than it may.
 
@@ -58,6 +59,7 @@ def fitting(
         room: bytes that there are.
         seconds: processor time that there is.
         multiple: what the rows on a device have to be a multiple of.
+        shares: among how many devices of a mesh the batch is divided; 0 without one.
     """
     split = [axis is not None for axis in packed.axes(axes)]
     state = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split, strict=True) if not cut)
@@ -67,7 +69,9 @@ def fitting(
     # Counts that share the given batch evenly, where there are two: others cut it to another size.
     given_counts = tuple(counts_for(rows)) if len(counts_for(rows)) == 2 else PAIRS[0]
     whole: Any = (*derived, "") if derived[0] <= rows else (None, given_counts, "")
-    sizes = {pair: multiple * math.lcm(*pair) for pair in PAIRS}
+    sizes: dict[tuple[int, ...], int] = {pair: multiple * math.lcm(*pair) for pair in PAIRS}
+    if shares:
+        whole, sizes = (*derived, ""), {tuple(derived[1]): multiple * shares}
     if whole[0] is None and multiple > 1:
         fit = next((pair for pair in PAIRS if sizes[pair] <= rows), None)
         if fit is None:

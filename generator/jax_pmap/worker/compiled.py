@@ -1,17 +1,18 @@
-"""The collectives in what XLA made of a function: what its devices really say to each other."""
+"""What XLA made of a function: what its devices really say to each other, and the memory they take."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
+from .groups import along
 from .server import Answer
 
 COLLECTIVE = re.compile(
     r" = (?P<result>.*?) "
-    r"(?P<kind>all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+    r"(?P<kind>all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\((?P<rest>.*)"
 )
 ARRAY = re.compile(r"\b(?P<dtype>pred|bf16|[a-z]+?(?P<bits>\d+))\w*\[(?P<sizes>[\d,]*)\]")
 
@@ -24,15 +25,19 @@ def executables() -> list[Any]:
         return []
 
 
-def collectives(before: Sequence[Any], batch: int) -> list[Answer] | None:
-    """Those of what was compiled since `before`: ``[{"kind", "count", "bytes", "batch"}]``.
+def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Answer:
+    """What XLA made of the parallel function, among what was compiled since `before`.
 
-    ``"batch"`` says whether an array with an axis as long as the `batch` comes out whole. Of several
-    programs, such as those that lay out arguments or results, that with most bytes. None where there is
-    no program.
+    ``"collectives"`` are ``[{"kind", "axes", "count", "bytes", "batch"}]``: ``"axes"`` those of `mesh` along
+    which they go, ``"batch"`` the bytes of arrays in which an axis as long as the `batch` comes out whole.
+    None where there is no program; of several, such as those that lay out arguments or results, that with
+    most bytes is read.
+
+    ``"memory"`` are the bytes on one device of ``"arguments"``, ``"results"`` and what stands between them
+    (``"temporary"``) in the program that has most; None where jax does not tell.
     """
     known = {id(each) for each in before}
-    found = []
+    found, memory = [], []
     for each in executables():
         if id(each) in known:
             continue
@@ -40,21 +45,44 @@ def collectives(before: Sequence[Any], batch: int) -> list[Answer] | None:
             texts = [module.to_string() for module in each.hlo_modules()]
         except (AttributeError, RuntimeError, NotImplementedError):
             continue
-        found.append(read("\n".join(texts), batch))
-    return max(found, key=lambda rows: sum(row["bytes"] for row in rows), default=None)
+        found.append(read("\n".join(texts), batch, mesh))
+        memory += _memory(each)
+    return {
+        "collectives": max(found, key=lambda rows: sum(row["bytes"] for row in rows), default=None),
+        "memory": max(memory, key=lambda row: sum(row.values()), default=None),
+    }
 
 
-def read(text: str, batch: int) -> list[Answer]:
-    """The collectives in the text of a compiled program, by kind."""
-    rows: dict[str, Answer] = {}
+def _memory(executable: Any) -> list[Answer]:
+    """The bytes that a program takes on one device, where jax tells."""
+    try:
+        stats = executable.get_compiled_memory_stats()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return []
+    return [
+        {
+            "arguments": stats.argument_size_in_bytes,
+            # What a donated argument becomes takes no memory of its own.
+            "results": stats.output_size_in_bytes - stats.alias_size_in_bytes,
+            "temporary": stats.temp_size_in_bytes,
+        }
+    ]
+
+
+def read(text: str, batch: int, mesh: Mapping[str, int]) -> list[Answer]:
+    """The collectives in the text of a compiled program, by kind and by the axes of `mesh`."""
+    rows: dict[tuple[str, ...], Answer] = {}
     for match in COLLECTIVE.finditer(text):
-        row = rows.setdefault(match["kind"], {"kind": match["kind"], "count": 0, "bytes": 0, "batch": False})
+        axes = along(match["rest"], mesh) or [] if len(mesh) > 1 else []
+        key = (match["kind"], *axes)
+        row = rows.setdefault(key, {"kind": match["kind"], "axes": axes, "count": 0, "bytes": 0, "batch": 0})
         row["count"] += 1
         for array in ARRAY.finditer(match["result"]):
             sizes = [int(size) for size in array["sizes"].split(",") if size]
-            row["bytes"] += math.prod(sizes) * width(array["dtype"], array["bits"])
-            row["batch"] |= batch in sizes
-    return [rows[kind] for kind in sorted(rows)]
+            taken = math.prod(sizes) * width(array["dtype"], array["bits"])
+            row["bytes"] += taken
+            row["batch"] += taken if batch in sizes else 0
+    return [rows[key] for key in sorted(rows)]
 
 
 def width(dtype: str, bits: str | None) -> int:

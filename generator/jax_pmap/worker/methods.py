@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
 
 from . import (
     arguments,
@@ -51,7 +52,7 @@ from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, about, leaf_axes
 from .tracing import find_layers, find_reductions, measured, precision, trace, widened
-from .trials import Emitted, Question, Trials
+from .trials import Emitted, OnMesh, Question, Trials
 from .work import work
 
 
@@ -396,7 +397,16 @@ def emitted_of(request: Answer) -> Emitted:
         tuple(request["donated"]),
         request["axis_name"],
         edited(request) if request.get("in_place") else None,
+        on_mesh(request.get("mesh")),
     )
+
+
+def on_mesh(described: "Answer | None") -> "OnMesh | None":
+    """The mesh that a request describes."""
+    if described is None:
+        return None
+    specs = (None if spec is None else PartitionSpec(*map(tuple, spec)) for spec in described["specs"])
+    return OnMesh(dict(described["axes"]), described["shares"], tuple(specs))
 
 
 def derive_code(request: Answer) -> Answer:

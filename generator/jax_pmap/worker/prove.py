@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import functools
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .arguments import LeafAxes, Values, batch_size, cut, same_constant
 from .distance import distance, is_finite, same_bits
@@ -69,6 +71,30 @@ def replicas_differ(leaf: Any, count: int) -> str | None:
     copies = [np.asarray(shard.data) for shard in shards]
     if any(copy.shape != leaf.shape or not same_bits(copy, copies[0]) for copy in copies):
         return "its copies differ between devices"
+    return None
+
+
+def lies_elsewhere(leaf: Any, spec: PartitionSpec, axes: Mapping[str, int]) -> str | None:
+    """Why `leaf` does not lie as `spec` says on a mesh with these axes, or its copies differ; or None."""
+    if not isinstance(leaf, jax.Array):
+        return "it is not a jax array"
+    count = math.prod(axes.values())
+    given = getattr(leaf.sharding, "mesh", None)
+    # The devices of a mesh may be in another order than those of jax.
+    devices = (
+        given.devices if given is not None and dict(given.shape) == dict(axes) else jax.devices()[:count]
+    )
+    mesh = Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))
+    wanted = NamedSharding(mesh, spec).devices_indices_map(leaf.shape)
+    found = leaf.sharding.devices_indices_map(leaf.shape)
+    if found != wanted:
+        return f"it is {getattr(leaf.sharding, 'spec', leaf.sharding)}, and planned as {spec}"
+    bits = jax.random.key_data(leaf) if is_key(leaf) else leaf
+    copies: dict[str, np.ndarray] = {}
+    for shard in bits.addressable_shards:
+        part = np.asarray(shard.data)
+        if not same_bits(part, copies.setdefault(str(shard.index), part)):
+            return "its copies differ between devices"
     return None
 
 

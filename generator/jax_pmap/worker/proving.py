@@ -2,14 +2,14 @@
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from . import arguments, noise, prove
 from .arguments import Values
-from .compiled import collectives, executables
+from .compiled import compiled, executables
 from .donation import check_donation
 from .explain import add_cause
 from .generator import repeat_draws
@@ -22,9 +22,11 @@ from .uneven import check_uneven
 
 
 def usable_sizes(
-    trials: Trials, counts: Sequence[int], base: int
+    trials: Trials, counts: Sequence[int], base: int, shares: int = 0
 ) -> tuple[dict[int, int], list[dict[str, Any]]]:
     """The batch for each device count, and the counts for which the reference refuses the cut batch.
+
+    It is divided among all of the devices, or among `shares` of them.
 
     Raises:
         Problem: the reference fails on the whole batch too.
@@ -32,7 +34,7 @@ def usable_sizes(
     kind = "float64" if trials.question.wide else "given"
     sizes, skipped = {}, []
     for count in counts:
-        size = base // count * count
+        size = base // (shares or count) * (shares or count)
         try:
             trials.at(kind, 0, size, trials.question.shares(size, count))
         except (MemoryError, Problem):
@@ -57,12 +59,13 @@ def check_count(
     *,
     with_given: bool,
     plans: Sequence[tuple[str, int]] | None = None,
+    mesh: "Mapping[str, int] | None" = None,
 ) -> list[dict[str, Any]]:
     """The runs on one device count, in order, up to the first that fails: those of the question, or `plans`.
 
     `make` returns the parallel function, called with values as the reference is, for one run of
     that; `replicas` finds an output that differs between devices. With `with_given`, the first run in
-    the user's own dtypes has under ``"collectives"`` what XLA made of the function; see `compiled`.
+    the user's own dtypes has what `compiled` tells of the function, whose devices may be a `mesh`.
     """
     question, checks = trials.question, []
     shares = question.shares(size, count)
@@ -92,7 +95,8 @@ def check_count(
                 add_cause(found["failure"], question, expected, count)
                 found["failure"]["on"] = question.described(index)
             elif kind == "given" and not looked:
-                looked, found["collectives"] = True, collectives(before, size)
+                looked = True
+                found |= compiled(before, size, mesh or {})
         checks.append(
             {
                 "devices": count,
@@ -121,7 +125,8 @@ def prove_emitted(
     """
     question = trials.question
     base = arguments.batch_size(question.data[0], question.axes)
-    sizes, skipped = usable_sizes(trials, counts, base)
+    shares = emitted.mesh.shares if emitted.mesh is not None else 0
+    sizes, skipped = usable_sizes(trials, counts, base, shares)
 
     def enough() -> bool:
         left = len(counts) - len(skipped)
@@ -154,6 +159,7 @@ def prove_emitted(
                 count,
                 size,
                 with_given=count == max(sizes),
+                mesh=emitted.mesh.axes if emitted.mesh is not None else None,
             )
             raised = checks[-1].get("failure", {}).get("error")
             refused = isinstance(raised, dict) and raised["type"] == "NotImplementedError"

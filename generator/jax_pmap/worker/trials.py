@@ -1,5 +1,6 @@
 """The question of a proof, and the runs of its reference: on which inputs, precision and batch."""
 
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -293,6 +294,23 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
+class OnMesh:
+    """The mesh that emitted code arranges its devices in, and where the plan has its results lie."""
+
+    #: Devices along each axis.
+    axes: Mapping[str, int]
+    #: Among how many devices the batch is divided.
+    shares: int
+    #: For each leaf of the result, and of what is changed in place; None for what is no array.
+    specs: "tuple[jax.sharding.PartitionSpec | None, ...]"
+
+    @property
+    def devices(self) -> int:
+        """How many devices it has."""
+        return math.prod(self.axes.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Emitted:
     """A file that was emitted, and what its plan says of the outputs."""
 
@@ -307,6 +325,8 @@ class Emitted:
     axis_name: str = "batch"
     #: Makes the function where the original stands; None for a file of its own.
     there: Callable[[], Callable[..., Any]] | None = None
+    #: None where its devices are one axis of as many as there are.
+    mesh: OnMesh | None = None
 
     def define(self, count: int, x64: bool) -> Callable[..., Any]:
         """The function, made in a new module or where the original stands."""
@@ -324,7 +344,13 @@ class Emitted:
         return call
 
     def replicas(self, leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any] | None:
-        """The first output that should be the same on all devices and is not."""
+        """The first output that should be the same on all devices and is not, or lies elsewhere."""
+        if self.mesh is not None:
+            for (path, leaf), spec in zip(leaves, self.mesh.specs, strict=True):
+                why = None if spec is None else prove.lies_elsewhere(leaf, spec, self.mesh.axes)
+                if why:
+                    return {"what": "mesh", "path": path, "why": why}
+            return None
         for index in self.replicated:
             why = prove.replicas_differ(leaves[index][1], count)
             if why:

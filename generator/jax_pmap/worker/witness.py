@@ -17,7 +17,7 @@ from .leaves import is_abstract
 from .placements.derive import Derivation, Ending, Multiple, derive, derive_from_parallel, describe
 from .server import Answer, Problem, summary
 from .sizes import MANY, alike, program_of
-from .trials import Emitted, Question
+from .trials import Emitted, OnMesh, Question
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
 FEW = 3000
@@ -36,6 +36,7 @@ def witness(
     *,
     foreign: bool = False,
     multiple: int = 1,
+    mesh: "OnMesh | None" = None,
 ) -> Answer:
     """What deriving shows of a parallel function; see `derive.describe`.
 
@@ -52,15 +53,25 @@ def witness(
         seconds: processor time that it may take.
         foreign: whether the function is not made of the reference's own text.
         multiple: what the function itself takes multiples of alone, as rows on a device.
+        mesh: what the function arranges its devices in; it is derived for their number alone then.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
     packed = Packed(values, question.statics)
     answer = _ended(f"a batch of {base} is too small to be divided in two ways")
-    for size in sizes_for(base):
+    sizes = sizes_for(base) if mesh is None else [max(base // mesh.shares, 1) * mesh.shares]
+    for size in sizes:
         with prove.x64(question.x64):
             answer, asked = _derived(
-                question, parallel, packed, size * multiple, room, seconds, foreign=foreign, multiple=multiple
+                question,
+                parallel,
+                packed,
+                size * multiple,
+                room,
+                seconds,
+                foreign=foreign,
+                multiple=multiple,
+                mesh=mesh,
             )
             if multiple < asked <= MOST_MULTIPLE:
                 # On shares that a rule asks for, more can be said.
@@ -73,6 +84,7 @@ def witness(
                     seconds,
                     foreign=foreign,
                     multiple=multiple,
+                    mesh=mesh,
                 )
         if answer["batch"]:
             break
@@ -91,6 +103,7 @@ def _derived(
     *,
     foreign: bool,
     multiple: int,
+    mesh: "OnMesh | None",
 ) -> tuple[Answer, int]:
     """The answer of `witness` for one size of the batch, and the multiple of rows that rules ask for.
 
@@ -105,7 +118,7 @@ def _derived(
         return _ended(f"the original is not traced for a batch of {size}: {summary(error)}"), 0
     # What is done otherwise on one number of devices shows on that one alone.
     small = operations(reference.jaxpr) <= FEW
-    chosen = counts_for(size, most=4 if small else 2)
+    chosen = counts_for(size, most=4 if small else 2) if mesh is None else [mesh.devices]
     try:
         found = _held(reference, parallel, packed, leaves, chosen)
     except _Untraced as problem:
@@ -137,7 +150,8 @@ def _derived(
         found = dataclasses.replace(found, endings=(_only_multiples(found, needed),))
     base = arguments.batch_size(question.data[0], question.axes)
     traced = (size, chosen[:2])
-    run = fitting(packed, question.axes, reference.jaxpr, base, traced, room, seconds, multiple)
+    shares = mesh.shares if mesh is not None else 0
+    run = fitting(packed, question.axes, reference.jaxpr, base, traced, room, seconds, multiple, shares)
     answer = {
         **describe(found),
         "counts": chosen,
@@ -400,4 +414,4 @@ def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float, 
         function = emitted.define(count, question.x64)
         return lambda values: question.invoke(function, values)
 
-    return witness(question, parallel, room, seconds, multiple=multiple)
+    return witness(question, parallel, room, seconds, multiple=multiple, mesh=emitted.mesh)

@@ -1,0 +1,105 @@
+"""What every device of a mesh holds: the place and the bytes of each array, and the sums."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from jax_pmap.leaf_paths import dotted
+from jax_pmap.model import Evidence, Leaf, MeshAxis, Plan, Role, Spec
+from jax_pmap.report.console import Cell, Console, clean
+from jax_pmap.report.layout import Column, print_table
+from jax_pmap.report.units import human_bytes
+
+#: Rows for the arrays of one argument; the rest is counted.
+MAX_ROWS = 6
+
+
+def mesh_text(mesh: Sequence[MeshAxis]) -> str:
+    """``"data=4, model=2"``."""
+    return ", ".join(f"{axis.name}={axis.size}" for axis in mesh)
+
+
+def spec_text(spec: Spec) -> str:
+    """``"None, model"``; ``"whole"`` where nothing is divided."""
+    if not spec:
+        return "whole"
+    return ", ".join(
+        "None" if not names else names[0] if len(names) == 1 else f"({','.join(names)})" for names in spec
+    )
+
+
+def width_of(dtype: str) -> int:
+    """Bytes of one number of a dtype; those of a key as its words, of which there are two."""
+    bits = re.search(r"(\d+)", dtype)
+    return 1 if dtype == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
+
+
+def leaf_bytes(leaf: Leaf, devices: int = 1, mesh: tuple[MeshAxis, ...] = ()) -> int:
+    """Bytes of an array, or of one device's share of it; 0 of what is no array."""
+    if leaf.role is Role.STATIC:
+        return 0
+    shape = leaf.per_device(devices, mesh) if mesh else leaf.shape
+    return math.prod(shape) * width_of(leaf.dtype)
+
+
+def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
+    """Print what each device of the plan's mesh holds of the arguments, and what the program takes."""
+    number = math.prod(axis.size for axis in plan.mesh)
+    console.print((f"  on a mesh of {mesh_text(plan.mesh)}", "dim"))
+    columns = [
+        Column("array"),
+        Column("lies"),
+        Column("whole", right=True),
+        Column(f"on each of {number}", right=True),
+    ]
+    rows: list[list[Cell]] = []
+    whole = share = 0
+    for argument in plan.arguments:
+        leaves = [leaf for leaf in argument.leaves if leaf.role is not Role.STATIC]
+        if argument.static or not leaves:
+            continue
+        sums = sum(map(leaf_bytes, leaves)), sum(leaf_bytes(leaf, number, plan.mesh) for leaf in leaves)
+        whole, share = whole + sums[0], share + sums[1]
+        one = len(leaves) == 1 or len({leaf.spec for leaf in leaves}) == 1
+        lies = spec_text(leaves[0].spec) if one else ""
+        rows.append([(argument.name, ""), (lies, "cyan" if lies != "whole" else ""), *_sizes(*sums)])
+        if not one:
+            rows += _leaf_rows(argument.name, leaves, number, plan.mesh)
+    rows.append([("sum", "bold"), ("", ""), *_sizes(whole, share)])
+    if evidence is not None and evidence.memory is not None and evidence.checks:
+        peak = evidence.memory
+        size = peak.arguments + peak.results + peak.temporary
+        rows.append([("peak, compiled for CPU", ""), ("", ""), ("", ""), (human_bytes(size), "")])
+    print_table(columns, rows, console)
+
+
+def _sizes(whole: int, share: int) -> list[Cell]:
+    return [(human_bytes(whole), ""), (human_bytes(share), "")]
+
+
+def _leaf_rows(
+    name: str, leaves: Sequence[Leaf], number: int, mesh: tuple[MeshAxis, ...]
+) -> Iterator[list[Cell]]:
+    """At most `MAX_ROWS` arrays, the largest of each place first, and a row for the others."""
+    ranked = sorted(leaves, key=leaf_bytes, reverse=True)
+    first = {leaf.spec: leaf for leaf in reversed(ranked)}
+    shown = sorted(first.values(), key=leaf_bytes, reverse=True)[:MAX_ROWS]
+    shown += [leaf for leaf in ranked if leaf not in shown][: MAX_ROWS - len(shown)]
+    for leaf in leaves:
+        if leaf in shown:
+            path = dotted(leaf.path).removeprefix(f"{name}.")
+            lies = spec_text(leaf.spec)
+            yield [
+                ("  " + clean(path), ""),
+                (lies, "cyan" if leaf.spec else ""),
+                *_sizes(leaf_bytes(leaf), leaf_bytes(leaf, number, mesh)),
+            ]
+    rest = [leaf for leaf in leaves if leaf not in shown]
+    if rest:
+        yield [
+            (f"  … {len(rest)} more", ""),
+            ("", ""),
+            *_sizes(sum(map(leaf_bytes, rest)), sum(leaf_bytes(leaf, number, mesh) for leaf in rest)),
+        ]
