@@ -124,7 +124,7 @@ def planned(*leaves: Leaf, outputs: tuple[Leaf, ...] = (), chain: tuple[tuple[st
 
 
 def lying(plan: Plan, *rules: str, fsdp: bool = False) -> dict[str, object]:
-    request = Request("step", mesh=MESH, specs=tuple(options.spec(rule, MESH) for rule in rules), fsdp=fsdp)
+    request = Request("step", mesh=MESH, spec=tuple(options.spec(rule, MESH) for rule in rules), fsdp=fsdp)
     made = on_mesh(plan, request, SPAN)
     return {each.path: each.spec for a in (*made.arguments,) for each in a.leaves} | {
         each.path: each.spec for each in made.outputs

@@ -640,7 +640,7 @@ class Request:
     #: The axes in which the devices are arranged.
     mesh: tuple[MeshAxis, ...] = ()
     #: How leaves lie on them; the first rule that fits counts.
-    specs: tuple[SpecRule, ...] = ()
+    spec: tuple[SpecRule, ...] = ()
     #: Whether large leaves that are not split are divided along the axis of the batch, too.
     fsdp: bool = False
     #: ``FILE::callable`` or ``module:callable``.

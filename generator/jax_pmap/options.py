@@ -181,12 +181,11 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
             f"each axis; `{backend or Backend.PMAP}` code has one axis of devices",
             "Use --backend jit" + (f", or --devices {number} --axis-name {along}" if one else ""),
         )
-    specs = tuple(spec(text, axes) for text in options["spec"])
     return {
         "axis_name": along,
         "devices": chosen,
         "mesh": axes,
-        "specs": specs,
+        "spec": tuple(spec(text, axes) for text in options["spec"]),
         "fsdp": bool(options["fsdp"]),
     }
 

@@ -33,7 +33,7 @@ def on_mesh(plan: Plan, request: Request, span: Span) -> Plan:
     mesh = request.mesh
     if not mesh:
         return plan
-    ruled = _ruled(plan.arguments, request.specs, mesh, span)
+    ruled = _ruled(plan.arguments, request.spec, mesh, span)
 
     def placed(leaf: Leaf) -> Leaf:
         if leaf.axis is not None:
