@@ -37,6 +37,7 @@ RUN = (
     "clip_by_global_norm",
     "dict_with_table",
     "helpers",
+    "in_processes",
     "names_that_collide",
     "on_a_mesh",
     "time_major",

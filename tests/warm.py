@@ -13,7 +13,7 @@ import pytest
 
 from jax_pmap import pipeline
 from jax_pmap.model import RefusalError, Request
-from jax_pmap.session import Session
+from jax_pmap.session import Member, Session
 
 
 class Kept:
@@ -52,9 +52,10 @@ def warm() -> Iterator[None]:
     start = pipeline._session
     kept: dict[object, Kept] = {}
 
-    def session(request: Request, devices: int | None = None) -> Session | Kept:
-        if request.run is not None:  # a program starts in a process that has run nothing else
-            return start(request, devices)
+    def session(request: Request, devices: int | None = None, member: Member | None = None) -> Session | Kept:
+        # A program starts in a process that has run nothing else, and so does one of several processes.
+        if request.run is not None or member is not None:
+            return start(request, devices, member)
         key = (request.python, request.directory, request.timeout, request.memory, request.devices, devices)
         if key in kept and kept[key].usable():
             kept[key].session.renew()

@@ -234,6 +234,12 @@ _GENERATION: tuple[Decorator, ...] = (
         metavar="FILE",
         help="Also write the plan, the proof and both versions as one HTML page.",
     ),
+    option(
+        "--processes",
+        section="Parallel code",
+        metavar="N",
+        help="Code for several processes (jax.distributed), proved by running N of them.",
+    ),
     option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON."),
     option(
         "--no-run", section="Running", is_flag=True, help="Derive the proof; do not run the emitted code."

@@ -466,6 +466,8 @@ class Check:
     error: float
     #: The bound it was held against, from the reference's own rounding.
     tolerance: float
+    #: Processes that the devices were in.
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,6 +563,15 @@ class Evidence:
     def proved(self) -> bool:
         """Whether it was derived or run, and every check stayed within its tolerance."""
         return (bool(self.checks) or self.derived) and all(c.error <= c.tolerance for c in self.checks)
+
+    @property
+    def counts(self) -> str:
+        """Where it was run, in words: ``"3, 8 devices and 4 of 2 processes"``; ``""`` for nowhere."""
+        alone = sorted({check.devices for check in self.checks if check.processes == 1})
+        among = sorted({(check.devices, check.processes) for check in self.checks if check.processes > 1})
+        parts = [f"{', '.join(map(str, alone))} devices"] if alone else []
+        parts += [f"{devices} of {number} processes" for devices, number in among]
+        return " and ".join(parts)
 
     def worst(self, precision: str = "float64") -> Check:
         """The check nearest to its bound among those of `precision`, or of all where it has none.
@@ -660,6 +671,8 @@ class Request:
     #: What the emitted code does with a batch that the devices do not share evenly: ``"error"``, ``"pad"``
     #: or ``"drop"``.
     remainder: str = "error"
+    #: Above 1, the emitted code takes the rows of its own process, and is run in so many as well.
+    processes: int = 1
     #: The user's interpreter; None: `[tool.jax-pmap] python`, $VIRTUAL_ENV, ./.venv, this one.
     python: Path | None = None
     #: Seconds of wall time for one step of the worker: loading, a round of observing, proving.

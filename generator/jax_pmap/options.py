@@ -227,6 +227,52 @@ def timeout(text: str) -> float:
     return seconds
 
 
+#: Processes that a proof runs at most: each imports jax for itself.
+MOST_PROCESSES = 8
+
+
+def processes(text: str | None) -> int:
+    """A number of processes, from 2 on; 1 for None."""
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 2 <= int(text) <= MOST_PROCESSES):
+        refuse(
+            f"`--processes {text}` is not a number from 2 to {MOST_PROCESSES}.",
+            "The emitted code runs in any number; `--processes 2` proves it with two.",
+        )
+    return int(text)
+
+
+def _check_processes(options: Mapping[str, Any]) -> None:
+    """Refuse what several processes are not run with.
+
+    Raises:
+        RefusalError: JP018.
+    """
+    number = processes(options.get("processes"))
+    if number == 1:
+        return
+    for name in ("devices", "in_place", "no_run", "run"):
+        if options.get(name):
+            word = f"--{name.replace('_', '-')}"
+            refuse(
+                "`--processes` runs a file of its own on all devices of several processes, and "
+                f"`{word}` asks for something else.",
+                f"Drop one: `--processes`, or `{word}`.",
+            )
+    if (options.get("remainder") or "error") != "error":
+        refuse(
+            "`--remainder` makes a batch even by its own rows; with `--processes` each process has others.",
+            "Drop one: `--processes`, or `--remainder`.",
+        )
+    size = math.prod(axis.size for axis in mesh(options.get("mesh")))
+    if size % number and options.get("mesh"):
+        refuse(
+            f"`--mesh {options['mesh']}` has {size} devices, which {number} processes do not share evenly.",
+            "Change one of them.",
+        )
+
+
 def codes(texts: Sequence[str]) -> tuple[str, ...]:
     """``("jp104,JP105", "JP11")`` as ``("JP104", "JP105", "JP11")``."""
     return tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
@@ -310,6 +356,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     _check_roles(options)
     _check_run(options)
     _check_no_run(options)
+    _check_processes(options)
     arranged: dict[str, Any] = {
         "axis_name": axis_name(options["axis_name"]) or config.axis_name,
         "devices": devices(options["devices"])
@@ -333,6 +380,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         donate=options["donate"],
         helpers=tuple(dict.fromkeys(one_of("--helper", name, HELPERS) for name in options["helper"])),
         remainder=one_of("--remainder", options.get("remainder") or "error", REMAINDERS),
+        processes=processes(options.get("processes")),
         python=Path(options["python"]) if options["python"] else None,
         timeout=timeout(options["timeout"])
         if options["timeout"] is not None
@@ -352,7 +400,17 @@ def command_line(options: Mapping[str, Any]) -> str:
     the header of an emitted file does not depend on it.
     """
     words = ["jax-pmap", "gen", options["target"]]
-    for name in ("axis_name", "devices", "run", "inputs", "plan", "backend", "mesh", "remainder"):
+    for name in (
+        "axis_name",
+        "devices",
+        "run",
+        "inputs",
+        "plan",
+        "backend",
+        "mesh",
+        "remainder",
+        "processes",
+    ):
         if options.get(name):
             words += [f"--{name.replace('_', '-')}", options[name]]
     for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper", "spec"):

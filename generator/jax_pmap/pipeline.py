@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jax_pmap.inputs.load import Loaded
     from jax_pmap.planning.search import Observed
     from jax_pmap.reading.target import Target
-    from jax_pmap.session import Session
+    from jax_pmap.session import Member, Session
 
 T = TypeVar("T")
 #: Refusals of what cannot be looked into: a variable, a decorator, a method of an object of the module's.
@@ -262,7 +262,7 @@ def by_length(target: Target) -> tuple[str, ...]:
     return ("unfused",) if long else ()
 
 
-def _session(request: Request, devices: int | None = None) -> Session:
+def _session(request: Request, devices: int | None = None, member: Member | None = None) -> Session:
     """A worker, with `devices` devices or as many as the proof of emitted code takes."""
     from jax_pmap.interpreter import interpreter_of
     from jax_pmap.session import Session
@@ -271,7 +271,7 @@ def _session(request: Request, devices: int | None = None) -> Session:
     if devices is None:
         highest = max((i + 1 for i in request.devices.ids), default=request.devices.count or 0)
         devices = max(SIMULATED, highest, math.prod(axis.size for axis in request.mesh))
-    return Session(python, request.directory, devices, request.timeout, request.memory, environment)
+    return Session(python, request.directory, devices, request.timeout, request.memory, environment, member)
 
 
 def _saved_plan(request: Request, target: Target) -> Plan | None:
@@ -325,6 +325,8 @@ def _proved(
     try:
         # Device counts come from the code that takes all devices; the chosen ones are run on top.
         evidence, plan = _in_multiples(lambda plan: run(dataclasses.replace(plan, devices=Devices())), plan)
+        if request.processes > 1:
+            evidence = _in_processes(session, target, loaded, observed, plan, request, evidence, say)
         if plan.devices.number is not None:
             evidence = _on_chosen(evidence, run, plan)
     except WorkerProblem as problem:
@@ -371,6 +373,32 @@ def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence
             return run(plan), plan
         except InMultiples as needed:
             plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
+
+
+def _in_processes(
+    session: Session,
+    target: Target,
+    loaded: Loaded,
+    observed: Observed,
+    plan: Plan,
+    request: Request,
+    evidence: Evidence,
+    say: Say,
+) -> Evidence:
+    """`evidence` with that of the emitted code in several processes, each a worker of its own."""
+    from jax_pmap.emit.unit import emit
+    from jax_pmap.proof.processes import run_in_processes
+
+    def start(devices: int, member: Member) -> Session:
+        started = _session(request, devices, member)
+        started.compiled_as = session.compiled_as
+        return started
+
+    # What was found out once need not be searched again.
+    given = dataclasses.replace(request, args=(*loaded.assumed, *request.args))
+    code = emit(target, plan, request, None, loaded.carried)
+    check = run_in_processes(start, target, plan, observed, given, code, evidence, say)
+    return dataclasses.replace(evidence, checks=(*evidence.checks, check))
 
 
 def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:

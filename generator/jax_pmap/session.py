@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -76,6 +78,16 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
     return environment
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of several processes that jax makes one of."""
+
+    #: ``"127.0.0.1:54321"``, where the first of them waits for the others.
+    address: str
+    processes: int
+    index: int
+
+
 class Session:
     """One worker process for one run; a context manager that always ends the whole process group."""
 
@@ -87,6 +99,7 @@ class Session:
         timeout: float,
         memory: int | None,
         environment: Mapping[str, str] | None = None,
+        member: Member | None = None,
     ) -> None:
         self.python = python
         self.directory = directory
@@ -95,6 +108,9 @@ class Session:
         self.memory = DEFAULT_MEMORY if memory is None else memory
         #: Variables that the user's program has besides those of this process.
         self.environment = dict(environment or {})
+        self.member = member
+        if member is not None:
+            self.environment["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
         self.versions: Answer = {}
         #: How XLA is to compile besides; see `worker/compiling.py`.
@@ -349,7 +365,13 @@ class Session:
             self.versions = self._checked(self._receive("starting the worker"), "starting the worker")
             self._greeted = True
             self._send(
-                "devices", {"devices": self.devices, "memory": self.memory, "ways": sorted(self.compiled_as)}
+                "devices",
+                {
+                    "devices": self.devices,
+                    "memory": self.memory,
+                    "ways": sorted(self.compiled_as),
+                    "member": None if self.member is None else dataclasses.asdict(self.member),
+                },
             )
             self.versions |= self._checked(self._receive("starting the worker"), "starting the worker")
         self._send(method, request)

@@ -139,8 +139,8 @@ def shard(batch):
         if not size or size % count:
             raise ValueError(
                 f"train_step: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices along "
-                f"{AXIS}; pass a multiple of {count}"
+                f"({size or 'missing or empty'}) does not divide over {count} devices "
+                f"along {AXIS}; pass a multiple of {count}"
             )
         sizes[name] = size
 

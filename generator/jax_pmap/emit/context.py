@@ -383,8 +383,10 @@ class Context:
             "total": "count" if multiple == 1 else f"{multiple} * count",
             "rows": "" if multiple == 1 else f" in multiples of {multiple}",
             "reshape": self.pmap,
-            "count": f"{n.mesh}().shape[{n.axis}]" if self.plan.mesh else f"{n.mesh}().size",
-            "along": len(self.plan.mesh) > 1,
+            "count": self._batch_devices(),
+            "put": f"{n.assemble if self._across else f'{n.jax}.device_put'}",
+            "assemble": self._across,
+            "where": self._where(),
             "devices": self._device_list(),
             "docstring": self._shard_docstring(uniform),
             "leaf_name": f'f"{names[0]}{{{keystr}({path})}}"'
@@ -398,6 +400,24 @@ class Context:
             if axis == "axis"
             else spec_source(int(axis), n.P, n.axis),
         }
+
+    @property
+    def _across(self) -> bool:
+        """Whether arrays of all processes are made of this one's rows; pmap takes these as they are."""
+        return self.unit.processes and not self.pmap
+
+    def _where(self) -> str:
+        """Which devices an uneven batch does not divide over, in the text of an f-string."""
+        parts = ["of this process"] if self.unit.processes else []
+        parts += [f"along {{{self.n.axis}}}"] if len(self.plan.mesh) > 1 else []
+        return " ".join(parts)
+
+    def _batch_devices(self) -> str:
+        """Source of the number of devices that an argument's batch is divided among."""
+        mesh = f"{self.n.mesh}()"
+        if self._across:
+            return f"{mesh}.local_mesh.shape[{self.n.axis}]"
+        return f"{mesh}.shape[{self.n.axis}]" if self.plan.mesh else f"{mesh}.size"
 
     def _shard_axes(self, names: list[str]) -> str:
         if len(names) == 1:
@@ -428,6 +448,9 @@ class Context:
         return f"{{{table}}}", "!= ranks.get(name)", "{ranks.get(name)}"
 
     def _shard_docstring(self, uniform: Axes) -> str:
+        if self._across:
+            along = "`axes`; None stays as it is" if uniform is None else f"axis {uniform}"
+            return f"The rows of this process on its devices, as part of all processes' batch, along {along}."
         if self.pmap:
             if uniform is None:
                 return "Split along `axes`: B becomes (devices, B // devices); None stays whole."

@@ -39,6 +39,8 @@ class EmitUnit:
     bound: tuple[str, str] | None = None
     #: How an uneven batch is made even; None: it is an error.
     remainder: Remainder | None = None
+    #: Whether it runs in several processes, each with its own rows.
+    processes: bool = False
     #: Modules that `definitions` were copied from: nothing is imported from them.
     copied_from: frozenset[str] = frozenset()
     #: Settings of jax that the target's module makes when it is imported, where the file does not import it.

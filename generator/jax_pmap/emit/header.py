@@ -76,10 +76,9 @@ class Header:
             return f"Proved: {derived}not run, jax {self.evidence.jax_version}{noise}"
         worst = self.evidence.worst()
         precision = "own dtypes" if worst.precision == "as given" else worst.precision
-        counts = ", ".join(str(count) for count in sorted({c.devices for c in checks}))
         steps = max(c.steps for c in checks)
         return (
-            f"Proved: {derived}{'run on ' if derived else ''}{counts} devices, "
+            f"Proved: {derived}{'run on ' if derived else ''}{self.evidence.counts}, "
             f"{steps} chained step{'s' if steps > 1 else ''}, {precision} error {worst.error:.1e} "
             f"(bound {worst.tolerance:.1e}), jax {self.evidence.jax_version}{noise}"
         )

@@ -35,6 +35,8 @@ class Names:
     shard: str
     unshard: str
     place: str
+    #: Helper that makes arrays of all processes from the rows of this one.
+    assemble: str
     devices_in_use: str
     #: Cached function that makes the mesh.
     mesh: str

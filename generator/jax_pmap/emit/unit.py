@@ -145,6 +145,7 @@ def _unit(
         helpers=request.helpers,
         bound=bound.call if bound else None,
         remainder=remainder_of(plan, request.remainder, request.backend, facts.span),
+        processes=request.processes > 1,
         copied_from=_module_names(source) if carried else frozenset(),
         set_by=source.shown_path,
     )

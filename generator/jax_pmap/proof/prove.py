@@ -105,21 +105,7 @@ def prove(
     memory: Memory | None = None
     derivation: Derivation | None = None
     for variant in observed.variants:
-        question: Answer = {
-            "code": code,
-            "name": name,
-            "module": name + "_parallel",
-            "path": str(target.source.path.with_name(f"{name}_parallel.py")),
-            "donated": [argument.name for argument in plan.arguments if argument.donated],
-            "axis_name": plan.axis_name,
-            "chain": [[argument, steps_into(where)] for argument, where in plan.chain],
-            "replicated": replicated_leaves(plan),
-            "mesh": mesh_of(plan),
-            "overrides": variant,
-            "global_view": global_view,
-            "in_place": in_place,
-            **observed.roles.request(),
-        }
+        question = question_of(target, plan, observed, variant, code, global_view, in_place)
         complete, told = derived, None
         if chosen is None and not derived:
             say("deriving: the placement of every value")
@@ -233,6 +219,34 @@ def prove(
         memory=memory,
         derivation=derivation,
     )
+
+
+def question_of(
+    target: Target,
+    plan: Plan,
+    observed: Observed,
+    variant: Mapping[str, str],
+    code: str,
+    global_view: bool,
+    in_place: Mapping[str, Any] | None = None,
+) -> Answer:
+    """What every request of a proof says of the emitted `code` and of the reference."""
+    name = emitted_name(target) if in_place is None else target.facts.name
+    return {
+        "code": code,
+        "name": name,
+        "module": name + "_parallel",
+        "path": str(target.source.path.with_name(f"{name}_parallel.py")),
+        "donated": [argument.name for argument in plan.arguments if argument.donated],
+        "axis_name": plan.axis_name,
+        "chain": [[argument, steps_into(where)] for argument, where in plan.chain],
+        "replicated": replicated_leaves(plan),
+        "mesh": mesh_of(plan),
+        "overrides": variant,
+        "global_view": global_view,
+        "in_place": in_place,
+        **observed.roles.request(),
+    }
 
 
 def read_derivation(answer: Answer, root: Path, multiple: int = 1) -> Derivation:

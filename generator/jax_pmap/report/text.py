@@ -149,13 +149,13 @@ def _joined(parts: Sequence[str], width: int) -> list[str]:
 
 def evidence_parts(evidence: Evidence) -> list[str]:
     """The evidence in a few words each: what is derived, device counts, steps, the largest error, jax."""
-    counts = ", ".join(str(n) for n in sorted({check.devices for check in evidence.checks}))
-    parts = [f"proved on {counts} devices" if evidence.proved else f"NOT EQUAL on {counts} devices"]
+    counts = evidence.counts
+    parts = [f"proved on {counts}" if evidence.proved else f"NOT EQUAL on {counts}"]
     if evidence.derivation is not None and evidence.derived:
         operations = f"{evidence.derivation.operations:,} operations"
         if evidence.derivation.measured:
             operations += f", of which measured: {', '.join(evidence.derivation.measured)}"
-        run = f"run on {counts} devices" if counts else "not run"
+        run = f"run on {counts}" if counts else "not run"
         parts = [f"derived for {evidence.derivation.extent} ({operations})", run]
         multiple = evidence.derivation.multiple
         if multiple > 1:

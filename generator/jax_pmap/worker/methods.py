@@ -429,6 +429,18 @@ def prove_code(request: Answer) -> Answer:
     )
 
 
+def prove_in_processes(request: Answer) -> Answer:
+    """Run the emitted file in this one of several processes; see `processes.prove_in_processes`."""
+    from . import processes
+
+    return processes.prove_in_processes(
+        trials_of(request, strengthen.Found()),
+        emitted_of(request),
+        request["output_axes"],
+        request["multiple"],
+    )
+
+
 def edited(request: Answer) -> Callable[[], Callable[..., Any]]:
     """Makes the function that an edit of the file leaves under the target's name.
 
@@ -577,6 +589,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "inputs_from_callable": inputs_from_callable,
     "inputs_from_specs": inputs_from_specs,
     "search_inputs": search_inputs,
+    "prove_in_processes": prove_in_processes,
     "enclosed_arrays": enclosed_arrays,
     "constants": constants,
     "identities": identities,

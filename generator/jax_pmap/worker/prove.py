@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .arguments import LeafAxes, Values, batch_size, cut, same_constant
@@ -55,7 +56,9 @@ def x64(enabled: bool) -> Iterator[None]:
 
 
 def host(leaf: Any) -> np.ndarray:
-    """A leaf's value as NumPy (of a key, its bits)."""
+    """A leaf's value as NumPy (of a key, its bits), with what other processes have of it."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        leaf = multihost_utils.process_allgather(leaf, tiled=True)
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 

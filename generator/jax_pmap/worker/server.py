@@ -160,13 +160,19 @@ def hello(request: Answer) -> Answer:
 
 
 def make_devices(request: Answer) -> Answer:
-    """Make the simulated devices, then set the memory limit. `ways`: see `compiling_flags`."""
+    """Make the simulated devices, then set the memory limit. `ways`: see `compiling_flags`.
+
+    A `member` of several processes waits for the others.
+    """
     import jax
     import jaxlib.version
 
     flags = compiling_flags(jaxlib.version.__version__, request["ways"])
     os.environ["XLA_FLAGS"] = " ".join([flags, os.environ.get("XLA_FLAGS", "")])
-    devices = jax.devices()
+    member = request["member"]
+    if member:
+        jax.distributed.initialize(member["address"], member["processes"], member["index"])
+    devices = jax.local_devices()
     if len(devices) < request["devices"] or devices[0].platform != "cpu":
         raise Problem(
             "interpreter", f"asked for {request['devices']} simulated CPU devices, jax made {devices}"

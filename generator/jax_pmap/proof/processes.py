@@ -1,0 +1,129 @@
+"""Have emitted code run in several real processes that jax makes one of, each with its own rows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from jax_pmap.inputs.load import load
+from jax_pmap.model import Backend, Check, Evidence, Plan, RefusalError, Request, Say, quiet, refused
+from jax_pmap.planning.search import Observed
+from jax_pmap.problems import Answer, WorkerProblem
+from jax_pmap.proof.prove import check_of, failure, question_of
+from jax_pmap.reading.target import Target
+from jax_pmap.session import Member, Session
+
+#: Devices of each process, where no mesh says how many there are.
+DEVICES = 2
+#: Chained calls.
+STEPS = 2
+
+
+def run_in_processes(
+    start: Callable[[int, Member], Session],
+    target: Target,
+    plan: Plan,
+    observed: Observed,
+    request: Request,
+    code: str,
+    evidence: Evidence,
+    say: Say,
+) -> Check:
+    """The run of `code` in ``request.processes`` processes, over gloo, on the example inputs.
+
+    Args:
+        start: makes the worker that is a member, with so many devices of its own.
+        target: the function.
+        plan: what the code was made from.
+        observed: its roles and variants.
+        request: the question, with what was assumed of its inputs.
+        code: the emitted file.
+        evidence: what was shown in one process.
+        say: told in a line what is going on.
+
+    Raises:
+        RefusalError: JP045 where a result differs, JP064 where the processes could not be compared, and what
+            the end of a worker is refused with; the other processes are ended.
+    """
+    number = request.processes
+    devices = math.prod(axis.size for axis in plan.mesh) // number if plan.mesh else DEVICES
+    say(f"running in {number} processes of {devices} devices")
+    changed = sum(len(each.leaves) for each in plan.arguments if each.name in plan.mutated)
+    question = question_of(target, plan, observed, observed.variants[0], code, request.backend is Backend.JIT)
+    question |= {
+        "output_axes": [*(leaf.axis for leaf in plan.outputs), *[None] * changed],
+        "multiple": plan.multiple_of,
+        "steps": STEPS,
+        "derived": evidence.derived,
+        "rows": None,
+    }
+
+    def work(session: Session) -> Answer:
+        load(session, target, request, quiet)
+        doing = "tracing the function"
+        session.ask("precision", doing, statics=question["statics"])
+        which = session.member.index + 1 if session.member is not None else 0
+        return session.ask("prove_in_processes", f"running process {which} of {number}", **question)
+
+    with contextlib.ExitStack() as stack:
+        address = f"127.0.0.1:{free_port()}"
+        sessions = [
+            stack.enter_context(start(devices, Member(address, number, index))) for index in range(number)
+        ]
+        with ThreadPoolExecutor(number) as pool:
+            asked = {pool.submit(work, session): index for index, session in enumerate(sessions)}
+            for each in as_completed(asked):
+                try:
+                    checks = each.result()["checks"]
+                    _compared(checks, number, target)
+                except Exception as error:
+                    # The others wait for it in a collective, and would until their time is over.
+                    for session in sessions:
+                        session.close()
+                    raise _refused(error, asked[each] + 1, target, request) from None
+    return dataclasses.replace(check_of(checks[-1]), processes=number)
+
+
+def _compared(checks: Sequence[Answer], number: int, target: Target) -> None:
+    """Refuse what one process found to differ.
+
+    Raises:
+        RefusalError: JP045.
+    """
+    for check in checks:
+        if "failure" in check:
+            found = failure(check, target.facts.span)
+            reason = found.reason.replace(" devices", f" devices of {number} processes", 1)
+            hint = (
+                "Look for what the function does otherwise in another process (`jax.process_index`, files, "
+                "random numbers without a key); if there is nothing, please report it with the function"
+            )
+            raise RefusalError(dataclasses.replace(found, reason=reason, hint=hint))
+
+
+def _refused(error: Exception, which: int, target: Target, request: Request) -> Exception:
+    """What to raise for a process that failed."""
+    said = f"process {which} of {request.processes}"
+    if isinstance(error, RefusalError):
+        return RefusalError(dataclasses.replace(error.refusal, reason=f"{said}: {error.refusal.reason}"))
+    if isinstance(error, WorkerProblem) and error.kind in ("transport", "inputs"):
+        hint = "Give example inputs as arrays, with a larger batch"
+        if error.kind == "transport":
+            hint = (
+                "Another jaxlib may be right: the collectives between processes on CPU (gloo) are wrong here "
+                "by themselves, and show nothing of the code. Leave --processes out to prove it in one"
+            )
+        return refused("JP064", f"{said} compared nothing: {error.message}", hint, target.facts.span)
+    return error
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,110 @@
+# flags: gen standardise --inputs this::inputs --backend shard_map --processes 2
+"""Rows of several processes, standardised together."""
+
+import jax.numpy as jnp
+import numpy as np
+
+
+def standardise(scale, x, *, shift=None):
+    """Each row, with the mean and the spread of all."""
+    mean = jnp.mean(x, axis=0)
+    spread = jnp.sqrt(jnp.mean((x - mean) ** 2, axis=0))
+    return scale * (x - mean) / spread, spread
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=3).astype("float32"), rng.normal(size=(24, 3)).astype("float32")
+# output
+"""Data-parallel `standardise`: same call and same results as in_processes.py::standardise, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.cache
+def mesh():
+    """The devices as one axis; made at the first call, so importing this file starts none."""
+    return Mesh(np.array(jax.devices()), (AXIS,))
+
+
+def p_standardise(scale, x, shift):
+    """`standardise` over the mesh: whole arrays outside, one device's share inside."""
+
+    # check_vma=False: the collectives here are written out. With True, gradients of
+    # replicated arguments arrive already summed, and a pmean after them is wrong.
+    @functools.partial(
+        jax.shard_map,
+        mesh=mesh(),
+        in_specs=(P(), P(AXIS), P()),
+        out_specs=(P(AXIS), P()),
+        check_vma=False,
+    )
+    def per_device(scale, x, shift):
+        mean = jnp.mean(x, axis=0)
+        mean = jax.lax.pmean(mean, axis_name=AXIS)
+        spread = jnp.sqrt(
+            jax.lax.pmean(jnp.mean((x - mean) ** 2, axis=0), axis_name=AXIS)
+        )
+        return scale * (x - mean) / spread, spread
+
+    return per_device(scale, x, shift)
+
+
+@functools.cache
+def compiled():
+    """`p_standardise` compiled for the mesh; made at the first call."""
+    whole = NamedSharding(mesh(), P())
+    split = NamedSharding(mesh(), P(AXIS))
+    return jax.jit(
+        p_standardise, in_shardings=(whole, split, whole), out_shardings=(split, whole)
+    )
+
+
+def assemble(tree, sharding):
+    """Arrays of all processes, of which `tree` has the rows of this one; those that are such stay."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, sharding)
+
+    def whole(leaf):
+        if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+            return leaf
+        return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
+
+    return jax.tree.map(whole, tree)
+
+
+def shard(x):
+    """The rows of this process on its devices, as part of all processes' batch, along axis 0."""
+    count = mesh().local_mesh.shape[AXIS]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        name = f"x{jax.tree_util.keystr(path)}"
+        shape = np.shape(leaf)
+        size = shape[0] if shape else 0
+        if not size or size % count:
+            raise ValueError(
+                f"standardise: {name} has shape {shape}: axis 0 "
+                f"({size or 'missing or empty'}) does not divide over {count} devices "
+                f"of this process; pass a multiple of {count}"
+            )
+
+    sharding = NamedSharding(mesh(), P(AXIS))
+    return assemble(x, sharding)
+
+
+def standardise(scale, x, *, shift=None):
+    """Each row, with the mean and the spread of all."""
+    if shift is not None:
+        raise ValueError(
+            "standardise: `shift` must be None, as in the run this file was "
+            f"made from, not {type(shift).__name__}; to allow it, generate "
+            "again with inputs that use it"
+        )
+    return compiled()(scale, shard(x), shift)

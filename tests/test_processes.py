@@ -1,0 +1,82 @@
+"""`--processes`: code in which each process has its own rows, run in several real ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from project import Project
+
+STEP = """\
+import os
+
+import jax
+import jax.numpy as jnp
+
+
+def step(params, key, x):
+    key, noise = jax.random.split(key)
+    hidden = x @ params["up"] + jax.random.normal(noise, (x.shape[0], 4))
+    return {"up": params["up"] - 0.1 * x.T @ hidden / len(x)}, key, hidden
+
+
+def differs(x):
+    return jnp.mean(x) + jax.process_index()
+
+
+def dies(x):
+    if jax.process_index() == 1:
+        os._exit(3)
+    return jnp.mean(x)
+"""
+ARGS = ("--arg", "params={up: f32[6,4]}", "--arg", "key=key", "--arg", "x=f32[24,6]", "--processes", "2")
+MESH = ("--mesh", "data=2,model=2", "--spec", "params.up=None,model")
+
+
+@pytest.fixture
+def steps(project: Project) -> Project:
+    project.write("step.py", STEP)
+    return project
+
+
+@pytest.mark.parametrize("words", [("--backend", "pmap"), ("--backend", "jit", *MESH)], ids=["pmap", "mesh"])
+def test_code_is_run_in_processes_that_have_their_own_rows(steps: Project, words: tuple[str, ...]) -> None:
+    made = steps.run("gen", "step.py::step", *ARGS, *words, "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert [(row["devices"], row["processes"]) for row in document["evidence"]["checks"]][-1] == (4, 2)
+    assert "4 of 2 processes" in document["code"].partition('"""')[0]
+    assert ("make_array_from_process_local_data" in document["code"]) is ("jit" in words)
+
+
+def test_what_differs_between_processes_is_refused(steps: Project) -> None:
+    words = ("gen", "step.py::differs", "--arg", "x=f32[24]", "--processes", "2")
+    says = ("of 2: the output differs on 4 devices of 2 processes", "jax.process_index")
+    steps.refused("JP045", *words, says=says, exit_code=1)
+
+
+def test_a_process_that_ends_ends_the_others(steps: Project) -> None:
+    words = ("gen", "step.py::dies", "--arg", "x=f32[24]", "--processes", "2", "--timeout", "100")
+    says = ("process 2 of 2", "exited with code 3", "step.py:19:9")
+    result = steps.refused("JP012", *words, says=says)
+    assert result.seconds < 90
+
+
+def test_what_compares_nothing_is_refused(steps: Project) -> None:
+    words = ("gen", "step.py::differs", "--arg", "x=f32[8]", "--processes", "5")
+    steps.refused("JP064", *words, says=("a batch of 8 is smaller than the 10 rows",), exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--processes", "1"), "not a number from 2 to 8"),
+        (("--processes", "two"), "not a number from 2 to 8"),
+        (("--processes", "2", "--devices", "4"), "Drop one: `--processes`, or `--devices`"),
+        (("--processes", "2", "--no-run"), "Drop one: `--processes`, or `--no-run`"),
+        (("--processes", "2", "--remainder", "pad"), "Drop one: `--processes`, or `--remainder`"),
+        (("--processes", "3", "--backend", "jit", "--mesh", "data=4"), "3 processes do not share evenly"),
+    ],
+)
+def test_options_that_do_not_fit_together(steps: Project, words: tuple[str, ...], says: str) -> None:
+    steps.refused("JP018", "gen", "step.py::differs", *words, says=(says,))
