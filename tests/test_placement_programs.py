@@ -282,6 +282,41 @@ def counting_on(over: Any, inner: Any) -> Any:
     return program
 
 
+def root(x: Any, shift: Any = 0.0) -> Any:
+    return lax.while_loop(lambda s: jnp.abs(s**2 - x) > 1e-4, lambda s: 0.5 * (s + x / s) + shift, x + 1.0)
+
+
+def each_until_done(axis: Any, x: Any) -> Any:
+    return jax.vmap(jax.vmap(root))(x)
+
+
+def until_all_done(
+    keep: Callable[..., Any],
+    more: Callable[..., Any],
+    behind: Callable[..., Any] = lambda done, near: done | near,
+) -> Program:
+    """A loop over a batch, written by hand: goes on while there is `more`, and a round may `keep` rows."""
+
+    def program(axis: Any, x: Any) -> Any:
+        def step(state: Any) -> Any:
+            value, done = state
+            new = 0.5 * (value + x / value)
+            near = jnp.all(jnp.abs(new - value) < 1e-4, 1)
+            return keep(done, value, new, x), behind(done, near)
+
+        start = x + 1.0, jnp.zeros(len(x), bool)
+        return lax.while_loop(lambda state: more(axis, *state), step, start)[0]
+
+    return program
+
+
+def left(axis: Any, value: Any, done: Any) -> Any:
+    return jnp.any(~done)
+
+
+kept = until_all_done(lambda done, old, new, x: jnp.where(done[:, None], old, new), left)
+kept.__name__ = "kept"
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -306,6 +341,8 @@ EQUAL = [
     (counted_each, (X,), (S,), R),
     (counted_groups, (X,), (S,), R),
     (each_its_way, (W, X), (R, S), S),
+    (each_until_done, (X,), (S,), S),
+    (kept, (X,), (S,), S),
 ]
 
 
@@ -407,7 +444,37 @@ def of_both(axis: Any, x: Any, y: Any) -> Any:
     return lax.map(lambda row: (row[:, None] * x.T).sum(), y)
 
 
+def waiting(axis: Any, w: Any, x: Any) -> Any:
+    def one(a: Any) -> Any:
+        return lax.while_loop(lambda s: s < a, lambda s: s + mean(axis, w[0] ** 2), 0.1)
+
+    return jax.vmap(one)(x[:, 0])
+
+
 UNEQUAL = [
+    # What is done is changed, or what goes on, or is kept, is told by something else.
+    (until_all_done(lambda done, old, new, x: new, left), (X,), (S,), S),
+    (until_all_done(lambda done, old, new, x: jnp.where(done[:, None], new, old), left), (X,), (S,), S),
+    (until_all_done(lambda done, old, new, x: jnp.where(old > x, new, old), left), (X,), (S,), S),
+    (
+        until_all_done(
+            lambda done, old, new, x: jnp.where(done[:, None], old, new), left, lambda done, near: near
+        ),
+        (X,),
+        (S,),
+        S,
+    ),
+    (
+        until_all_done(
+            lambda done, old, new, x: jnp.where(done[:, None], old, new),
+            lambda axis, value, done: jnp.any(value > 9),
+        ),
+        (X,),
+        (S,),
+        S,
+    ),
+    # Devices that go round more often would wait for others that do not.
+    (waiting, (W, X), (R, S), S),
     *(
         (through(body, start), (X,), (S,), (R, R))
         for body, start in [

@@ -110,7 +110,7 @@ class Decider:
         state.fresh.clear()
         state.attempts.rescue = None
         whole = [event.point for event in events if event.point in state.attempts.awaited and event.whole]
-        taken = self.gathering.take_shares(state, whole)
+        taken = self.gathering.take_shares(state, list(dict.fromkeys(whole)))
         state.attempts.awaited.clear()
         if taken:
             return None
@@ -306,23 +306,34 @@ class Decider:
             return False
         first = self.table.first_of(statement, events, occurrence)
         culprits = self.table.culprits(first)
+        added = False
         for culprit in culprits:
             feeding = [self.table.earliest(each, first) for each in self.table.partial_below(culprit, first)]
             again = [each for each in feeding if self.mending.where_made(state, each, statement, events)]
             feeding = [each for each in feeding if each not in again]
-            if self.table.wrap_all(state, feeding, first, numbers=True) or again:
+            sizes, seen = self.table.sizes_behind(culprit, statement, first, events)
+            mended = self.table.wrap_all(state, feeding, first, numbers=True) or bool(again)
+            if self.table.wrap_all(state, sizes, seen, numbers=True) or mended:
                 self.gathering.await_share(state, culprit, first)
-                return True
+                added = True
+        if added:
+            return True
         if any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
         value = self.table.by_point.get(statement.value) if statement.value is not None else None
         # `x -= x.mean()`: the name varies because what is added to it is partial.
-        added = (
+        summed = (
             [] if culprits or value is None or value.point not in first else self.table.origins(value, first)
         )
-        if self.table.wrap_all(state, added, first, numbers=True):
+        if self.table.wrap_all(state, summed, first, numbers=True):
             return True
         if self.gathering.together(state, culprits, first):
+            return True
+        headers = {h.index: h for c in culprits for h in self.table.headers(c, statement, events)}
+        looked = [self.look_closer(state, header, events) for header in headers.values()]
+        if any(looked):
+            for culprit in culprits:
+                self.gathering.await_share(state, culprit, first)
             return True
         if self.gathering.gather(state, culprits, first):
             for culprit in culprits:

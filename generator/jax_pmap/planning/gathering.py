@@ -54,6 +54,8 @@ class Gathering:
                     continue
                 sync = self.table.gathered(operand, events[operand.point], axis)
                 added |= state.add(sync, operand.point)
+                if self.own_shares and some_rows(events[culprit.point], events[operand.point], axis):
+                    state.attempts.awaited[culprit.point] = culprit, axis
                 if alone:
                     state.attempts.trial = sync, culprit.point
         return added
@@ -208,6 +210,15 @@ def sharded(event: Event) -> int | None:
     kinds = {leaf["kind"] for leaf in event.leaves}
     kind = kinds.pop() if len(kinds) == 1 else ""
     return int(kind.partition(" ")[2]) if kind.startswith("sharded") else None
+
+
+def some_rows(part: Event, event: Event, axis: int) -> bool:
+    """Whether an array has the form of a group of the rows of another one, as a minibatch has."""
+    if len(part.leaves) != 1 or len(event.leaves) != 1:
+        return False
+    one, whole = part.leaves[0].get("shape") or [], event.leaves[0].get("shape") or []
+    fewer = len(one) == len(whole) > axis and 1 < one[axis] < whole[axis]
+    return fewer and all(a == b for i, (a, b) in enumerate(zip(one, whole, strict=True)) if i != axis)
 
 
 def share_shaped(event: Event) -> int | None:

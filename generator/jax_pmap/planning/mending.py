@@ -40,7 +40,7 @@ class Mending:
         deciding = {
             e.point: e
             for e in self.table.by_point.values()
-            if statements[e.statement].scope in state.deciding and statements[e.statement].value != e.point
+            if statements[e.statement].scope in state.deciding
         }
         tests = {e.point: e for e in self.table.by_point.values() if e.in_test} | deciding
         first: dict[int, Event] = {}

@@ -131,6 +131,48 @@ class Placer(Bodies):
             out += [each for each in inner if events[each.point].leaves[0]["path"] == ""] or [child]
         return out
 
+    def sizes_behind(
+        self,
+        expression: Expression,
+        statement: Statement,
+        first: Mapping[int, Event],
+        events: Sequence[Event],
+    ) -> tuple[list[Expression], Mapping[int, Event]]:
+        """Sizes of a share of which numbers are made that an expression reads by a name.
+
+        Of ``n`` after ``n = len(x) // 4`` that is ``len(x)``; with what was seen where they stand.
+        """
+        out: list[Expression] = []
+        seen: dict[int, Event] = {}
+        for each in (expression, *self.descendants(expression.point)):
+            event = first.get(each.point)
+            if not each.text.isidentifier() or event is None or event.arrays:
+                continue
+            if not any(leaf["kind"] == "varying" for leaf in event.leaves):
+                continue
+            for made in self.statements.values():
+                binds = any(name == each.text for name, _ in made.names)
+                if binds and made.scope == statement.scope and made.value in self.by_point:
+                    there = self.first_of(made, events)
+                    out += self.partial_below(self.by_point[made.value], there)
+                    seen |= there
+        return out, seen
+
+    def headers(self, name: Expression, statement: Statement, events: Sequence[Event]) -> list[Statement]:
+        """Heads of loops ahead of a statement that give a name its value, where what they run over varies.
+
+        Of ``xb`` in ``for xb in jnp.split(x, 4):`` that is ``jnp.split(x, 4)``.
+        """
+        ahead = [
+            other
+            for other in self.statements.values()
+            if other.scope == statement.scope and place(other.span) < place(statement.span)
+        ]
+        if not name.text.isidentifier() or any(name.text in dict(other.names) for other in ahead):
+            return []
+        heads = [other for other in ahead if other.kind == "other" and other.index != statement.index]
+        return [head for head in heads if self.culprits(self.first_of(head, events))]
+
     def earliest(self, expression: Expression, events: Mapping[int, Event]) -> Expression:
         """The name that a partial expression depends on linearly, if making that whole costs no more.
 

@@ -1,5 +1,6 @@
 """What differs between versions of jax in the equations of a jaxpr: names and parameters of primitives."""
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -158,7 +159,9 @@ def named_axes(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The mesh axes that a collective goes over; axes of arrays, as under vmap, are left out."""
     given = params.get("axes", params.get("axis_name", ()))
     return tuple(
-        name for name in (given if isinstance(given, tuple) else (given,)) if not isinstance(name, int)
+        name
+        for name in (given if isinstance(given, tuple) else (given,))
+        if not isinstance(name, numbers.Integral)  # Of numpy, too.
     )
 
 

@@ -21,6 +21,7 @@ from ..jaxpr.versions import (
     scan_sizes,
     shard_map_specs,
 )
+from ..jaxpr.walk import equations as equations_in
 from . import rules  # noqa: F401 (registers them)
 from .equation import RULES, Condition, Equation, Same, Stuck, Unmet, Value, axes_apart
 from .lattice import (
@@ -28,6 +29,7 @@ from .lattice import (
     Blocks,
     Copies,
     Dealt,
+    Extreme,
     Index,
     Loose,
     Mixed,
@@ -107,6 +109,14 @@ def _scalar(number: Any) -> Any:
     if isinstance(number, (bool, int, float)):
         return number.__class__, getattr(number, "dtype", None), number  # Those of jax have a dtype.
     return None
+
+
+def collective_in(jaxpr: Any) -> bool:
+    """Whether a program has a collective in it, or what may have one."""
+    return any(
+        (named_axes(each.params) and primitive_name(each) != "axis_index") or has_effects(each)
+        for each in equations_in(jaxpr)
+    )
 
 
 class Apart(Exception):
@@ -927,10 +937,16 @@ class Interpreter:
                 loops,
                 equations[0],
             )
-            test = self.run(tests, [*operands[:ahead], *carry(places)])[0]
+            last = carry(places)
+            test = self.run(tests, [*operands[:ahead], *last])[0]
         finally:
             self._depth -= 1
         apart = next((place for place in test.places if place != WHOLE), None)
+        if apart is not None and not isinstance(apart, Unknown):
+            # Devices go round until the last of their own examples is done.
+            alone = not any(collective_in(opened(jaxpr)[0]) for jaxpr in (*bodies, *tests))
+            if alone and self._each_until_done(test, [value.term for value in last], out, places):
+                apart = None
         if apart is not None:
             why = (
                 apart.reason
@@ -947,6 +963,53 @@ class Interpreter:
             )
             for index, variable in enumerate(equations[0].outvars)
         ]
+
+    def _each_until_done(
+        self,
+        test: Value,
+        carry: Sequence[Term],
+        out: Sequence[Value],
+        places: Sequence[Sequence[Placement]],
+    ) -> bool:
+        """Whether rounds change no example that is done, so that it does not matter how many there are.
+
+        So is a loop under `vmap`: its test is of each example, and one that is done is left as it is. Written
+        by hand, it goes on while it is true of any that there is more to do, ``reduce_or(more)``, and a round
+        gives ``where(more, new, old)``.
+        """
+        node = self.terms[test.term]
+        if node.shape:
+            return all(
+                place == WHOLE
+                or (
+                    isinstance(place, Sharded)
+                    and not place.power
+                    and place.axis < len(node.shape)
+                    and all(row[at] == place for row in places)
+                )
+                for at, place in enumerate(test.places)
+            )
+        if node.op != "reduce_or" or not all(p in (WHOLE, Extreme("max")) for p in test.places):
+            return False
+        more = node.operands[0]
+        inner = self.terms[more]
+        done = inner.operands[0] if inner.op == "not" else None
+        rank = len(inner.shape or ())
+
+        def kept(value: Value, old: Term) -> bool:
+            made = self.terms[value.term]
+            if value.term == old:
+                return True
+            if made.op == "or":
+                return done == old and old in made.operands
+            if made.op != "select_n" or len(made.operands) != 3:
+                return False
+            which = self.terms.spread_from(made.operands[0], rank)
+            return (which == more and made.operands[1] == old) or (
+                which is not None and which == done and made.operands[2] == old
+            )
+
+        return all(kept(value, old) for value, old in zip(out, carry, strict=True))
 
     def _cond(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """All devices must take one branch; what the branches give must be of one kind."""

@@ -281,6 +281,25 @@ class Terms:
         alike = node.op in ("scale", "sum", "prod", "convert_element_type")
         return alike and all(self.constant_along(each, axes) for each in node.operands)
 
+    def spread_from(self, term: Term, rank: int) -> "Term | None":
+        """The array of `rank` axes that a term is along axes of its own behind those, or None."""
+        node = self.nodes[term]
+        if node.shape is None or len(node.shape) <= rank:
+            return term
+        inner = self.nodes[node.operands[0]] if node.operands else None
+        if inner is None or inner.shape is None:
+            return None
+        if node.op == "reshape":
+            behind = node.shape[len(inner.shape) :]
+            ahead = node.shape[: len(inner.shape)] == inner.shape
+            return self.spread_from(node.operands[0], rank) if ahead and set(behind) == {1} else None
+        if node.op == "broadcast_in_dim":
+            axes = dict(node.params)["broadcast_dimensions"]
+            in_order = tuple(axes) == tuple(range(len(inner.shape)))
+            whole = in_order and inner.shape[:rank] == node.shape[:rank]
+            return self.spread_from(node.operands[0], rank) if whole else None
+        return None
+
     # --- constants ------------------------------------------------------------------------
 
     def number(self, value: Any, dtype: str) -> Number:
