@@ -145,6 +145,18 @@ def refuse(answer: Answer, target: Target, directory: Path) -> None:
             f"`x.shape` and the like, which tracing keeps; a number that chooses: --static NAME; {COMPILED}",
             span,
         )
+    if answer["later"]:
+        place, by = answer["later"], answer["later"]["by"]
+        where, line = Span(shown_file(place["file"], directory), place["line"]), f"line {by['line']}"
+        if by["file"] != place["file"]:
+            line += f" of {shown_file(by['file'], directory)}"
+        raise refused(
+            "JP062",
+            f"each call of `{facts.name}` reads `{place['what']}` anew, which {line} changes; traced, as on "
+            "several devices, it keeps what that was at the first call",
+            f"Pass it as an argument of `{facts.name}`; {COMPILED}",
+            where,
+        )
     if answer["changed"]:
         raise refused(
             "JP062",

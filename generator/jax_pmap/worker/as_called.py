@@ -26,6 +26,7 @@ from .distance import distance
 from .jaxpr.trace import leaf_names
 from .jaxpr.versions import bind
 from .leaves import category, is_abstract, is_key, leaf_paths
+from .rebound import changed_later
 from .rounded import evaluated
 from .same_operations import Same
 from .server import Answer, Problem, describe_exception, summary
@@ -166,6 +167,7 @@ def hold_against_call(request: Answer) -> Answer:
 
     ``"run"``: whether it was followed as called, and ``"why"`` not. ``"failed"``: the error of the call,
     where the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways.
+    ``"later"``: what it reads that other code changes (`rebound`).
     ``"told"``: arguments whose type is asked for. ``"changed"``: leaves that the call changes in place.
     ``"apart"``: the output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the
     result. ``"wide"``: leaves of 64 bits with which the call computes in NumPy, and the trace in jax; of
@@ -198,6 +200,7 @@ def _follow_both(called: Values, statics: Sequence[str], request: Answer) -> Ans
         "run": True,
         "told": sorted({packed.owners[i][0] for i in traced.watch.told}),
         "parted": None,
+        "later": changed_later(traced.watch, TARGET.module, TARGET.fn.__name__),
         "failed": None,
         "changed": [],
         "apart": None,

@@ -1,0 +1,234 @@
+"""What the user's code reads from outside itself, and their code changes later.
+
+Called as it stands, a function takes a variable of its module, or an attribute of an object that one holds,
+as it is at each call. Traced, it keeps what there was at the first.
+"""
+
+import ast
+import sys
+import types
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .server import Answer
+from .type_tests import Watch, is_users, line_at
+
+#: Methods that make an object what it is.
+MAKING = frozenset({"__init__", "__post_init__", "__new__", "setup"})
+#: Methods that change a dict, a list, a set or an array.
+MUTATORS = frozenset({"add", "append", "clear", "discard", "extend", "fill", "insert", "remove", "update"})
+#: Those of them that are called for what they return, too.
+TAKERS = frozenset({"pop", "popitem", "setdefault"})
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where an expression stands: names that are no variables of the module, and whose method it is."""
+
+    path: str
+    local: frozenset[str] = frozenset()
+    #: The class, the first parameter of the method, and whether the method makes its object.
+    owner: str = ""
+    receiver: str = ""
+    making: bool = False
+
+
+@dataclass(frozen=True)
+class Use:
+    """An expression ``root.a.b``, less what follows an index; `changes` says that this gets another value."""
+
+    scope: Scope
+    line: int
+    root: str
+    attributes: tuple[str, ...]
+    changes: bool
+    #: Whether something in it changes, and not itself: ``root.a[0] = …``, ``root.a.append(…)``.
+    inside: bool = False
+
+    @property
+    def is_global(self) -> bool:
+        """Whether the root is a variable of the module."""
+        return self.root not in self.scope.local
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the root is the object of a method."""
+        return self.root == self.scope.receiver
+
+
+#: What holds a value, by its id (a module's namespace, an object), and the name it has there; ``""`` for all
+#: that is in an object.
+Place = tuple[int, str]
+
+
+def changed_later(watch: Watch, target: types.ModuleType, name: str) -> Answer | None:
+    """The first line that was reached and reads what another line changes after the import; None without any.
+
+    ``{"file", "line", "what", "by": {"file", "line"}}``. What a module does when it is imported is not later;
+    what its functions do is, and its loops in which the target, called `name`, stands.
+    """
+    loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
+    spaces = {
+        path: vars(module)
+        for module, path in loaded
+        if isinstance(module, types.ModuleType) and isinstance(path, str) and is_users(path)
+    }
+    uses = [use for path in spaces for use in _of_file(path, name)]
+    changes = [use for use in uses if use.changes]
+    reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
+    reads = [use for use in uses if not use.changes and (use.scope.path, use.line) in reached]
+    held = [
+        value for use in reads if use.is_global for value in _values(use, spaces) if _is_users_object(value)
+    ]
+    written = {place: use for use in changes for place in _places(use, spaces, held)}
+    for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
+        for place in _places(use, spaces, held):
+            if (change := written.get(place)) is not None:
+                what = ".".join((use.root, *use.attributes))
+                by = {"file": change.scope.path, "line": change.line}
+                return {"file": use.scope.path, "line": use.line, "what": what, "by": by}
+    return None
+
+
+def _values(use: Use, spaces: dict[str, dict[str, Any]]) -> list[Any]:
+    """What a global variable holds, and its attributes, as far as they are plain ones."""
+    space, values = spaces[use.scope.path], []
+    for name in (use.root, *use.attributes):
+        if name not in space:
+            break
+        values.append(space[name])
+        space = getattr(values[-1], "__dict__", {})
+    return values
+
+
+def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) -> list[Place]:
+    """What a read comes by, or what a change changes; `held` are objects that locals may stand for."""
+    space = spaces[use.scope.path]
+    if not use.is_global:
+        found = [value for value in held if not use.is_own or _is_of(value, space, use)]
+        return [(id(value), use.attributes[0]) for value in found if use.attributes]
+    values, names = _values(use, spaces), (use.root, *use.attributes)
+    holders = [space, *(vars(each) if isinstance(each, types.ModuleType) else each for each in values)]
+    named = [(id(holder), name) for holder, name in zip(holders, names, strict=False)]
+    content = [(id(values[-1]), "")] if values else []
+    if not use.changes:
+        return [*named, *content]
+    if use.inside:
+        return content if len(values) == len(names) else []
+    return named[-1:] if len(named) == len(names) else []
+
+
+def _is_of(value: Any, space: dict[str, Any], use: Use) -> bool:
+    own = space.get(use.scope.owner)
+    if not isinstance(own, type):
+        return False
+    return issubclass(value, own) if isinstance(value, type) else isinstance(value, own)
+
+
+def _is_users_object(value: Any) -> bool:
+    own = value if isinstance(value, type) else type(value)
+    file = getattr(sys.modules.get(own.__module__), "__file__", None)
+    return isinstance(file, str) and is_users(file)
+
+
+def _of_file(path: str, name: str) -> Iterator[Use]:
+    """The uses in the functions of a file, and in its loops in which a name stands."""
+    try:
+        with open(path, "rb") as stream:
+            tree = ast.parse(stream.read())
+    except (OSError, SyntaxError, ValueError):
+        return
+    yield from _of_statements(tree.body, Scope(path), name)
+
+
+def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator[Use]:
+    """Those of a module or a class, whose statements run when it is imported."""
+    for node in body:
+        if isinstance(node, FUNCTIONS):
+            yield from _of_function(node, scope, is_method=bool(scope.owner))
+        elif isinstance(node, ast.ClassDef):
+            yield from _of_statements(ast.iter_child_nodes(node), Scope(scope.path, owner=node.name), name)
+        elif isinstance(node, LOOPS) and any(each.id == name for each in _names(ast.walk(node))):
+            yield from _of_code([node], scope, frozenset(_stored(ast.walk(node))))
+        else:
+            yield from _of_statements(ast.iter_child_nodes(node), scope, name)
+
+
+def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterator[Use]:
+    body = node.body if isinstance(node.body, list) else [node.body]
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    names = [each.arg for each in (*arguments, node.args.vararg, node.args.kwarg) if each is not None]
+    own = list(_own(body))
+    rebound = frozenset(name for each in own if isinstance(each, ast.Global) for name in each.names)
+    bound = _stored(own)
+    bound |= {
+        each.name for each in own if isinstance(each, (*FUNCTIONS[:2], ast.ClassDef, ast.ExceptHandler))
+    }
+    bound |= {a.asname or a.name for n in own if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+    scope = Scope(
+        around.path,
+        (around.local | {*names, *bound}) - rebound,
+        around.owner,
+        names[0] if is_method and names else around.receiver if around.receiver not in names else "",
+        around.making or (is_method and getattr(node, "name", "") in MAKING),
+    )
+    yield from _of_code(body, scope, rebound)
+
+
+def _names(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
+    return (node for node in nodes if isinstance(node, ast.Name))
+
+
+def _stored(nodes: Iterable[ast.AST]) -> set[str]:
+    return {node.id for node in _names(nodes) if not isinstance(node.ctx, ast.Load)}
+
+
+def _own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes of a body, those inside functions and classes in it left out."""
+    for node in body:
+        yield node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield from _own(ast.iter_child_nodes(node))
+
+
+def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> Iterator[Use]:
+    """The uses in code that runs after the import; assigning to a name of `rebound` changes the module's."""
+    own = list(_own(body))
+    within = {id(node.value) for node in own if isinstance(node, ast.Attribute)}
+    statements = {id(node.value) for node in own if isinstance(node, ast.Expr)}
+    for node in own:
+        if isinstance(node, FUNCTIONS):
+            yield from _of_function(node, scope)
+        elif isinstance(node, ast.ClassDef):
+            yield from _of_statements(ast.iter_child_nodes(node), scope, "")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = node.func.attr
+            if called in TAKERS or (called in MUTATORS and id(node) in statements):
+                yield from _use(node.func.value, scope, changes=True, inside=True)
+        if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            continue
+        if isinstance(node.ctx, ast.Load):
+            if id(node) not in within and not isinstance(node, ast.Subscript):
+                yield from _use(node, scope, changes=False)
+        elif isinstance(node, ast.Subscript):
+            yield from _use(node.value, scope, changes=True, inside=True)
+        elif isinstance(node, ast.Attribute) or node.id in rebound:
+            yield from _use(node, scope, changes=True)
+
+
+def _use(node: ast.AST, scope: Scope, *, changes: bool, inside: bool = False) -> Iterator[Use]:
+    line = getattr(node, "lineno", 0)
+    attributes: list[str] = []
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        if isinstance(node, ast.Subscript):
+            attributes, inside = [], True
+        else:
+            attributes.insert(0, node.attr)
+        node = node.value
+    if isinstance(node, ast.Name):
+        use = Use(scope, line, node.id, tuple(attributes), changes, inside)
+        if not (use.changes and use.is_own and scope.making):
+            yield use

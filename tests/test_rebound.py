@@ -1,0 +1,133 @@
+"""What an uncompiled function reads at each call, and other code changes between calls."""
+
+import pytest
+from project import Project
+
+LATER = """\
+import numpy as np
+
+SCALE = 2.0
+CONFIG = {"rate": 0.1}
+MEAN = np.zeros(3, np.float32)
+TABLE = {}
+for name in ("a", "b"):
+    TABLE[name] = len(name)
+
+
+class Schedule:
+    def __init__(self):
+        self.rate, self.start = 0.1, 1.0
+
+    def advance(self):
+        self.rate *= 0.5
+
+    def now(self):
+        return self.rate
+
+
+def set_scale(value):
+    global SCALE
+    SCALE = value
+
+
+def set_rate(value):
+    CONFIG["rate"] = value
+
+
+def note(x):
+    MEAN[:] = x.mean(0)
+
+
+def local_names(CONFIG, SCALE):
+    TABLE = {}
+    TABLE["c"] = SCALE
+    CONFIG["other"] = 0
+    return TABLE
+"""
+STEPS = """\
+import jax
+import jax.numpy as jnp
+import later
+from later import CONFIG, MEAN, SCALE, TABLE, Schedule
+
+schedule = Schedule()
+LIMIT = 1.0
+
+
+def scaled(x):
+    return later.SCALE * jnp.mean(x)
+
+
+def through_a_helper(x):
+    return loss(x, CONFIG)
+
+
+def loss(x, config):
+    return jnp.mean(x) * config["rate"]
+
+
+def centred(x):
+    return jnp.mean((x - MEAN) ** 2)
+
+
+def scheduled(x):
+    return schedule.rate * jnp.mean(x)
+
+
+def asked(x):
+    return schedule.now() * jnp.mean(x)
+
+
+def limited(x):
+    return jnp.minimum(jnp.mean(x), LIMIT)
+
+
+def train(x):
+    for _ in range(3):
+        limited(x)
+
+
+def constants(x):
+    return (SCALE + TABLE["a"] + schedule.start) * jnp.mean(x)
+
+
+@jax.jit
+def compiled(x):
+    return schedule.rate * later.SCALE * jnp.mean(x)
+
+
+if __name__ == "__main__":
+    for epoch in range(3):
+        LIMIT *= 0.5
+        limited(jnp.ones((24, 3)))
+"""
+
+
+@pytest.fixture
+def steps(shared: Project) -> Project:
+    shared.write("later.py", LATER)
+    shared.write("rebound_steps.py", STEPS)
+    return shared
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "by"),
+    [
+        ("scaled", "`later.SCALE`", "line 24 of later.py"),
+        ("through_a_helper", "`CONFIG`", "line 28 of later.py"),
+        ("centred", "`MEAN`", "line 32 of later.py"),
+        ("scheduled", "`schedule.rate`", "line 16 of later.py"),
+        ("asked", "`self.rate`", "line 16"),
+        ("limited", "`LIMIT`", "line 54"),
+    ],
+)
+def test_what_changes_between_calls_is_refused(steps: Project, name: str, what: str, by: str) -> None:
+    args = ("gen", f"rebound_steps.py::{name}", "--arg", "x=f32[24,3]")
+    steps.refused("JP062", *args, says=[what, f"which {by} changes", "@jax.jit"], exit_code=1)
+
+
+@pytest.mark.parametrize("name", ["constants", "compiled"])
+def test_what_stays_is_taken(steps: Project, name: str) -> None:
+    """What a module makes when it is imported, and what a compiled function keeps from its first call."""
+    made = steps.run("gen", f"rebound_steps.py::{name}", "--arg", "x=f32[24,3]", "--no-run")
+    assert made.exit_code == 0, made.stderr
