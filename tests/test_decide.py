@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from jax_pmap import pipeline
 from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import load
+from jax_pmap.locate import locate
 from jax_pmap.model import Refusal, Request
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles
+from jax_pmap.reading.target import read_target
 from jax_pmap.reading.text import function_text
 
 FOLDER = Path(__file__).parent / "decisions"
@@ -61,7 +62,7 @@ class Recorded:
 def test_collectives_follow_from_what_a_trace_showed(name: str, update_goldens: bool) -> None:
     arguments, batch, wanted = CASES[name]
     request = Request(f"programs.py::{name}", directory=FOLDER, args=tuple(arguments.split()))
-    target = pipeline._read(request)
+    target = read_target(locate(request.target, request.directory, request.instead), request)
     path = FOLDER / f"{name}.json"
     roles = Roles({argument: {0: 0} for argument in batch.split()}, (), frozenset(), {})
 
@@ -92,7 +93,7 @@ def test_collectives_follow_from_what_a_trace_showed(name: str, update_goldens: 
 def test_a_value_that_nothing_makes_whole_is_refused_where_it_stands() -> None:
     """The answers of a sort, its operand no share that could be gathered."""
     request = Request("programs.py::ranked", directory=FOLDER)
-    target = pipeline._read(request)
+    target = read_target(locate(request.target, request.directory, request.instead), request)
     session = Recorded(FOLDER / "ranked.json")
     for event in session.answers[0]["events"]:
         for leaf in event["leaves"]:
