@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jax_pmap import pipeline
 from jax_pmap.emit.beside import Neighbourhood
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import load

@@ -29,6 +29,7 @@ ARGUED: dict[tuple[str, str], str] = {
         "loop_totals",
     ): "a row of zeros adds nothing to a sum, both means are scaled alike",
     ("ratio_reduced", "loop_totals"): "every device divides by the same: the denominators are whole",
+    ("ratio_reduced", "minibatches"): "every device multiplies by the same number",
 }
 
 

@@ -10,8 +10,8 @@ DIAGNOSTIC = Diagnostic(
         "Your function is called without `jax.jit`, so its Python sees floats and NumPy arrays. On several "
         "devices it is traced: the same Python sees tracers, and jax computes in 32 bits. Here that changes "
         "what the function does: a test of types, or a caught error, takes the other side; an array of the "
-        "caller's is changed in place; a variable of the module that other code changes later, or an attribute "
-        "of an object in one, stays what it was; or digits are lost that the result depends on."
+        "caller's is changed in place; a variable of the module that other code changes later, or an "
+        "attribute of an object in one, stays what it was; or digits are lost that the result depends on."
     ),
     why=(
         "Nothing raises. The traced function, and so every parallel version, silently gives other numbers "

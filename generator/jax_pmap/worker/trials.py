@@ -93,7 +93,8 @@ class Question:
         """
         if self.derived:
             # Other numbers, once: what a call leaves behind for the next one is not in any trace.
-            return [("given", 0), ("given", len(self.data))] if with_given else [("given", 0)]
+            other = 1 if len(self.data) > 1 else len(self.data)
+            return [("given", 0), ("given", other)] if with_given else [("given", 0)]
         # In narrow floats, numbers far out are all rounding.
         kind = "float64" if self.wide else "given"
         narrow = self.eps[kind] > prove.NARROW
