@@ -102,6 +102,19 @@ STEPS = """
     made = make(weighted)
 
 
+    def doubled(function):
+        @functools.wraps(function)
+        def step(w, batch):
+            after, loss = function(w, batch)
+            return after, 2 * loss
+        return step
+
+
+    # What is imported to be found, as only one device runs it: no reference.
+    twice = {"step": doubled(train_step)}["step"]
+    p_twice = {"step": doubled(p_replicated)}["step"]
+
+
     # Each device has a running mean of its own.
     def running(state, batch):
         mean = 0.9 * state["mean"] + 0.1 * jnp.mean(batch["x"], 0)
@@ -252,6 +265,13 @@ def test_both_layouts_are_honoured_and_said(steps: Project):
     assert "batch as one device takes it every array has a device axis" in result.words
     result = steps.run(*question("s_weighted", "drop_in", "make_inputs"))
     assert "both are called with the same arguments" in result.words
+
+
+def test_an_object_that_reading_does_not_follow_is_imported(steps: Project):
+    asked = question("s_weighted", "p_twice", "make_inputs")
+    steps.refused("JP045", *asked, says=("0.5 × the reference",), exit_code=1)
+    # What its wrapper does on one device is not known.
+    steps.refused("JP004", *question("s_weighted", "twice", "make_inputs"), says=("`twice` is a variable",))
 
 
 def test_a_reference_that_cannot_be_called_so_says_what_was_tried(steps: Project):

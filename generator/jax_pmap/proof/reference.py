@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from jax_pmap.locate import locate_object, object_span
-from jax_pmap.model import Refusal, RefusalError, Request, Source
+from jax_pmap.locate import locate, locate_object, object_span
+from jax_pmap.model import Binding, Refusal, RefusalError, Request, Source, Span
 from jax_pmap.problems import Answer, WorkerProblem, error_span, first_line
 from jax_pmap.proof.layouts import layout_words
 from jax_pmap.reading.decorators import MAPPERS, SHARD_MAPS
@@ -16,14 +17,64 @@ from jax_pmap.session import Session
 Found = Mapping[int, Sequence[Answer]]
 
 
+def locate_reference(request: Request, session: Callable[[], Session]) -> tuple[Source, RefusalError | None]:
+    """The function that the reference's name stands for, through what compiles it or maps it over devices.
+
+    What reading does not follow, as ``p_step = parallelised(step)``, is imported, and looked into. What else
+    is done on the way to that function is not known: it says of what form results are, and the refusal that
+    comes with it holds unless the object is parallel.
+
+    Raises:
+        RefusalError: as `locate` does.
+    """
+    try:
+        return locate(request.target, request.directory, mapped=True), None
+    except RefusalError as error:
+        found = None if request.run is not None else _behind(request, session)
+        if found is None:
+            raise error from None
+        return found, error
+
+
+def _behind(request: Request, session: Callable[[], Session]) -> Source | None:
+    """The function that an object calls in the end, where that has a place in a file."""
+    try:
+        made = locate_object(request.target, request.directory)
+        answer = session().ask("behind_object", f"importing `{made.shown_path}`", **object_of(made))
+        if answer["file"] is None:
+            return None
+        found = locate(f"{answer['file']}::{answer['qualname']}", request.directory)
+    except (RefusalError, WorkerProblem):
+        return None
+    text = f"{made.qualname} of {made.shown_path}"
+    span = object_span(made) or Span(made.shown_path, 1)
+    live = found.path == made.path
+    binding = Binding(made.qualname, text, span, live=live)
+    return replace(found, target=request.target, binding=binding)
+
+
+def object_of(source: Source) -> Answer:
+    """What a request says of an object that is imported."""
+    return {
+        "path": str(source.path),
+        "module": source.module,
+        "root": str(source.root),
+        "name": source.qualname,
+    }
+
+
 class Reference:
     """The object that the reference's name stands for, called as its own callers call it.
 
     The function that it maps over devices, which `target` is, says what one device returns.
     """
 
-    def __init__(self, target: Target, request: Request, layout: str | None) -> None:
+    def __init__(
+        self, target: Target, request: Request, layout: str | None, unknown: RefusalError | None = None
+    ) -> None:
         self.target, self.request, self.layout = target, request, layout
+        #: Why it is no reference on one device, where it was imported to be found.
+        self.unknown = unknown
         #: None where only a run of the program has it.
         self.source: Source | None = None
         #: Whether it runs on several devices itself.
@@ -41,11 +92,11 @@ class Reference:
 
     @property
     def mapped(self) -> bool:
-        """Whether its text says that it is mapped over devices."""
+        """Whether its text says that it is mapped over devices, or does not say what is made of it."""
         binding = self.target.source.binding
         names = {each.name for each in self.target.facts.decorators}
         names |= {name for name, _, _ in binding.calls} if binding else set()
-        return bool(names & (MAPPERS | SHARD_MAPS))
+        return bool(names & {*MAPPERS, *SHARD_MAPS}) or self.unknown is not None
 
     def calls(
         self, session: Session, devices: int, question: Answer, layouts: list[dict[str, str]] | None
@@ -56,7 +107,7 @@ class Reference:
             answer = session.ask(
                 "try_reference",
                 f"calling `{self.source.qualname}` on {devices} devices",
-                **{**question, "reference": self._object(), "count": devices, "layouts": layouts},
+                **{**question, "reference": object_of(self.source), "count": devices, "layouts": layouts},
             )
         except WorkerProblem as problem:
             if problem.kind not in ("import", "inputs"):
@@ -64,16 +115,6 @@ class Reference:
             return []
         tried: list[Answer] = answer["tried"]
         return tried
-
-    def _object(self) -> Answer:
-        assert self.source is not None
-        source = self.source
-        return {
-            "path": str(source.path),
-            "module": source.module,
-            "root": str(source.root),
-            "name": source.qualname,
-        }
 
     def chosen(self, found: Found) -> dict[str, str] | None:
         """The layout in which it runs on most device counts; of some that run on as many, the first."""
@@ -91,7 +132,8 @@ class Reference:
         """What a request says of a reference that is called in `layout`; None where it is not parallel.
 
         Raises:
-            RefusalError: JP021, it is parallel and cannot be called.
+            RefusalError: JP021, it is parallel and cannot be called; what `locate` raised, where it is not
+                parallel and had to be imported to be found.
         """
         ran = {
             count: next((each for each in calls if layout is not None and runs_in(each, layout)), None)
@@ -104,14 +146,17 @@ class Reference:
                 raise RefusalError(self._not_called(found))
             return None
         if not any(each is not None and each["mapped"] for each in ran.values()):
+            if self.unknown is not None:
+                raise self.unknown
             return None
+        assert self.source is not None
         self.parallel = True
         self.unable = {
             count: f"not on {count} devices: `{self.name}` does not run there"
             for count, each in ran.items()
             if each is None
         }
-        return {**self._object(), "layout": dict(layout or {}), "named": one["named"]}
+        return {**object_of(self.source), "layout": dict(layout or {}), "named": one["named"]}
 
     def _not_called(self, found: Found) -> Refusal:
         """Why it could not be called."""

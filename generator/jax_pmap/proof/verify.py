@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jax_pmap.inputs.load import Loaded, load, stands_for
-from jax_pmap.locate import locate, locate_object, object_span
+from jax_pmap.locate import locate_object, object_span
 from jax_pmap.model import (
     Derivation,
     Evidence,
@@ -54,7 +54,7 @@ from jax_pmap.proof.prove import (
     rounding_alone,
     steps_into,
 )
-from jax_pmap.proof.reference import Reference, runs_in
+from jax_pmap.proof.reference import Reference, locate_reference, runs_in
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.threads import at_once
@@ -118,14 +118,23 @@ def verify(
         RefusalError: JP045 with the first difference; JP021 where no way to call it was found; what the
             other stages raise.
     """
-    located = locate(request.target, request.directory, mapped=True)
-    target = read_target(located, request, mapped=True)
     source = locate_object(parallel, request.directory)
     wanted = request.devices.number
     counts = COUNTS if wanted is None else (wanted,)
     with contextlib.ExitStack() as stack:
-        runs = [Run(count, stack.enter_context(start(count))) for count in counts]
-        return _Verification(target, source, layouts, request, runs, say).run()
+        sessions: list[Session] = []
+
+        def lead() -> Session:
+            if not sessions:
+                sessions.extend(stack.enter_context(start(count)) for count in counts)
+            return sessions[-1]
+
+        located, unknown = locate_reference(request, lead)
+        target = read_target(located, request, mapped=True)
+        lead()
+        runs = [Run(count, session) for count, session in zip(counts, sessions, strict=True)]
+        reference = Reference(target, request, layouts.reference, unknown)
+        return _Verification(target, source, layouts.parallel, reference, request, runs, say).run()
 
 
 class _Verification:
@@ -135,15 +144,16 @@ class _Verification:
         self,
         target: Target,
         source: Source,
-        layouts: Layouts,
+        layout: str | None,
+        reference: Reference,
         request: Request,
         runs: list[Run],
         say: Callable[[str], None],
     ) -> None:
-        self.target, self.source, self.layout, self.request = target, source, layouts.parallel, request
+        self.target, self.source, self.layout, self.request = target, source, layout, request
         self.runs, self.say = runs, say
         self.name = source.qualname
-        self.reference = Reference(target, request, layouts.reference)
+        self.reference = reference
         #: Device counts that are not run, as equality is derived for them.
         self.left: frozenset[int] = frozenset()
         #: Lines at which a sum over devices is taken of what is whole on each already.

@@ -477,6 +477,15 @@ def set_reference(request: Answer) -> Answer:
     return {}
 
 
+def behind_object(request: Answer) -> Answer:
+    """The function of the user's that an object of the module calls in the end: its file and dotted name."""
+    load.keep_devices()
+    host_arrays.tell_modes_apart()
+    raw, _, _ = unbound(parallel.find(request))
+    found = (raw.__code__.co_filename, raw.__qualname__) if raw is not None else (None, None)
+    return {"file": found[0], "qualname": found[1]}
+
+
 def try_reference(request: Answer) -> Answer:
     """Find out how the user's parallel reference is called; see `parallel_reference.find_layout`.
 
@@ -605,6 +614,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "reference": set_reference,
     "derive": derive_code,
     "prove": prove_code,
+    "behind_object": behind_object,
     "try_reference": try_reference,
     "try_layouts": try_layouts,
     "derive_parallel": derive_parallel,

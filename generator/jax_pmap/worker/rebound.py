@@ -165,7 +165,9 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
     rebound = frozenset(name for each in own if isinstance(each, ast.Global) for name in each.names)
     bound = _stored(own)
     bound |= {
-        each.name for each in own if isinstance(each, (*FUNCTIONS[:2], ast.ClassDef, ast.ExceptHandler))
+        each.name
+        for each in own
+        if isinstance(each, (*FUNCTIONS[:2], ast.ClassDef, ast.ExceptHandler)) and each.name is not None
     }
     bound |= {a.asname or a.name for n in own if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
     scope = Scope(

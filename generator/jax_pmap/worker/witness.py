@@ -2,19 +2,28 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import jax
 
-from . import arguments, prove
+from . import arguments, meshes, prove
 from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
-from .placements.derive import Derivation, Ending, Multiple, derive, derive_from_parallel, describe
+from .placements.derive import (
+    Derivation,
+    Ending,
+    Multiple,
+    derive,
+    derive_from_parallel,
+    describe,
+    mesh_axes,
+)
+from .placements.interpreter import Apart
 from .server import Answer, Problem, summary
 from .sizes import MANY, alike, program_of
 from .trials import Emitted, OnMesh, Question
@@ -193,12 +202,14 @@ def otherwise(ending: Ending, rows: int, size: int) -> str:
 class _Untraced(Exception):
     """The parallel function is not traced, or gives something of another form; says why.
 
-    `found` is what is known of it on the counts of devices on which it is traced, where these are several.
+    `programs` are those on the counts of devices on which it is traced, and `found` is what is known of
+    these, where they are several.
     """
 
-    def __init__(self, why: str, found: "Derivation | None" = None) -> None:
+    def __init__(self, why: str, found: "Derivation | None" = None, programs: Sequence[Traced] = ()) -> None:
         super().__init__(why)
         self.found = found
+        self.programs = programs
 
 
 def _held(
@@ -213,7 +224,11 @@ def _held(
     Raises:
         _Untraced: it cannot be.
     """
-    programs, failed = _traced(parallel, packed, leaves, chosen, "it is")
+    failed = ""
+    try:
+        [programs] = _everywhere({"it is": parallel}, packed, leaves, chosen)
+    except _Untraced as problem:
+        programs, failed = list(problem.programs), str(problem)
     why = _other_form(reference, programs)
     if why:
         raise _Untraced(failed or why)
@@ -224,30 +239,131 @@ def _held(
     return found
 
 
+def _everywhere(
+    functions: Mapping[str, Callable[[int], Callable[[Values], Any]]],
+    packed: Packed,
+    leaves: Sequence[Any],
+    chosen: Sequence[int],
+) -> list[list[Traced]]:
+    """Functions on some counts of devices, or on meshes of several sizes; each by what a message says of it.
+
+    Raises:
+        _Untraced: one of them cannot be.
+    """
+    try:
+        rows = [_traced(each, packed, leaves, chosen, subject) for subject, each in functions.items()]
+    except _Untraced as problem:
+        # Its mesh may be written down, for as many devices as there are.
+        every = len(jax.devices())
+        try:
+            rows = [_traced(each, packed, leaves, [every], subject) for subject, each in functions.items()]
+        except _Untraced:
+            raise problem from None
+        rows = _on_meshes(list(functions.values()), packed, leaves, rows)
+        if len(rows[0]) < 2:
+            raise
+        return rows
+    return _on_meshes(list(functions.values()), packed, leaves, rows)
+
+
 def _traced(
     function: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     leaves: Sequence[Any],
     chosen: Sequence[int],
     subject: str,
-) -> tuple[list[Traced], str]:
-    """A function on the counts of devices that it is traced on, and why it is not on the first other one.
+) -> list[Traced]:
+    """A function on some counts of devices.
 
-    That is ``""`` where there is none; `subject` is what it is said of.
+    Raises:
+        _Untraced: it cannot be on one of them; `subject` is what the message says that of.
     """
-    programs, failed = [], ""
+    programs: list[Traced] = []
+    failed = ""
     for count in chosen:
-        # jax keeps what it traced: a function that asks for the number of devices would give the first.
-        jax.clear_caches()
-        with prove.only_devices(count):
-            try:
-                programs.append(Traced(function(count), packed, leaves))
-            except (MemoryError, Problem):
-                raise
-            except BaseException as error:
-                failed = failed or f"{subject} not traced on {count} devices: {summary(error)}"
+        try:
+            programs.append(_traced_on(function, packed, leaves, count))
+        except _Untraced as problem:
+            failed = failed or f"{subject} not traced on {count} devices: {problem}"
     jax.clear_caches()
-    return programs, failed
+    if failed:
+        raise _Untraced(failed, programs=programs)
+    return programs
+
+
+def _traced_on(
+    function: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    leaves: Sequence[Any],
+    count: int,
+    sizes: "Sequence[int] | None" = None,
+) -> Traced:
+    """A function on so many devices, its meshes of the `sizes` that are asked for.
+
+    Raises:
+        _Untraced: it is not there for so many, or fails.
+    """
+    # jax keeps what it traced: a function that asks for the number of devices would give the first.
+    jax.clear_caches()
+    try:
+        with prove.only_devices(count), meshes.of_sizes(sizes):
+            called = function(count)
+            with meshes.set_inside():
+                return Traced(called, packed, leaves)
+    except MemoryError:
+        raise
+    except Problem as problem:
+        if problem.kind not in ("import", "inputs"):
+            raise
+        raise _Untraced(str(problem)) from problem
+    except BaseException as error:
+        raise _Untraced(summary(error)) from error
+
+
+def _on_meshes(
+    functions: Sequence[Callable[[int], Callable[[Values], Any]]],
+    packed: Packed,
+    leaves: Sequence[Any],
+    traced: Sequence[Sequence[Traced]],
+) -> list[list[Traced]]:
+    """Functions of which one has a mesh of several axes, with each of these in several sizes by itself.
+
+    How large each is, is up to its code: two for all numbers of devices, say. Where none has such a mesh,
+    where it has more axes than the devices here suffice for, or one is not traced so, they are as they were
+    `traced`.
+    """
+    before = [list(row) for row in traced]
+    try:
+        number = max(len(mesh_axes([each.jaxpr for each in row])) for row in traced)
+    except Apart:
+        return before
+    most = len(jax.devices())
+    first = [2] * number
+    if number < 2 or math.prod(first) > most:
+        return before
+
+    def made(sizes: Sequence[int]) -> "list[Traced] | None":
+        # Code that writes the number of devices down takes no other.
+        for count in dict.fromkeys((math.prod(sizes), most)):
+            try:
+                return [_traced_on(each, packed, leaves, count, sizes) for each in functions]
+            except _Untraced:
+                continue
+        return None
+
+    found = [made(first)]
+    enough = 1 if operations(traced[0][0].jaxpr) > FEW else 2
+    for at in range(number):
+        others: list[list[Traced] | None] = []
+        for size in (3, 4):
+            sizes = [*first[:at], size, *first[at + 1 :]]
+            fits = len(others) < enough and math.prod(sizes) <= most
+            if fits and (other := made(sizes)) is not None:
+                others.append(other)
+        found += others or [None]
+    jax.clear_caches()
+    every = [each for each in found if each is not None]
+    return [list(row) for row in zip(*every, strict=True)] if len(every) == len(found) else before
 
 
 def _larger(
@@ -368,15 +484,15 @@ def _two(
         _Untraced: one of them cannot be.
     """
     leaves = abstract_leaves(packed, question.axes, size)
-    chosen = counts_for(size, most=4)
-    first, failed = _traced(reference, packed, leaves, chosen[:1], "the reference is")
-    if first and operations(first[0].jaxpr) > FEW:
-        chosen = chosen[:2]
-    rest, later = _traced(reference, packed, leaves, chosen[1:], "the reference is")
-    programs, own = _traced(parallel, packed, leaves, chosen, "it is")
-    if failed or later or own:
-        raise _Untraced(failed or later or own)
-    first += rest
+    try:
+        whole = Traced(question.traceable, packed, leaves)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        raise _Untraced(f"the reference is not traced for a batch of {size}: {summary(error)}") from error
+    chosen = counts_for(size, most=4 if operations(whole.jaxpr) <= FEW else 2)
+    both = {"the reference is": reference, "it is": parallel}
+    first, programs = _everywhere(both, packed, leaves, chosen)
     for before, after in zip(first, programs, strict=True):
         why = _other_form(before, [after])
         if why:
