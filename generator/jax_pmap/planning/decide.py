@@ -273,7 +273,7 @@ class Decider:
                 if not event.varying and not event.partial(numbers=True):
                     continue
                 return self.mending.result(state, statement, events) or self.look_closer(
-                    state, statement, events
+                    state, statement, events, event.occurrence
                 )
             if event.varying:
                 if advanced or depends:
@@ -316,6 +316,9 @@ class Decider:
             if self.table.wrap_all(state, sizes, seen, numbers=True) or mended:
                 self.gathering.await_share(state, culprit, first)
                 added = True
+                # A sum with what was zero the first time round seemed partial as a whole.
+                for sync in [s for s in state.syncs if s.op in PARTIAL and s.span == culprit.span]:
+                    state.take_back(sync)
         if added:
             return True
         if any(self.opening.look_inside(state, culprit) for culprit in culprits):

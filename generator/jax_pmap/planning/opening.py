@@ -84,7 +84,20 @@ class Opening:
                 if scope is not None:
                     state.deciding.add(scope)
             return any(opened)
-        return self._open(state, call, callee, call.span)
+        return self._open(state, call, callee, call.span) or self._open_given(state, call)
+
+    def _open_given(self, state: State, call: Expression) -> bool:
+        """Open the functions that a call hands on: a solver's operator, the objective of an optimiser.
+
+        What becomes of a result is not known; it may go into the next run, and has to be whole.
+        """
+        node = ast.parse(f"({call.text})", mode="eval").body
+        assert isinstance(node, ast.Call)
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        functions = [ast.unparse(each) for each in given if isinstance(each, ast.Name | ast.Lambda)]
+        known = [each for each in functions if self._scope_of(each, call, call.span) is not None]
+        opened = [self._open(state, call, each, call.span, given=True, repeats=True) for each in known]
+        return any(opened)
 
     def _open(
         self,

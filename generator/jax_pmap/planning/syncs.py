@@ -123,6 +123,8 @@ class Placer(Bodies):
         out = []
         for child in self.children.get(expression.point, []):
             event = events.get(child.point)
+            if event is not None and event.arrays and event.alike:
+                continue  # Made whole already, of what is not.
             if event is None or event.unaligned or event.whole_op(numbers=True) is None:
                 out += self.partial_below(child, events)
                 continue
