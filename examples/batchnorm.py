@@ -64,5 +64,5 @@ def example_inputs(seed=0, axis_name="batch"):
 
 
 def example_without_axis(seed=0):
-    """The same with a layer that knows only the rows it is given: refused, JP043."""
+    """The same with a layer that names no axis: it is told the one of the devices."""
     return example_inputs(seed, axis_name=None)

@@ -130,19 +130,30 @@ def refused(answer: Generated | Refusal, code: str) -> str:
     return f"{answer.reason} -> {answer.hint}"
 
 
-def test_a_layer_without_axis_is_named_with_the_way_out(ask: Ask) -> None:
-    said = refused(ask("batchnorm.py::train_step", "example_without_axis"), "JP043")
-    assert "`BatchNorm_0` (flax.linen.BatchNorm, batchnorm.py:31)" in said
-    assert 'Write `axis_name="batch"` where the layer is made' in said
-    assert "--backend jit" in said
-    said = refused(ask("others.py::haiku_step", "haiku_inputs", axis_name="i"), "JP043")
-    assert "`batch_norm` (haiku.BatchNorm, others.py:10)" in said
-    assert 'Write `cross_replica_axis="i"`' in said
-    said = refused(ask("others.py::nnx_step", "nnx_inputs"), "JP043")
-    assert "`layers[0]` (flax.nnx.BatchNorm, others.py:23)" in said
+@pytest.mark.parametrize(
+    ("target", "inputs", "library", "backend"),
+    [
+        ("batchnorm.py::train_step", "example_without_axis", "flax.linen", Backend.PMAP),
+        ("others.py::haiku_step", "haiku_inputs", "haiku", Backend.SHARD_MAP),
+        ("others.py::nnx_step", "nnx_inputs", "flax.nnx", Backend.PMAP),
+    ],
+)
+def test_a_layer_without_axis_is_told_the_axis(
+    ask: Ask, target: str, inputs: str, library: str, backend: Backend
+) -> None:
+    answer = ask(target, inputs, axis_name="i", backend=backend)
+    assert isinstance(answer, Generated), answer.reason
+    assert answer.plan.layers == (library,)
+    assert answer.evidence.proved and {check.devices for check in answer.evidence.checks} >= {3, 8}
+    assert "@over_devices" in answer.code
+    assert any(f"batch norms of {library} that name no axis" in note for note in answer.plan.notes)
+
+
+def test_a_layer_that_cannot_be_told_is_named_with_the_way_out(ask: Ask) -> None:
     # Its own vmap binds the one axis: the devices need another.
     said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP043")
     assert "`layer` (equinox.nn.BatchNorm, others.py:32)" in said
+    assert "--backend jit" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
     said = refused(ask("others.py::own_step", "own_inputs"), "JP043")
     assert "`mean = x.mean(axis=0)` (others.py:50) is taken over the examples" in said

@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax_pmap.emit.axes import (
@@ -22,7 +22,7 @@ from jax_pmap.emit.axes import (
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
-from jax_pmap.emit.names import ALIASES
+from jax_pmap.emit.names import ALIASES, Names
 from jax_pmap.emit.partition import Partition, returns_value
 from jax_pmap.emit.source import (
     assigned_names,
@@ -43,12 +43,32 @@ DOCSTRING_WIDTH = 86
 
 #: Leaves that a helper lists by name.
 NAMED_LEAVES = 16
-
+#: What is imported for libraries whose batch norms are synchronised by intercepting calls.
+LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
 #: Names that the helpers in the templates bind beside the user's arguments.
 HELPER_LOCALS = frozenset(
     {"arrays", "axes", "axis", "count", "devices", "inner", "leaf", "name"}
     | {"path", "path_to_leaf", "ranks", "shape", "sharding", "size", "sizes", "split", "tree"}
 )
+
+
+def over_devices(n: Names, layers: Sequence[str]) -> dict[str, Any]:
+    """The variables of the helper that has batch norms of these libraries synchronised."""
+    known = {
+        "flax.linen": (n.nn, f"{n.nn}.BatchNorm", "axis_name"),
+        "haiku": (n.hk, f"{n.hk}.BatchNorm", "cross_replica_axis"),
+    }
+    told = [known[layer] for layer in layers if layer in known]
+    call = "return function(*args, **kwargs)"
+    if told:
+        names = zip(told, ("told", "told_too"), strict=False)
+        call = f"with {', '.join(f'{each[0]}.intercept_methods({name})' for each, name in names)}: {call}"
+    return {
+        "over_devices": bool(layers),
+        "told": told,
+        "nnx_layers": "flax.nnx" in layers,
+        "call": call,
+    }
 
 
 class Context:
@@ -107,6 +127,7 @@ class Context:
             "body": body,
             "devices": self._devices(),
             "shard": self._shard(),
+            **over_devices(n, () if self.backend is Backend.JIT else plan.layers),
             "contents": self._told() or self.partition.wrapped,
             "wrapped": bool(self.partition.wrapped),
             "partition": any(not part.equinox for part in self.partition.parts),
@@ -160,8 +181,11 @@ class Context:
             unused.add("eqx")
         if not self._told() and not self.partition.wrapped:
             unused |= {"hashlib", "sys", "types"}
-        if not self.plan.mutated and not self._own_draws() and not self._moded(graph=True):
+        layers = () if self.backend is Backend.JIT else self.plan.layers
+        graphs = self.plan.mutated or self._own_draws() or self._moded(graph=True)
+        if not graphs and "flax.nnx" not in layers:
             unused.add("nnx")
+        unused |= {alias for alias, module in LIBRARIES.items() if module not in layers}
         return ALIASES.keys() - unused
 
     def _told(self) -> bool:

@@ -21,6 +21,8 @@ ALIASES = {
     "P": ("jax.sharding", "PartitionSpec"),
     "eqx": ("equinox", None),
     "nnx": ("flax", "nnx"),
+    "nn": ("flax.linen", None),
+    "hk": ("haiku", None),
 }
 
 
@@ -61,6 +63,8 @@ class Names:
     P: str
     eqx: str
     nnx: str
+    nn: str
+    hk: str
     #: What the mapped function left of the arguments it changes.
     changed: str
     #: Helpers that take an argument apart into arrays and constants, and put it together.
@@ -82,6 +86,8 @@ class Names:
     flags: str
     #: Helper that says what a constant is, and class that makes one a static argument that has no hash.
     contents: str
+    #: Helper that has batch norms take their statistics over all devices.
+    over_devices: str
     Constant: str
 
 
@@ -132,7 +138,7 @@ def names_for(
 
     def imported(alias: str) -> str:
         wanted = alias
-        if alias in ("eqx", "nnx"):
+        if alias in ("eqx", "nnx", "nn", "hk"):
             # What the user's own import calls it.
             wanted = next((name for name, what in foreign.items() if what == ALIASES[alias]), alias)
         while foreign.get(wanted, ALIASES[alias]) != ALIASES[alias]:

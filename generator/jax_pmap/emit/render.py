@@ -6,10 +6,11 @@ Decisions are made in `context`, syntax is in the Jinja templates, layout is bla
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
-from jax_pmap.emit.context import Context
+from jax_pmap.emit.context import LIBRARIES, Context, over_devices
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
@@ -42,6 +43,17 @@ def contents_source() -> str:
     names = names_for("f", frozenset())
     imports = import_block((), (), (), names, ("functools", "hashlib", "np", "sys", "types"))
     return f"{imports}\n\n{environment().get_template('partials/contents.jinja').render(n=names)}"
+
+
+def over_devices_source(layers: Sequence[str], axis_name: str) -> str:
+    """The helper `over_devices` of emitted code, for these libraries, as a module of its own."""
+    names = names_for("f", frozenset())
+    used = [alias for alias, module in LIBRARIES.items() if module in layers]
+    used += ["nnx"] if "flax.nnx" in layers else []
+    imports = import_block((), (), (), names, ("functools", *used))
+    template = environment().get_template("partials/over_devices.jinja")
+    helper = template.render(n=names, **over_devices(names, layers))
+    return f"{imports}\n\n{names.axis} = {axis_name!r}\n\n{helper}"
 
 
 @dataclass(frozen=True, slots=True)

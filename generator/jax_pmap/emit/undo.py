@@ -161,7 +161,12 @@ def _spread(node: ast.FunctionDef) -> bool:
 
 def _decorators(drop_in: Function, mapped: Function, mark: Mark) -> list[str]:
     """The decorators the function had: those that stay outside, those taken off, those that went inside."""
-    inside = [each for each in mapped.decorator_list if ".pmap" not in ast.unparse(each)]
+    ours = {*(mark.added or ())}
+    inside = [
+        each
+        for each in mapped.decorator_list
+        if ".pmap" not in ast.unparse(each) and ast.unparse(each) not in ours
+    ]
     return [
         *(f"@{ast.unparse(each)}" for each in drop_in.decorator_list),
         *mark.decorators,

@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
+from jax_pmap.emit.render import over_devices_source
 from jax_pmap.model import Refusal, Span
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.roles import Roles
@@ -14,8 +15,41 @@ from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
+#: Libraries whose layers read the name of the axis when they are called.
+TOLD = frozenset({"flax.linen", "flax.nnx", "haiku"})
 #: Layers that a message names.
 SHOWN = 2
+
+
+def to_synchronise(
+    session: Session, target: Target, refusal: Refusal, statics: Sequence[str]
+) -> tuple[str, ...]:
+    """Libraries whose layers couple the examples, where all of these can be told to synchronise.
+
+    The emitted code then has them take mean and variance over all devices; the worker does so from now on, of
+    the function as it is written too, where there is one device.
+    """
+    rows = _coupling(session, target, refusal, statics)
+    found = tuple(sorted({row["layer"].rpartition(".")[0] for row in rows}))
+    if not found or not all(library in TOLD for library in found):
+        return ()
+    code = over_devices_source(found, target.axis_name)
+    try:
+        answer = session.ask("synchronise", "telling layers the axis", code=code, statics=statics)
+    except WorkerProblem:
+        return ()
+    return found if answer["same"] else ()
+
+
+def _coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Answer]:
+    """Calls of layers that normalise by their batch, by way of the place that a refusal names."""
+    if refusal.code != "JP043" or refusal.span is None:
+        return []
+    try:
+        found = session.ask("layers", "looking for layers", statics=statics)["layers"]
+    except WorkerProblem:
+        return []
+    return [row for row in found if passes(row, refusal.span, target, session.directory)]
 
 
 def named(
@@ -38,11 +72,7 @@ def named(
     """
     if refusal.code != "JP043" or refusal.span is None:
         return refusal
-    try:
-        found = session.ask("layers", "looking for layers", statics=statics)["layers"]
-    except WorkerProblem:
-        return refusal
-    rows = [row for row in found if passes(row, refusal.span, target, session.directory)]
+    rows = _coupling(session, target, refusal, statics)
     if not rows:
         return refusal if roles is None else reducing(session, target, refusal, refusal.span, roles)
     first = rows[0]

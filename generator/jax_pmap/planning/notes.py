@@ -19,6 +19,7 @@ def plan_notes(
     arguments: tuple[Argument, ...],
     observation: Observation,
     donated: Sequence[str],
+    layers: Sequence[str],
 ) -> Iterator[str]:
     """The notes of a plan, in the order in which they are shown."""
     facts = target.facts
@@ -27,6 +28,11 @@ def plan_notes(
         if decorator.passes_on and not request.in_place:
             yield f"`@{decorator.text}` hands on what it is given and what comes back, and is left out"
     yield from _static_notes(arguments, observation)
+    if layers:
+        yield (
+            f"batch norms of {' and '.join(layers)} that name no axis take mean and variance over all "
+            "devices: those of the whole batch"
+        )
     yield from _mode_notes(arguments, request.backend)
     if observation.share is not None and request.backend is not Backend.JIT:
         yield (

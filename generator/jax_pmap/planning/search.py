@@ -18,7 +18,7 @@ from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import with_axis
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
-from jax_pmap.planning.layers import named
+from jax_pmap.planning.layers import named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.mutation import check_mutation
@@ -120,10 +120,26 @@ def find_plan(
         # What can be split and is refused says more than what cannot; what splitting does not change, less.
         refusal = tried.small
     if refusal is not None:
-        refusal = named(session, target, refusal, finder.statics, tried.blamed)
-        refusal = with_enclosed(session, target, refusal)
-        raise RefusalError(or_changing(session, target, refusal, finder.statics))
+        said = named(session, target, refusal, finder.statics, tried.blamed)
+        said = with_enclosed(session, target, said)
+        said = or_changing(session, target, said, finder.statics)
+        told = _synchronised(case, refusal, tried.blamed, whole)
+        if told is None:
+            raise RefusalError(said)
+        return told
     raise no_batch(session, target, loaded, finder.trace_error, finder.only_state)
+
+
+def _synchronised(
+    case: Case, refusal: Refusal, roles: Roles | None, whole: Mapping[str, Any]
+) -> Observed | None:
+    """The plan in which layers that couple the examples take their statistics over all devices."""
+    if roles is None or case.request.backend is Backend.JIT:
+        return None
+    layers = to_synchronise(case.session, case.target, refusal, roles.statics)
+    told = dataclasses.replace(case, layers=layers)
+    found = _try(told, roles, whole, _Tried()) if layers else None
+    return None if found is None else _plan(told, roles, whole, found)
 
 
 @dataclass(slots=True)
@@ -289,9 +305,10 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         devices=request.devices,
         guards=guards,
         callees=observation.callees,
-        notes=tuple(plan_notes(target, loaded, request, arguments, observation, donated)),
+        notes=tuple(plan_notes(target, loaded, request, arguments, observation, donated, case.layers)),
         assumed_inputs=loaded.assumed,
         mutated=case.mutated,
+        layers=case.layers,
         shared=tuple((place, other) for place, other in whole["shared"]),
         kept=tuple((path, name) for path, name in whole["kept"]),
         chain=chain(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from . import (
@@ -45,6 +46,7 @@ from .examples import (
     plain,
 )
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
+from .leaves import category, is_abstract, to_float64
 from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
@@ -235,6 +237,7 @@ def observe_code(request: Answer) -> Answer:
             scope = dict(namespace)
             furnish(scope, around, {observe.RECORDER: recorder})
             fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
+            fn = TARGET.over_devices(fn)
             return lambda given: recorder.call(fn, TARGET.signature, given)
 
         return anew
@@ -285,6 +288,33 @@ def observe_code(request: Answer) -> Answer:
         "reached": sorted(whole.program.reached | first.reached),
         "others": sorted(recorder.others),
     }
+
+
+def synchronise(request: Answer) -> Answer:
+    """Have batch norms of the target take their statistics over the devices, with the helper ``"code"``.
+
+    On one device that changes nothing, which is tried: ``{"same": whether the results are those of before}``.
+    """
+    plain, wide = TARGET.fn, widened(request["statics"]) is not None
+    values = TARGET.values({})
+    if is_abstract(values):
+        return {"same": False}
+
+    def results() -> list[np.ndarray]:
+        compiled = Compiled(TARGET.reference, request["statics"])
+        given = to_float64(values) if wide else values
+        with prove.x64(wide or TARGET.x64):
+            leaves = jax.tree.leaves(compiled(given))
+        return [np.asarray(leaf) for leaf in leaves if category(leaf) == "array"]
+
+    before = results()
+    TARGET.over_devices = load.define(request["code"], "<jax-pmap>", "over_devices", {})
+    TARGET.fn = TARGET.over_devices(plain)
+    # What is zero but for rounding, as the gradient of a bias ahead of such a layer, has no scale of its own.
+    scale = max((float(np.abs(leaf).max(initial=0)) for leaf in before), default=0.0)
+    close = (1e-9 if wide else 1e-4) * scale
+    pairs = zip(before, results(), strict=True)
+    return {"same": all(np.allclose(one, other, 0, close, equal_nan=True) for one, other in pairs)}
 
 
 def survey_draws(request: Answer) -> Answer:
@@ -609,6 +639,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "repeats": repeats,
     "as_called": hold_against_call,
     "callees": callees.find_callees,
+    "synchronise": synchronise,
     "observe": observe_code,
     "draws": survey_draws,
     "reference": set_reference,
