@@ -268,7 +268,6 @@ def test_inputs_that_cannot_be_had(project, inputs, says):
         ("functions", "JP015", 2, ("builtin_function_or_method", "train.py:6:")),
         ("unlike", "JP015", 2, ("(24, 2), (20, 2)", "train.py:6:")),
         ("scalars", "JP040", 1, ("`scale`", "scalars (x (), y ())", "vmap")),
-        ("small", "JP041", 1, ("`x` has shape (3, 2)", "a batch of 3", "8 devices")),
     ],
 )
 def test_inputs_the_function_cannot_use(project, inputs, code, exit_code, says):

@@ -136,3 +136,45 @@ def test_the_code_refuses_other_ranks(project: Project, backend: str) -> None:
     )
     ran = subprocess.run([sys.executable, "call.py"], env=simulated(8), capture_output=True, text=True)
     assert "f: y has shape (24, 1): this was proved for rank 1" in ran.stderr
+
+
+POOLS = """\
+import jax.numpy as jnp
+import numpy as np
+
+
+def pooled(w, x):
+    return jnp.mean((x.reshape(-1, 4, x.shape[-1]).mean(axis=1) @ w) ** 2)
+
+
+def inputs(): return jnp.ones(3), np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+def few(): return jnp.ones(3), inputs()[1][:4]
+"""
+CALL_POOLS = """\
+import numpy as np
+import pools, pools_pmap
+
+w, x = pools.inputs()
+x = np.concatenate([x, x + 1])
+assert np.allclose(pools_pmap.pooled(w, x), pools.pooled(w, x))
+pools_pmap.pooled(w, x[:24])
+"""
+
+
+@pytest.mark.parametrize(("inputs", "rows"), [("inputs", 192), ("few", 96)])
+def test_rows_are_repeated_until_the_shares_suit_the_function(
+    project: Project, inputs: str, rows: int
+) -> None:
+    project.write("pools.py", POOLS)
+    words = ("pools.py::pooled", "--inputs", f"pools.py::{inputs}", "-o", "pools_pmap.py")
+    made = project.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    assert f"its rows are repeated, to {rows}" in made.words
+    done = subprocess.run(
+        [sys.executable, "-c", CALL_POOLS],
+        cwd=project.folder,
+        env=simulated(4),
+        capture_output=True,
+        text=True,
+    )
+    assert "does not divide over 4 devices in multiples of 4; pass a multiple of 16" in done.stderr

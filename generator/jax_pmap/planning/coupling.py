@@ -17,6 +17,8 @@ from jax_pmap.reading.facts import FunctionFacts
 NOT_INSIDE_A_MAP = re.compile(r"Closure-converted function|manual axis types do not match|to='varying'")
 
 
+#: How the reason begins where a function that runs on the whole batch does not on a share.
+SHARE_FAILS = "on one device's share of the batch the function fails"
 #: Why a function was not looked into, where nothing else is known of it.
 UNKNOWN = "no module or class of yours defines it under that name, or its decorator is not known"
 
@@ -120,7 +122,7 @@ def fails_on_share(facts: FunctionFacts, error: Mapping[str, Any], last: Stateme
         )
     return Refusal(
         "JP043",
-        f"on one device's share of the batch the function fails{where}: {error['type']}: {said}".rstrip(": "),
+        f"{SHARE_FAILS}{where}: {error['type']}: {said}".rstrip(": "),
         "Some size in the function belongs to the whole batch (a constant, a reshape); take it from a "
         "shape instead, name the roles (--shard / --replicate), or try --backend jit",
         last.span if last else facts.span,

@@ -96,6 +96,8 @@ class RoleFinder:
         self.trace_error: dict[str, Any] = {}
         #: Static arguments of whose type the function asks.
         self.typed: tuple[str, ...] = ()
+        #: Whether an assignment traced with more rows alone.
+        self.grows = False
         #: Whether any assignment traced.
         self.found = False
 
@@ -386,17 +388,21 @@ class RoleFinder:
     def _traces(self, chosen: dict[tuple[str, int], int]) -> bool:
         place, axis = next(iter(chosen.items()))
         size = self._shape(place)[axis]
-        # A function may insist on a multiple of some number of rows.
-        for fewer in dict.fromkeys((max(2, size // 2) if size > 2 else 1, size * 2 // 3, size // 3)):
+        errors = []
+        # A function may insist on a multiple of some number of rows; that of a few may be all of them.
+        several = (max(2, size // 2) if size > 2 else 1, size * 2 // 3, size // 3)
+        for rows in dict.fromkeys((*several, *((2 * size,) if size < self.enough else ()))):
             answer = self.session.ask(
                 "trace",
                 "tracing the function with fewer rows",
                 **self._roles(chosen).request(),
-                size=fewer,
+                size=rows,
             )
             if answer["traced"]:
+                self.grows |= rows > size
                 return True
-        self.trace_error = self.trace_error or answer["error"]
+            errors.append(answer["error"])
+        self.trace_error = self.trace_error or errors[0]
         return False
 
     def _loose(self, chosen: dict[tuple[str, int], int]) -> set[tuple[str, int]]:

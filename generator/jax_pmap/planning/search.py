@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Reques
 from jax_pmap.options import no_argument
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import with_axis
+from jax_pmap.planning.coupling import SHARE_FAILS
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import named, to_synchronise
@@ -42,6 +44,8 @@ from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session
 
+#: Rows of shares with which a function is tried that does not take every number of them.
+SMALL_SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 #: Refusals of explicit collectives that the compiler's global view does not share.
 COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
 #: Assignments of roles that are observed before giving up.
@@ -69,14 +73,17 @@ def find_plan(
     request: Request,
     say: Say,
     saved: Plan | None = None,
+    repeated: bool = False,
 ) -> Observed:
     """The plan for the first assignment of roles that observing confirms.
 
-    With `saved`, the collectives of that plan are the ones to start from.
+    With `saved`, the collectives of that plan are the ones to start from; `repeated` says that the example
+    has been given more rows already.
 
     Raises:
         RefusalError: what stood in the way of the likeliest assignment, or JP040 when there was none.
     """
+    asked = target, loaded
     finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
     if session.compile_as(whole["compiled_as"]):
@@ -108,7 +115,8 @@ def find_plan(
         too_small = _batch_refusal(target, loaded, roles, request)
         if too_small is not None:
             # Of a size that only came up because the likelier one does not trace, nothing is said.
-            tried.small = tried.small or (None if finder.trace_error else too_small)
+            if tried.small is None and not finder.trace_error:
+                tried.small, tried.few = too_small, roles
             continue
         found = _try(case, roles, whole, tried)
         if found is not None:
@@ -116,6 +124,17 @@ def find_plan(
     if tried.fallback is not None:
         return _plan(case, tried.fallback[0], whole, tried.fallback[1])
     refusal = tried.refusal
+    more = None if repeated or request.in_place else _with_more_rows(*asked, session, request, tried)
+    if more is not None:
+        try:
+            larger = find_plan(session, asked[0], more, request, say, saved, repeated=True)
+        except RefusalError:
+            if tried.few is not None and refusal is None:
+                raise
+        else:
+            settled = refusal is None and not finder.grows
+            rows = 1 if settled else _multiple(session, larger.roles, batch_of(larger.roles, more))
+            return dataclasses.replace(larger, plan=dataclasses.replace(larger.plan, multiple_of=rows))
     if tried.small is not None and (refusal is None or refusal.code == "JP055"):
         # What can be split and is refused says more than what cannot; what splitting does not change, less.
         refusal = tried.small
@@ -128,6 +147,42 @@ def find_plan(
             raise RefusalError(said)
         return told
     raise no_batch(session, target, loaded, finder.trace_error, finder.only_state)
+
+
+def _with_more_rows(
+    target: Target, loaded: Loaded, session: Session, request: Request, tried: _Tried
+) -> Loaded | None:
+    """The example with its rows repeated, where it is too small to be shared, or its shares do not suit."""
+    refusal, roles = tried.refusal, tried.few
+    wanted = request.devices.number or LARGEST_COUNT
+    if refusal is not None and refusal.reason.startswith(SHARE_FAILS):
+        # A share is then as many rows as the function was seen to take.
+        roles, times = tried.blamed, wanted
+    elif roles is not None and batch_of(roles, loaded) < wanted:
+        # 2, 3, 4 and 8 devices have multiples of the rows that the example has.
+        times = 3 * wanted
+    else:
+        return None
+    assert roles is not None
+    answer = session.ask("repeat_rows", "repeating rows", times=times, **roles.request())["arguments"]
+    if answer is None:
+        return None
+    size = batch_of(roles, loaded)
+    note = (
+        f"the batch of {size} in the inputs has too few rows for the devices of the proof, or for what "
+        f"`{target.facts.name}` does with a share: its rows are repeated, to {size * times}"
+    )
+    return dataclasses.replace(loaded, described=tuple(answer), notes=(*loaded.notes, note))
+
+
+def _multiple(session: Session, roles: Roles, size: int) -> int:
+    """Of how many rows a share has to be a multiple: all numbers of rows that the function takes are."""
+    taken = [size // LARGEST_COUNT]
+    for rows in SMALL_SHARES:
+        asked = {**roles.request(), "size": rows}
+        if session.ask("trace", "tracing the function with fewer rows", **asked)["traced"]:
+            taken.append(rows)
+    return math.gcd(*taken)
 
 
 def _synchronised(
@@ -150,8 +205,9 @@ class _Tried:
     #: The refusal of the likeliest, and the roles it was for.
     refusal: Refusal | None = None
     blamed: Roles | None = None
-    #: What is too small to be split.
+    #: What is too small to be split, and the roles it was found with.
     small: Refusal | None = None
+    few: Roles | None = None
     #: Once much had to be gathered: which others may do with less. `fallback` is taken where none does.
     better: Callable[[Roles], bool] | None = None
     fallback: tuple[Roles, Confirmed] | None = None

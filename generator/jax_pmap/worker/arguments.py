@@ -337,8 +337,10 @@ def take(leaf: Any, axis: int, rows: Any) -> Any:
 
 
 def cut(values: Values, axes: LeafAxes, size: int) -> Values:
-    """`values` with the first `size` rows of every batch leaf."""
-    return map_batch(values, axes, lambda leaf, axis: take(leaf, axis, slice(size)))
+    """`values` with the first `size` rows of every batch leaf, repeated where it has fewer."""
+    given = batch_size(values, axes)
+    rows: Any = slice(size) if size <= given or not given else np.arange(size) % given
+    return map_batch(values, axes, lambda leaf, axis: take(leaf, axis, rows))
 
 
 def batch_size(values: Values, axes: LeafAxes) -> int:

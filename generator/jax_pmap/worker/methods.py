@@ -37,6 +37,7 @@ from .as_called import hold_against_call
 from .call import Call, unbound
 from .calling import Calling
 from .examples import (
+    MANY_BYTES,
     constants,
     describe,
     enclosed_arrays,
@@ -46,14 +47,14 @@ from .examples import (
     plain,
 )
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
-from .leaves import category, is_abstract, to_float64
+from .leaves import bytes_of, category, is_abstract, to_float64
 from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .server import Answer, Problem, describe_exception, summary
 from .specs import SEED
 from .target import TARGET, Target, about, leaf_axes
-from .tracing import find_layers, find_reductions, measured, precision, trace, widened
+from .tracing import find_layers, find_reductions, measured, precision, trace, traced, widened
 from .trials import Emitted, OnMesh, Question, Trials
 from .work import work
 
@@ -124,7 +125,7 @@ def load_target(request: Answer) -> Answer:
             raise Problem("missing", vars(value)["why"], name=name)
     forget({})
     TARGET.module, TARGET.x64 = module, bool(jax.config.jax_enable_x64)
-    TARGET.called_by = request["called_by"]
+    TARGET.called_by = request.get("called_by", "")
     TARGET.collectives, TARGET.in_place = request["collectives"], request["in_place"]
     if len(jax.devices()) < request["devices"]:
         raise Problem("import", "the module changed jax's devices while it was imported")
@@ -288,6 +289,32 @@ def observe_code(request: Answer) -> Answer:
         "reached": sorted(whole.program.reached | first.reached),
         "others": sorted(recorder.others),
     }
+
+
+def repeat_rows(request: Answer) -> Answer:
+    """Give the example so many `times` its rows, in another order, where the target takes them.
+
+    ``{"arguments": the arguments described, or null}``, of shapes too.
+    """
+    axes, statics, times = leaf_axes(request), request["statics"], request["times"]
+    size = arguments.batch_size(TARGET.data[0], axes)
+    if bytes_of(TARGET.data[0]) * times > MANY_BYTES:
+        return {"arguments": None}
+    # Shares that were equal would hide what is taken of one of them.
+    order = np.random.default_rng(SEED).permutation(np.arange(size * times) % size)
+    data = tuple(
+        arguments.map_batch(values, axes, lambda leaf, axis: arguments.take(leaf, axis, order))
+        for values in TARGET.data
+    )
+    with prove.x64(TARGET.x64):
+        try:
+            traced(Packed(data[0], statics))
+        except MemoryError:
+            raise
+        except BaseException:
+            return {"arguments": None}
+    TARGET.data, TARGET.called = data, data[0]
+    return {"arguments": describe(data[0])}
 
 
 def synchronise(request: Answer) -> Answer:
@@ -639,6 +666,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "repeats": repeats,
     "as_called": hold_against_call,
     "callees": callees.find_callees,
+    "repeat_rows": repeat_rows,
     "synchronise": synchronise,
     "observe": observe_code,
     "draws": survey_draws,
