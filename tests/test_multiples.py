@@ -21,6 +21,10 @@ def cut(x):
     return jnp.mean(x[: len(x) // 4 * 4] ** 2)
 
 
+def padded(x):
+    return jnp.mean(jnp.pad(x, (0, -len(x) % 8)) ** 2)
+
+
 def groups(x):
     return jnp.mean(x.reshape(4, -1) ** 2)
 
@@ -38,6 +42,14 @@ parallel = jax.pmap(p_cut, "batch", out_axes=None)
 
 def drop_in(x):
     return parallel(x.reshape(jax.device_count(), -1))
+
+
+def p_padded(x):
+    rows = jax.lax.psum(len(x), "batch")
+    return jax.lax.psum(jnp.sum(x**2), "batch") / rows
+
+
+padded_by_nobody = jax.pmap(p_padded, "batch", out_axes=None)
 """
 CALL = """\
 import numpy as np
@@ -63,6 +75,7 @@ def sizes(project: Project) -> Project:
         ("cut", "pmap", 4, []),
         # On three devices, whose 32 rows do not suit it, the code does not even run.
         ("thirds", "pmap", 3, [18]),
+        ("padded", "pmap", 8, []),
     ],
 )
 def test_the_code_refuses_other_batches(
@@ -112,6 +125,12 @@ def test_uneven_batches_stay_errors(sizes: Project) -> None:
 def test_code_of_others_checks_nothing(sizes: Project) -> None:
     found = sizes.run("verify", "sizes.py::drop_in", "--against", "sizes.py::cut", "--arg", "x=f32[96]")
     assert "derived for all inputs and device counts" not in found.words
+
+
+def test_a_batch_that_is_no_multiple_of_8_is_tried(sizes: Project) -> None:
+    args = ("--against", "sizes.py::padded", "--arg", "x=f32[96]")
+    says = ["on 3 devices", "with a batch of 93"]
+    sizes.refused("JP045", "verify", "sizes.py::padded_by_nobody", *args, says=says, exit_code=1)
 
 
 def test_an_edited_file_refuses_them_too(sizes: Project) -> None:

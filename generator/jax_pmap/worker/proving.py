@@ -16,7 +16,7 @@ from .generator import repeat_draws
 from .nans import passed_over
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
-from .sizes import minds_size, run_large
+from .sizes import check_odd, minds_size, run_large
 from .trials import Emitted, Trials
 from .uneven import check_uneven
 
@@ -152,9 +152,13 @@ def prove_emitted(
                 if "failure" in found:
                     checks.append({"devices": count, **found})
                     break
+
+            def make(_: Trial, function: Callable[..., Any] = function) -> Callable[[Values], Any]:
+                return lambda values: question.invoke(function, values)
+
             checks += check_count(
                 trials,
-                lambda _, function=function: lambda values: question.invoke(function, values),  # type: ignore[misc]
+                make,
                 emitted.replicas,
                 count,
                 size,
@@ -174,7 +178,14 @@ def prove_emitted(
                 # Which keys are whose, and what another batch size does, is derived.
                 if "failure" in checks[-1]:
                     break
-            elif question.repeat and count == max(sizes) and "failure" not in checks[-1]:
+            elif "failure" not in checks[-1]:
+                checks += check_odd(trials, make, emitted.replicas, count, size)
+            if (
+                question.repeat
+                and not question.derived
+                and count == max(sizes)
+                and "failure" not in checks[-1]
+            ):
                 found = noise.own_draws(question, function, emitted.replicas, count, size, run=True)
                 if "failure" in found:
                     checks.append({"devices": count, **found})
@@ -187,11 +198,7 @@ def prove_emitted(
                 and minds_size(question)
             ):
                 large = run_large(
-                    trials,
-                    lambda _, function=function: lambda values: question.invoke(function, values),  # type: ignore[misc]
-                    emitted.replicas,
-                    count,
-                    "float64" if question.wide else "given",
+                    trials, make, emitted.replicas, count, "float64" if question.wide else "given"
                 )
                 # A branch on the size that was not taken raises by itself.
                 if large is not None and large.get("failure", {}).get("what") != "exception":

@@ -27,7 +27,7 @@ from .parallel import (
 from .prove import Trial
 from .proving import check_count, note_on_nans, usable_sizes
 from .server import Answer, Problem
-from .sizes import check_ragged, check_sizes
+from .sizes import check_odd, check_ragged, check_sizes
 from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
@@ -153,6 +153,8 @@ def prove_parallel(
         checks[-1]["failure"]["drawn"] = depends_on_draws(question, checks[-1]["failure"].get("leaf"))
     if "failure" in checks[-1] and (why := calling.defaults_apart(question.data[0])):
         checks[-1]["failure"]["defaults"] = why
+    if "failure" not in checks[-1] and not question.derived:
+        checks += check_odd(trials, make, inconsistent, count, size)
     if "failure" in checks[-1] or not with_given:
         return checks, []
     if not question.derived:

@@ -164,12 +164,11 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
     own = list(_own(body))
     rebound = frozenset(name for each in own if isinstance(each, ast.Global) for name in each.names)
     bound = _stored(own)
-    bound |= {
-        each.name
-        for each in own
-        if isinstance(each, (*FUNCTIONS[:2], ast.ClassDef, ast.ExceptHandler)) and each.name is not None
-    }
-    bound |= {a.asname or a.name for n in own if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+    for each in own:
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
+            bound.add(each.name or "")
+        elif isinstance(each, (ast.Import, ast.ImportFrom)):
+            bound |= {(alias.asname or alias.name).partition(".")[0] for alias in each.names}
     scope = Scope(
         around.path,
         (around.local | {*names, *bound}) - rebound,

@@ -77,6 +77,26 @@ def check_sizes(
     return checks, notes
 
 
+def check_odd(
+    trials: "Trials",
+    make: Callable[[prove.Trial], Callable[[Values], Any]],
+    replicas: Replicas,
+    count: int,
+    size: int,
+) -> list[Answer]:
+    """A run on an odd number of rows, where `count` has one; none where a function takes no such batch.
+
+    The other batches are mostly multiples of 8, as 8 devices share them: what is cut or padded to such a
+    multiple shows in none of these.
+    """
+    rows = count * ((size // count - 1) | 1)
+    if count % 2 == 0 or rows == size:
+        return []
+    kind = "float64" if trials.question.wide else "given"
+    found = run_size(trials, make, replicas, count, rows, kind, 0)
+    return [] if found is None or found.get("failure", {}).get("what") == "exception" else [found]
+
+
 def check_ragged(
     trials: "Trials",
     make: Callable[[prove.Trial], Callable[[Values], Any]],

@@ -32,7 +32,9 @@ from .trials import Emitted, OnMesh, Question
 FEW = 3000
 #: A prime above `MANY`, and one that gives about as many for a few devices: no share of so many rows is a
 #: multiple of anything by chance.
-PRIMES = (4099, 173)
+PRIMES = (4099, 277)
+#: Counts of devices whose batches need not be even: most that are tried else are multiples of 24.
+ODD = (3, 5)
 #: Multiples that shares are tried in, where a rule asks for one.
 MOST_MULTIPLE = 64
 
@@ -134,17 +136,17 @@ def _derived(
         return _ended(str(problem)), math.lcm(_asked_by(problem.found, size), multiple)
     asked = _multiple(found.unmet, size)
     needed = _multiple(found.conditions, size)
-    others: Sequence[tuple[Traced, int]] = ()
+    others: Sequence[tuple[Traced, int, Sequence[int]]] = ()
     if found.complete:
         known = math.lcm(needed, multiple)
         others, hidden = _larger(question, reference, packed, size, chosen, foreign=foreign, multiple=known)
         needed = math.lcm(needed, hidden if found.mapped else 1)
-    for larger, rows in others:
+    for larger, rows, counts in others:
         # A slice that takes all of a small batch is another program on a large one.
         try:
-            found = _held(larger, parallel, packed, abstract_leaves(packed, question.axes, rows), chosen)
+            found = _held(larger, parallel, packed, abstract_leaves(packed, question.axes, rows), counts)
         except _Untraced as problem:
-            if (larger, rows) != others[-1]:
+            if larger is not others[-1][0]:
                 continue  # Whoever calls it with so many is told.
             return _ended(f"with a batch of {rows} {problem}"), 0
         if not found.complete:
@@ -375,17 +377,18 @@ def _larger(
     *,
     foreign: bool,
     multiple: int,
-) -> "tuple[Sequence[tuple[Traced, int]], int]":
-    """The reference on a batch of thousands of rows, and their number, where that is another program.
+) -> "tuple[Sequence[tuple[Traced, int, Sequence[int]]], int]":
+    """The reference on batches of thousands of rows, where that is another program.
 
-    Nothing where it is the same, but for numbers in proportion to the rows, or not traced for so many. Rows
-    that are gone through one by one are not. A parallel function that is `foreign`, and not made of the
-    reference's own text, may have thresholds of its own: for that the first of two batches counts that it
-    takes.
+    Each with its rows, and the counts of devices to hold it on. None where it is the same, but for numbers
+    in proportion to the rows, or not traced for so many. Rows that are gone through one by one are not. A
+    parallel function that is `foreign`, and not made of the reference's own text, may have thresholds of its
+    own: for that the first of several batches counts that it takes.
 
-    Also what rows must be a multiple of for it to be the same. What all shares in the traces have in common
-    did not show in these: ``x[: len(x) // 4 * 4]`` is all of ``x`` on shares of 4 and of 8. That they are a
-    multiple of `multiple` is known.
+    Also what rows must be a multiple of for it to be the same: what the batches in the traces have in common
+    did not show in these. ``x[: len(x) // 4 * 4]`` is all of ``x`` on shares of 4 and of 8, and
+    ``-len(x) % 8`` is 0 for every batch that 8 devices share. That they are a multiple of `multiple` is
+    known.
     """
 
     def traced(rows: int) -> "Traced | None":
@@ -406,22 +409,25 @@ def _larger(
 
     round_ = -(-MANY // size) * size
     if foreign:
-        tried = [multiple * math.lcm(*chosen) * PRIMES[1], round_]
-        return [(each, rows) for rows in tried if (each := traced(rows)) is not None], 1
+        tried = [
+            (multiple * math.prod(ODD) * PRIMES[1], ODD),
+            (multiple * math.lcm(*chosen) * PRIMES[1], chosen),
+            (round_, chosen),
+        ]
+        return [(each, rows, counts) for rows, counts in tried if (each := traced(rows)) is not None], 1
     odd = traced(multiple * PRIMES[0])
     if odd is not None and same(multiple * PRIMES[0], odd):
         return (), 1
     many = traced(round_)
     if many is None or not same(round_, many):
-        return [(many, round_)] if many is not None else (), 1
+        return [(many, round_, chosen)] if many is not None else (), 1
     if odd is None:
         return (), 1
-    shared = math.gcd(*(size // count for count in chosen))
-    for part in (n for n in range(2, shared + 1) if shared % n == 0):
-        other = traced(math.lcm(part, multiple) * PRIMES[0])
-        if other is not None and same(math.lcm(part, multiple) * PRIMES[0], other):
+    for part in (n for n in range(2, size) if size % n == 0):
+        rows = math.lcm(part, multiple) * PRIMES[0]
+        if (other := traced(rows)) is not None and same(rows, other):
             return (), part
-    return (), shared
+    return (), size
 
 
 def witness_of_two(
