@@ -7,8 +7,8 @@ DIAGNOSTIC = Diagnostic(
     title="Python control flow on a traced value",
     exit_code=1,
     meaning=(
-        "An `if`, `while`, `assert` or `bool(...)` asks for the value of an array that is only "
-        "known when the program runs."
+        "An `if`, `while`, `assert`, `bool(...)` or a format such as `{loss:.3f}` asks for the value of an "
+        "array that is only known when the program runs."
     ),
     why=(
         "Called directly, the function works, because arrays have values then. Under `jax.pmap`, "
@@ -17,8 +17,8 @@ DIAGNOSTIC = Diagnostic(
     ),
     cure=(
         "Use `jnp.where` for a choice between values, `jax.lax.cond` or `jax.lax.while_loop` for "
-        "control flow. If the branch depends on an option, not on data, make it static: `--static "
-        "NAME`."
+        "control flow, and `jax.debug.print` to print. If the branch depends on an option, not on data, make "
+        "it static: `--static NAME`."
     ),
     example="""\
 import jax.numpy as jnp

@@ -38,7 +38,9 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
             raise refused(
                 "JP052",
                 f"`{facts.name}` needs the value of a traced array: {first_line(error['message'])}",
-                "Use jnp.where or lax.cond for branches on data; arguments that choose branches: "
+                'Print it by jax.debug.print("{}", x), or return it and print it outside'
+                if "__format__" in error["message"]
+                else "Use jnp.where or lax.cond for branches on data; arguments that choose branches: "
                 "--static NAME",
                 error_span(error, session.directory, target.source) or facts.span,
                 error_details(error),
@@ -86,12 +88,15 @@ def check_opaque(target: Target, whole: Mapping[str, Any]) -> None:
 
 
 def grown_axes(session: Session, roles: Roles, size: int, whole: Mapping[str, Any]) -> list[int | None]:
-    """Of each output leaf the axis that grows with the batch of `size`, found by tracing with half of it."""
-    fewer = session.ask("trace", "tracing the function with fewer rows", **roles.request(), size=size // 2)
-    if not fewer["traced"]:
+    """Of each output leaf the axis that grows with the batch of `size`, by tracing with others."""
+    for rows in (size // 2, 2 * size):
+        others = session.ask("trace", "tracing the function with other rows", **roles.request(), size=rows)
+        if others["traced"]:
+            break
+    else:
         return [None] * len(whole["out"])
     axes: list[int | None] = []
-    for leaf, other in zip(whole["out"], fewer["out"], strict=True):
+    for leaf, other in zip(whole["out"], others["out"], strict=True):
         grown = [i for i, (a, b) in enumerate(zip(leaf["shape"], other["shape"], strict=True)) if a != b]
         axes.append(grown[0] if grown and leaf["shape"][grown[0]] == size else None)
     return axes

@@ -391,15 +391,15 @@ class RoleFinder:
         errors = []
         # A function may insist on a multiple of some number of rows; that of a few may be all of them.
         several = (max(2, size // 2) if size > 2 else 1, size * 2 // 3, size // 3)
-        for rows in dict.fromkeys((*several, *((2 * size,) if size < self.enough else ()))):
+        for rows in dict.fromkeys((*several, 2 * size)):
             answer = self.session.ask(
                 "trace",
-                "tracing the function with fewer rows",
+                "tracing the function with other rows",
                 **self._roles(chosen).request(),
                 size=rows,
             )
             if answer["traced"]:
-                self.grows |= rows > size
+                self.grows |= size < rows and size < self.enough
                 return True
             errors.append(answer["error"])
         self.trace_error = self.trace_error or errors[0]

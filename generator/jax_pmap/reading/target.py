@@ -11,6 +11,7 @@ from jax_pmap.reading.decorators import SHARD_MAPS
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.read import parse, read
+from jax_pmap.reading.runs import MAPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,14 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
         )
     for decorator in facts.decorators:
         if not decorator.set_aside and not (mapped and decorator.name in SHARD_MAPS):
+            does = (
+                "which makes of it a function of many examples"
+                if decorator.name in MAPS
+                else "and what that does is not known"
+            )
             raise refused(
                 "JP042",
-                f"`{facts.name}` is decorated with `@{decorator.text}`, and what that does is not known",
+                f"`{facts.name}` is decorated with `@{decorator.text}`, {does}",
                 f"Name a function that calls it (def step(…): return {facts.name}(…)), or take it off",
                 decorator.span,
             )

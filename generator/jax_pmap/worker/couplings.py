@@ -1,4 +1,4 @@
-"""Reductions over the examples of a batch, found by tracing a function with all of it and with half of it."""
+"""Reductions over the examples of a batch, found by tracing a function with it and with twice as much."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +10,13 @@ from .layers import OURS
 REDUCING = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"})
 
 
-def reductions(whole: Any, half: Any) -> Iterator[list[tuple[str, int, str]]]:
+def reductions(whole: Any, twice: Any) -> Iterator[list[tuple[str, int, str]]]:
     """Where each reduction along an axis that grows with the batch stands: its frames, the outermost first.
 
-    `whole` and `half` are jaxprs of one function on batches of two sizes. What is not the same in both but
+    `whole` and `twice` are jaxprs of one function on batches of two sizes. What is not the same in both but
     for shapes is passed over, and so is what a jax without frames says nothing of.
     """
-    for rows in walk(whole, half):
+    for rows in walk(whole, twice):
         path, (left, right) = [row[0] for row in rows], rows[-1]
         # In a gradient it sums what the function itself spread.
         if left.primitive.name not in REDUCING or any(map(is_transposed, path)):

@@ -100,11 +100,12 @@ def fed_back(value: Any) -> Any:
     """`value` as arguments that no call compiles anew for: on the host, weakly typed scalars as numbers.
 
     jax compiles for arrays that lie on devices, and for those that do not; and ``step + 1`` of a Python
-    number stays weakly typed, which an array of NumPy is not.
+    number stays weakly typed, which an array of NumPy is not. What other processes have a part of stays as
+    it is.
     """
 
     def one(x: Any) -> Any:
-        if isinstance(x, jax.Array) and not is_key(x):
+        if isinstance(x, jax.Array) and not is_key(x) and (x.is_fully_addressable or x.is_fully_replicated):
             return x.item() if x.weak_type and not x.ndim else np.asarray(x)
         return x
 

@@ -16,8 +16,8 @@ from .generator import repeat_draws
 from .nans import passed_over
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
-from .sizes import check_odd, minds_size, run_large
-from .trials import Emitted, Trials
+from .sizes import check_odd, minds_size, program, run_large
+from .trials import Emitted, Question, Trials
 from .uneven import check_uneven
 
 
@@ -48,6 +48,17 @@ def usable_sizes(
         else:
             sizes[count] = size
     return sizes, skipped
+
+
+def takes_share(question: Question, rows: int) -> bool:
+    """Whether the function itself can be traced for so many rows."""
+    try:
+        program(question, question.traceable, rows)
+    except MemoryError:
+        raise
+    except BaseException:
+        return False
+    return True
 
 
 def check_count(
@@ -167,8 +178,9 @@ def prove_emitted(
             )
             raised = checks[-1].get("failure", {}).get("error")
             refused = isinstance(raised, dict) and raised["type"] == "NotImplementedError"
-            if refused and size < base:
-                # Cut to fit, the batch takes a branch that it does not take whole: the code says so itself.
+            if (refused and size < base) or (raised and not takes_share(question, size // count)):
+                # Cut to fit, the batch takes a branch that it does not take whole, as the code itself says;
+                # or the user's own reshape takes no share of that size.
                 checks = [check for check in checks if check["devices"] != count]
                 skipped.append({"devices": count, "batch": size, "error": raised, "emitted": True})
                 if count == max(sizes):

@@ -10,6 +10,7 @@ import numpy as np
 from . import arguments, couplings, effects, layers, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
+from .jaxpr.trace import abstract_leaves
 from .jaxpr.walk import is_mapped
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .server import Answer, Problem, describe_exception, summary, text_of
@@ -21,23 +22,26 @@ def needs_number(error: BaseException) -> bool:
     """Whether an error says that Python code met a traced value where it needs the number."""
     if isinstance(error, CONCRETE) or "concrete value" in text_of(error):
         return True
-    # The bounds of a slice are refused with an error of Python's.
+    # The bounds of a slice are refused with an error of Python's, and so is `f"{loss:.3f}"`.
+    if isinstance(error, TypeError) and "Tracer.__format__" in text_of(error):
+        return True
     return isinstance(error, IndexError) and "must be static" in text_of(error)
 
 
 def trace(request: Answer) -> Answer:
-    """Whether the reference can be traced with the batch leaves cut to `size` rows (null: uncut).
+    """Whether the reference can be traced with `size` rows in the batch leaves (null: as many as there are).
 
     Answers with the shapes and the containers of the result, and with the axes that have to be bound.
     """
     axes, statics = leaf_axes(request), request["statics"]
     values = TARGET.values(request.get("overrides", {}))
-    if request.get("size") is not None:
-        values = arguments.cut(values, axes, request["size"])
     packed = Packed(values, statics)
     with prove.x64(TARGET.x64):
+        leaves = packed.leaves
+        if request.get("size") is not None:
+            leaves = abstract_leaves(packed, axes, request["size"])
         try:
-            out, extra = traced(packed)
+            out, extra = traced(packed, leaves)
         except Problem:
             raise
         except MemoryError:
@@ -56,7 +60,7 @@ def trace(request: Answer) -> Answer:
     return {"traced": True, "out": out, "axes": needed, "shared": list(sharing.PLACES), **extra}
 
 
-def traced(packed: Packed) -> tuple[list[Answer], Answer]:
+def traced(packed: Packed, leaves: Sequence[Any]) -> tuple[list[Answer], Answer]:
     """Shapes of the result's leaves, its containers, and its leaves that are no arrays.
 
     ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
@@ -101,7 +105,7 @@ def traced(packed: Packed) -> tuple[list[Answer], Answer]:
         constant |= {i for i, row in enumerate(table) if row["category"] == "opaque"}
         return [leaf for index, leaf in enumerate(flat) if index not in constant]
 
-    jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(packed.leaves)
+    jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(leaves)
     shapes = iter(shapes_of)
     extra["compiled_as"] = compiled_as(jaxpr)
     extra["callbacks"] = effects.callbacks(jaxpr)
@@ -140,20 +144,20 @@ def find_reductions(request: Answer) -> Answer:
     """Where the function reduces over the examples; see `couplings.reductions`."""
     axes, statics = leaf_axes(request), request["statics"]
     values = TARGET.values({})
-    size = arguments.batch_size(values, axes)
+    size, packed = arguments.batch_size(values, axes), Packed(values, statics)
 
     def program(rows: int) -> Any:
-        packed = Packed(arguments.cut(values, axes, rows), statics)
         return jax.make_jaxpr(
             lambda leaves: arguments.held_apart(TARGET.reference(packed.unpack(leaves)))[0]
-        )(packed.leaves)
+        )(abstract_leaves(packed, axes, rows))
 
     with prove.x64(TARGET.x64):
         try:
-            found = list(couplings.reductions(program(size), program(size // 2)))
+            # A function that takes so many rows mostly takes twice as many, and not always half of them.
+            found = list(couplings.reductions(program(size), program(2 * size)))
         except MemoryError:
             raise
-        except Exception:  # It may insist on a number of rows.
+        except BaseException:
             found = []
     return {"reductions": [{"frames": frames} for frames in found]}
 

@@ -33,6 +33,8 @@ FEW = 3000
 #: A prime above `MANY`, and one that gives about as many for a few devices: no share of so many rows is a
 #: multiple of anything by chance.
 PRIMES = (4099, 277)
+#: What 2, 3, 4 and 8 devices share.
+LCM = 24
 #: Counts of devices whose batches need not be even: most that are tried else are multiples of 24.
 ODD = (3, 5)
 #: Multiples that shares are tried in, where a rule asks for one.
@@ -70,7 +72,8 @@ def witness(
     base = arguments.batch_size(values, question.axes)
     packed = Packed(values, question.statics)
     answer = _ended(f"a batch of {base} is too small to be divided in two ways")
-    sizes = sizes_for(base) if mesh is None else [max(base // mesh.shares, 1) * mesh.shares]
+    # Of shares as large as the given batch the function surely takes each.
+    sizes = (*sizes_for(base), LCM * base) if mesh is None else [max(base // mesh.shares, 1) * mesh.shares]
     for size in sizes:
         with prove.x64(question.x64):
             answer, asked = _derived(
@@ -421,13 +424,14 @@ def _larger(
     many = traced(round_)
     if many is None or not same(round_, many):
         return [(many, round_, chosen)] if many is not None else (), 1
-    if odd is None:
-        return (), 1
+    differs = odd is not None  # What it does not take raises by itself.
     for part in (n for n in range(2, size) if size % n == 0):
         rows = math.lcm(part, multiple) * PRIMES[0]
-        if (other := traced(rows)) is not None and same(rows, other):
-            return (), part
-    return (), size
+        other = traced(rows)
+        if other is not None and same(rows, other):
+            return (), part if differs else 1
+        differs = differs or other is not None
+    return (), size if differs else 1
 
 
 def witness_of_two(
