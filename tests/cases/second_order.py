@@ -78,6 +78,7 @@ def p_f(w, x, y):
 
 def shard(x, y):
     """(B, ...) -> (devices, B // devices, ...), each part on its device."""
+    ranks = {"x": 2, "y": 1}
     devices = jax.local_devices()
     count = len(devices)
     arrays = {"x": x, "y": y}
@@ -85,6 +86,11 @@ def shard(x, y):
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
+        if len(shape) != ranks.get(name):
+            raise ValueError(
+                f"f: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(

@@ -37,6 +37,11 @@ def shard(x):
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         name = f"x{jax.tree_util.keystr(path)}"
         shape = np.shape(leaf)
+        if len(shape) != 2:
+            raise ValueError(
+                f"f: {name} has shape {shape}: this was proved for rank 2; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(
