@@ -338,7 +338,7 @@ class Decider:
             for culprit in culprits:
                 self.gathering.await_share(state, culprit, first)
             return True
-        if self.gathering.gather(state, culprits, first):
+        if self.gathering.gather(state, culprits, first, events):
             for culprit in culprits:
                 self.gathering.await_share(state, culprit, first)
             if not self.gathering.own_shares:

@@ -107,9 +107,9 @@ class Attempts:
 
     #: Expressions made whole that are one share without that, by point, and the axis of the share.
     awaited: dict[int, tuple[Expression, int]] = field(default_factory=dict)
-    #: Of an expression whose operands are gathered one by one: how many were, and the gather under trial.
+    #: Of an expression whose operands are gathered one by one: how many were, and the gathers under trial.
     tried: dict[int, int] = field(default_factory=dict)
-    trial: tuple[Sync, int] | None = None
+    trial: tuple[tuple[Sync, ...], int] | None = None
     #: What is gathered where the function fails beside gathered values.
     rescue: Rescue | None = None
     #: Statements whose sizes were made those of the whole batch because they failed beside gathered values.

@@ -29,36 +29,92 @@ class Gathering:
         #: Whether devices go on with their part of what was made whole, and not with all of it.
         self.own_shares = own_shares
 
-    def gather(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
-        """Give expressions that couple the examples all of them, from every device."""
+    def gather(
+        self,
+        state: State,
+        culprits: Sequence[Expression],
+        first: Mapping[int, Event],
+        events: Sequence[Event] = (),
+    ) -> bool:
+        """Give expressions that couple the examples all of them, from every device.
+
+        `first` is what was seen of their statement, `events` all that was seen.
+        """
         added = False
         for culprit in culprits:
             below = [
-                events[each.point] for each in self.table.descendants(culprit.point) if each.point in events
+                first[each.point] for each in self.table.descendants(culprit.point) if each.point in first
             ]
             if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
                 continue  # Every device would draw the same numbers.
-            operands = self._shares_below(culprit, events, sharded)
+            operands = [(*each, first) for each in self._shares_below(culprit, first, sharded)]
             tried = state.attempts.tried.setdefault(culprit.point, 0)
             alone = self.own_shares and tried < len(operands) > 1
             if alone:
                 if state.attempts.trial is not None:
                     continue
-                operands = operands[tried : tried + 1]
+                operands = [operands[tried], *self._beside(culprit, len(operands), tried, events)]
                 state.attempts.tried[culprit.point] += 1
-            for operand, axis in operands:
+            gathered = []
+            for operand, axis, seen in operands:
                 taken = next((s for s in state.syncs if s.op == OWN_SHARE and s.span == operand.span), None)
                 if taken is not None:
                     state.take_back(taken)
                     added = True
                     continue
-                sync = self.table.gathered(operand, events[operand.point], axis)
+                sync = self.table.gathered(operand, seen[operand.point], axis)
+                gathered.append(sync)
                 added |= state.add(sync, operand.point)
-                if self.own_shares and some_rows(events[culprit.point], events[operand.point], axis):
+                if self.own_shares and some_rows(first[culprit.point], seen[operand.point], axis):
                     state.attempts.awaited[culprit.point] = culprit, axis
-                if alone:
-                    state.attempts.trial = sync, culprit.point
+            if alone and gathered:
+                state.attempts.trial = tuple(gathered), culprit.point
+                self._rows_of_pairs(state, operands[0], events)
         return added
+
+    def _beside(
+        self, culprit: Expression, count: int, which: int, events: Sequence[Event]
+    ) -> list[tuple[Expression, int, Mapping[int, Event]]]:
+        """The operands of other statements that go with one of `count` of an expression, each with its axis.
+
+        Distances along one coordinate are added to those along another, and multiplied with whether labels
+        agree: of all of these the same operand is gathered, or one would have rows where another has columns.
+        """
+        out: list[tuple[Expression, int, Mapping[int, Event]]] = []
+        home = self.table.statements[culprit.statement]
+        for statement in {self.table.owner[event.point].index: 0 for event in events}:
+            other = self.table.statements[statement]
+            if other.scope != home.scope or other.index == home.index:
+                continue
+            first = self.table.first_of(other, events)
+            for each in self.table.culprits(first):
+                operands = self._shares_below(each, first, sharded)
+                if len(operands) == count:
+                    out.append((*operands[which], first))
+        return out
+
+    def _rows_of_pairs(
+        self, state: State, gathered: tuple[Expression, int, Mapping[int, Event]], events: Sequence[Event]
+    ) -> None:
+        """Take this device's rows of what has a number for each pair and is made of the size of the batch.
+
+        ``jnp.eye(n)`` beside what is computed for each pair of examples.
+        """
+        operand, axis, seen = gathered
+        size = seen[operand.point].leaves[0]["shape"][axis]
+        for index in dict.fromkeys(self.table.owner[event.point].index for event in events):
+            statement = self.table.statements[index]
+            first = self.table.first_of(statement, events)
+            for each in self.table.culprits(first):
+                leaves, sizes = first[each.point].leaves, self.table.partial_below(each, first)
+                pairs = len(leaves) == 1 and leaves[0]["shape"].count(size) == 2
+                # Of `x.shape[0]` nothing but the size is read.
+                measured = {inner.point for s in sizes for inner in self.table.descendants(s.point)}
+                shares = {share.point for share, _ in self._shares_below(each, first, sharded)}
+                if pairs and sizes and shares <= measured:
+                    self.table.wrap_all(state, sizes, first, numbers=True)
+                    at = leaves[0]["shape"].index(size)
+                    state.add(Sync(OWN_SHARE, each.text, "wrap", each.span, axis=at), each.point)
 
     def together(self, state: State, culprits: Sequence[Expression], events: Mapping[int, Event]) -> bool:
         """Have devices compute a variance, a norm or their like together, by its sums or means."""
@@ -80,10 +136,11 @@ class Gathering:
         """Take back the one operand that was gathered if that does not leave the result a share."""
         if state.attempts.trial is None:
             return False
-        (sync, point), state.attempts.trial = state.attempts.trial, None
+        (syncs, point), state.attempts.trial = state.attempts.trial, None
         first = next((event for event in events or () if event.point == point), None)
         kinds = {leaf["kind"] for leaf in first.leaves} if first is not None else set()
-        if kinds == {f"sharded {sync.axis}"} or sync not in state.syncs:
+        left = [sync for sync in syncs if sync in state.syncs]
+        if kinds == {f"sharded {syncs[0].axis}"} or not left:
             return False
         # What was added for its sake goes with it.
         for other, _ in list(state.fresh):
