@@ -532,7 +532,27 @@ UNEQUAL = [
     (lambda axis, x: x.sum(0), (X,), (S,), S),
     (lambda axis, w: w * 1.5 if axis is None else w * 1.50001, (W,), (R,), R),
     (lambda axis, w: w + w.sum() if axis is None else w + jnp.abs(w).sum(), (W,), (R,), R),
+    # What is positive, what a mask counts, and what is less than every number.
+    (lambda axis, w: jnp.abs(jnp.exp(w) - 1) if axis is None else jnp.exp(w) - 1, (W,), (R,), R),
+    (lambda axis, w: jnp.sign(-2 * jnp.exp(w)) if axis is None else jnp.sign(jnp.exp(w)), (W,), (R,), R),
+    (lambda axis, w: jnp.where(w > 0, *((1, 0) if axis is None else (0, 1))) * w, (W,), (R,), R),
+    (lambda axis, w: jnp.maximum(w, -jnp.inf if axis is None else jnp.inf), (W,), (R,), R),
+    (lambda axis, w: jnp.minimum(w, -jnp.inf) if axis is None else w, (W,), (R,), R),
+    # One number is spread, and not one of each row.
+    (lambda axis, w: jnp.zeros((2, 3)) + (w[:1] if axis is None else w[1:2])[None], (W,), (R,), R),
 ]
+
+
+def test_the_same_written_otherwise() -> None:
+    def program(axis: Any, w: Any) -> Any:
+        total, mask = jnp.exp(w).sum(), w > 0
+        if axis is None:
+            counted = mask.astype(int).astype(float)
+            return jnp.log(jnp.abs(total)), jnp.sign(total), jnp.maximum(w, -jnp.inf), counted, w + w[:1]
+        counted = jnp.where(mask, 1.0, 0.0)
+        return jnp.log(total), jnp.ones_like(total), w, counted, w + w[0]
+
+    assert not derived(program, (W,), (R,), R).endings
 
 
 @pytest.mark.parametrize("case", UNEQUAL, ids=range(len(UNEQUAL)))
