@@ -19,9 +19,9 @@ DIAGNOSTIC = Diagnostic(
         "still shared, that is done; here each device would repeat nearly all the work."
     ),
     cure=(
-        "If the operation was meant to run along another axis, say so (`axis=1`). A variance, a standard "
-        "deviation, a norm or a logsumexp can be written out as sums, means and maxima, which the hint does. "
-        "If it must see "
+        "If the operation was meant to run along another axis, say so (`axis=1`). Variances, norms, "
+        "softmax, covariances and their like are written out as sums, means and maxima for you, in float32 "
+        "and float64; in narrower floats the hint shows how. If it must see "
         "the whole batch, keep that step in a function of its own on one device and parallelise "
         "the rest; or use `jax.jit` over `NamedSharding`, where the compiler inserts the "
         'communication. A layer such as BatchNorm takes an axis name (`axis_name="batch"`), which '
