@@ -7,6 +7,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jax_pmap.checking.removals import NAMES
+
+#: What to do instead of names that code of one device uses; those of parallel code are in `removals`.
+INSTEAD = {each.name: each.cure for each in NAMES} | {
+    "jax.tree_util.tree_multimap": "use `jax.tree.map`",
+    "jax.tree_leaves": "use `jax.tree.leaves`",
+    "jax.tree_flatten": "use `jax.tree.flatten`",
+    "jax.tree_unflatten": "use `jax.tree.unflatten`",
+    "jax.tree_structure": "use `jax.tree.structure`",
+    "jax.tree_transpose": "use `jax.tree.transpose`",
+    "jax.ops.index_update": "use `x.at[index].set(y)`",
+    "jax.ops.index_add": "use `x.at[index].add(y)`",
+    "jax.ops.index": "use `x.at[…]`",
+    "jax.experimental.optimizers": "use `optax`, or `jax.example_libraries.optimizers`",
+    "jax.experimental.stax": "use `jax.example_libraries.stax`",
+    "jax.experimental.host_callback": "use `jax.experimental.io_callback`",
+    "jax.random.KeyArray": "use `jax.Array`",
+    "jax.numpy.DeviceArray": "use `jax.Array`",
+    "flax.optim": "use `optax`",
+    "flax.nn": "use `flax.linen`",
+}
 #: What Python, and jax where it took something away, say of a name that a module does not have.
 GONE = (
     re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'"),
@@ -31,7 +52,9 @@ def outdated(error: Mapping[str, Any], directory: Path) -> str | None:
     library = found["module"].partition(".")[0]
     if (directory / library).exists() or (directory / f"{library}.py").exists():
         return None
+    name = f"{found['module']}.{found['name']}"
+    cure = INSTEAD.get(name, "bring that line up to date")
     return (
-        f"The installed `{library}` has no `{found['module']}.{found['name']}`: bring that line up to date, "
-        f"or name a Python with the version of `{library}` that it was written for: --python PATH"
+        f"The installed `{library}` has no `{name}`: {cure}, or name a Python with the version of `{library}` "
+        "that it was written for: --python PATH"
     )
