@@ -50,7 +50,7 @@ def test_a_module_that_fails_to_import(project, body, says):
     project.write("train.py", module(body).replace("x * 2", "x * factor"))
     result = project.refused("JP008", "gen", *TARGET, says=(f"`train.py` cannot be imported: {says}",))
     if "KeyArray" in body:
-        assert "The installed `jax` has no `jax.random.KeyArray`: bring that line up to date" in result.words
+        assert "The installed `jax` has no `jax.random.KeyArray`: use `jax.Array`" in result.words
     assert f"train.py:{LINE}:" in result.stderr
     assert f"{LINE} | {body}" in result.stderr
     assert f"`double` needs it: double → factor (line {LINE})" in result.words

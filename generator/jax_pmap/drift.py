@@ -55,6 +55,6 @@ def outdated(error: Mapping[str, Any], directory: Path) -> str | None:
     name = f"{found['module']}.{found['name']}"
     cure = INSTEAD.get(name, "bring that line up to date")
     return (
-        f"The installed `{library}` has no `{name}`: {cure}, or name a Python with the version of `{library}` "
-        "that it was written for: --python PATH"
+        f"The installed `{library}` has no `{name}`: {cure}, or name a Python with the version of "
+        f"`{library}` that it was written for: --python PATH"
     )
