@@ -180,7 +180,7 @@ def _make_plan(request: Request, say: Say) -> Plan:
         from jax_pmap.inputs.load import load
         from jax_pmap.planning.search import find_plan
 
-        target = _read(session, request)
+        target = _read(request, session)
         session.compile_as(by_length(target))
         loaded = load(session, target, request, staged("loading", say))
         return find_plan(session, target, loaded, request, staged("planning", say)).plan
@@ -195,7 +195,7 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
         from jax_pmap.inputs.whole import called_whole
         from jax_pmap.planning.search import find_plan
 
-        target = _read(session, request)
+        target = _read(request, session)
         if kept is None:
             session.compile_as(by_length(target))
         saved = _saved_plan(request, target)
@@ -231,15 +231,17 @@ def _called(request: Request) -> Request:
     return with_call(request)
 
 
-def _read(session: Session, request: Request) -> Target:
-    """The target, or a function that calls it where it need not be opened, or cannot be."""
+def _read(request: Request, session: Session | None = None) -> Target:
+    """The target, or a function that calls it where it cannot be opened, if `session` can tell how."""
     from jax_pmap.inputs.whole import called_whole
     from jax_pmap.reading.target import read_target
 
     try:
         return read_target(locate(request.target, request.directory, request.instead), request)
     except RefusalError as error:
-        found = called_whole(session, request) if error.refusal.code in CLOSED else None
+        found = None
+        if session is not None and error.refusal.code in CLOSED:
+            found = called_whole(session, request)
         if found is None:
             raise
         return found
