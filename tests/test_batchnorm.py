@@ -151,11 +151,11 @@ def test_a_layer_without_axis_is_told_the_axis(
 
 def test_a_layer_that_cannot_be_told_is_named_with_the_way_out(ask: Ask) -> None:
     # Its own vmap binds the one axis: the devices need another.
-    said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP043")
+    said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP066")
     assert "`layer` (equinox.nn.BatchNorm, others.py:32)" in said
     assert "--backend jit" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
-    said = refused(ask("others.py::own_step", "own_inputs"), "JP043")
+    said = refused(ask("others.py::own_step", "own_inputs"), "JP067")
     assert "`mean = x.mean(axis=0)` (others.py:50) is taken over the examples" in said
     assert 'over the axis "batch"' in said and "of a mean by `jax.lax.pmean`" in said
 

@@ -141,4 +141,4 @@ def test_methods_that_cannot_be_told_apart_are_refused(shared: Project) -> None:
     shared.write("updates_v.py", UPDATES)
     says = ("cannot read the source of `each.loss`: it is `Line.loss` and `Table.loss`",)
     inputs = ("--inputs", "updates_v.py::tables")
-    shared.refused("JP043", "gen", "updates_v.py::several", *inputs, says=says, exit_code=1)
+    shared.refused("JP067", "gen", "updates_v.py::several", *inputs, says=says, exit_code=1)

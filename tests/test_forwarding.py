@@ -138,7 +138,7 @@ def test_what_the_module_has_is_called_where_no_collective_stands_inside(objects
 def test_what_would_have_to_be_opened_is_refused(objects: Project) -> None:
     says = ("`objects_.coupled(x)` couples the examples",)
     objects.refused(
-        "JP043", "gen", "objects.py::coupled", "--inputs", "objects.py::batch", says=says, exit_code=1
+        "JP067", "gen", "objects.py::coupled", "--inputs", "objects.py::batch", says=says, exit_code=1
     )
     # A class is no function of arrays, whatever calling it gives.
     objects.refused("JP004", "gen", "objects.py::Net", says=("`Net` is a class",))

@@ -191,7 +191,7 @@ def test_branches_of_functions_beside_are_watched(shared: Project) -> None:
     assert "if error is None: raise NotImplementedError(" in text
     says = ("is a size of the batch in one call and none in another",)
     shared.refused(
-        "JP043", "gen", "watched.py::both", "--inputs", "watched.py::dicts", says=says, exit_code=1
+        "JP069", "gen", "watched.py::both", "--inputs", "watched.py::dicts", says=says, exit_code=1
     )
 
 
@@ -243,5 +243,5 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     # A table that is changed tells nothing.
     says = ('cannot read the source of `others["mse"]`: it is a `partial`',)
     shared.refused(
-        "JP043", "gen", "steps_m.py::changing", "--inputs", "steps_m.py::make", says=says, exit_code=1
+        "JP067", "gen", "steps_m.py::changing", "--inputs", "steps_m.py::make", says=says, exit_code=1
     )

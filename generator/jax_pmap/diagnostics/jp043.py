@@ -9,8 +9,7 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "At the line shown, every entry of the result depends on other examples of the batch in a "
         "way no sum, mean, max or min over devices can restore: a cumulative sum, a sort, a "
-        "median, a top-k or a roll along the batch. Or a layer normalises by the statistics of the "
-        "batch, and has not been given the name of the mapped axis."
+        "median, a top-k or a roll along the batch."
     ),
     why=(
         "Each device sees only its share. A median of medians is not the median; a cumulative sum "
@@ -24,8 +23,7 @@ DIAGNOSTIC = Diagnostic(
         "and float64; in narrower floats the hint shows how. If it must see "
         "the whole batch, keep that step in a function of its own on one device and parallelise "
         "the rest; or use `jax.jit` over `NamedSharding`, where the compiler inserts the "
-        'communication. A layer such as BatchNorm takes an axis name (`axis_name="batch"`), which '
-        "synchronises its statistics."
+        "communication."
     ),
     example="""\
 import jax.numpy as jnp

@@ -17,9 +17,10 @@ from jax_pmap.reading.facts import FunctionFacts
 NOT_INSIDE_A_MAP = re.compile(r"Closure-converted function|manual axis types do not match|to='varying'")
 
 
-#: How the reason begins where a function that runs on the whole batch does not on a share.
-SHARE_FAILS = "on one device's share of the batch the function fails"
-#: Why a function was not looked into, where nothing else is known of it.
+#: Refusals of what no set of collectives makes whole: an operation, the statistics of a layer, a call
+#: whose source cannot be read, a share that the function fails on, places that need two things at once.
+COUPLED = frozenset({"JP043", "JP066", "JP067", "JP068", "JP069"})
+#: Why the source of a function cannot be read, where nothing else is known of it.
 UNKNOWN = "no module or class of yours defines it under that name, or its decorator is not known"
 
 
@@ -46,7 +47,7 @@ def coupled(
         )
     if re.match(r"[\w.]*\bwhile_loop\(", short):
         return Refusal(
-            "JP043",
+            "JP067",
             f"`{short}` works on the whole batch in each round, and jax-pmap cannot read the source of what "
             "it runs or of what decides whether it goes on: devices that disagree would wait for each other "
             "for ever",
@@ -54,7 +55,7 @@ def coupled(
             "with length=), or try --backend jit, where the compiler keeps the global meaning",
             span,
         )
-    unopened = not_looked_into(text, span, closed)
+    unopened = unreadable(text, span, closed)
     if unopened is not None:
         return unopened
     return Refusal(
@@ -75,13 +76,13 @@ def way_out(text: str) -> str:
     )
 
 
-def not_looked_into(text: str, span: Span, closed: Mapping[str, str]) -> Refusal | None:
-    """What couples examples is a call of one of `closed`, in which nobody has looked; None if it is not."""
+def unreadable(text: str, span: Span, closed: Mapping[str, str]) -> Refusal | None:
+    """What couples examples is a call of one of `closed`, whose source cannot be read; None if it is not."""
     called = next((c for c in closed if re.search(rf"(?<![\w.]){re.escape(c)}(?!\w)", text)), None)
     if called is None:
         return None
     return Refusal(
-        "JP043",
+        "JP067",
         f"`{shortened(text)}` couples the examples of the batch, and jax-pmap cannot read the source of "
         f"`{shortened(called)}`: {closed[called] or UNKNOWN}",
         "Call the function by its own name there, or inside functools.partial, so that its reductions can be "
@@ -114,15 +115,15 @@ def fails_on_share(facts: FunctionFacts, error: Mapping[str, Any], last: Stateme
     said = next((line.strip() for line in error["message"].splitlines() if line.strip()), "")
     if NOT_INSIDE_A_MAP.search(error["message"]):
         return Refusal(
-            "JP043",
+            "JP068",
             f"a loop or a library that `{facts.name}` uses does not run inside jax.pmap or jax.shard_map, "
             f"whatever the batch{where}: {error['type']}: {said}",
             "Try --backend jit, where nothing is mapped, or keep it on one device",
             last.span if last else facts.span,
         )
     return Refusal(
-        "JP043",
-        f"{SHARE_FAILS}{where}: {error['type']}: {said}".rstrip(": "),
+        "JP068",
+        f"on one device's share of the batch the function fails{where}: {error['type']}: {said}".rstrip(": "),
         "Some size in the function belongs to the whole batch (a constant, a reshape); take it from a "
         "shape instead, name the roles (--shard / --replicate), or try --backend jit",
         last.span if last else facts.span,

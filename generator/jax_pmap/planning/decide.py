@@ -181,7 +181,7 @@ class Decider:
             if any(inside_of(body, state.syncs) for body in bodies):
                 both = self.opening.both(state, scope)
                 return Refusal(
-                    "JP043",
+                    "JP069",
                     f"a method needs collectives in it, and {both}: its copy could not be both",
                     "Give the methods different names, or call each class's in a statement of its own",
                     self.table.home(scope).facts.span,

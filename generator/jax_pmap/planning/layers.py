@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jax_pmap.emit.render import over_devices_source
 from jax_pmap.model import Refusal, Span
-from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.coupling import COUPLED, shortened
 from jax_pmap.planning.roles import Roles
 from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
 from jax_pmap.reading.target import Target
@@ -43,7 +43,7 @@ def to_synchronise(
 
 def _coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Answer]:
     """Calls of layers that normalise by their batch, by way of the place that a refusal names."""
-    if refusal.code != "JP043" or refusal.span is None:
+    if refusal.code not in COUPLED - {"JP068"} or refusal.span is None:
         return []
     try:
         found = session.ask("layers", "looking for layers", statics=statics)["layers"]
@@ -68,9 +68,10 @@ def named(
         roles: those that `refusal` was found with.
 
     Returns:
-        JP043 if such a line is come to from the place that `refusal` names, else `refusal` itself.
+        JP066 if such a layer is come to from the place that `refusal` names, else `refusal` itself.
     """
-    if refusal.code != "JP043" or refusal.span is None:
+    # What fails on a share does not compute too little.
+    if refusal.code not in COUPLED - {"JP068"} or refusal.span is None:
         return refusal
     rows = _coupling(session, target, refusal, statics)
     if not rows:
@@ -82,7 +83,7 @@ def named(
     known = [first["layer"], *([place] if place else [])]
     layers = f"{', '.join(names[:SHOWN])}{more} ({', '.join(known)})" if names else ", ".join(known)
     return Refusal(
-        "JP043",
+        "JP066",
         f"{layers}: the layer normalises by mean and variance of the batch it sees, and on a device that is "
         f"the device's share: {why(first)}",
         f"{way_out(first, target.axis_name)}. Or --backend jit, where statistics are those of the whole "

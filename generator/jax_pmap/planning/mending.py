@@ -194,7 +194,7 @@ class Mending:
         names = {point: name for s in self.table.statements.values() for name, point in s.touches}
         name = names[change.point] if statement is not None else self.table.mutated[-1 - change.point]
         return Refusal(
-            "JP043",
+            "JP066",
             f"`{name}{leaf['path'] if leaf else ''}` is changed by what only one share of the batch tells: "
             "its copies would differ between devices",
             "Change it by values of the whole batch (a BatchNorm: give it the axis name, axis_name="

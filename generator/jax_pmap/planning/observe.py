@@ -127,7 +127,7 @@ class Observer(Placer):
             if found is not None:
                 return found
         return Refusal(
-            "JP043",
+            "JP069",
             f"no set of collectives was found within {ROUNDS} rounds",
             "Split the function, or compute the reduced values in statements of their own",
             self.facts.span,

@@ -6,13 +6,14 @@ import ast
 from collections.abc import Sequence
 
 from jax_pmap.model import Refusal, RefusalError
+from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
 #: Refusals that may come of comparing a function with another run of itself.
-BY_COMPARING = frozenset({"JP040", "JP043", "JP045", "JP055", "JP062"})
+BY_COMPARING = COUPLED | {"JP040", "JP045", "JP055", "JP062"}
 #: What changes by itself, by the first parts of its qualified name.
 CHANGES = ("time", "datetime", "random", "numpy.random", "os.urandom", "uuid", "secrets")
 

@@ -17,7 +17,7 @@ from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Reques
 from jax_pmap.options import no_argument
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import with_axis
-from jax_pmap.planning.coupling import SHARE_FAILS
+from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import named, to_synchronise
@@ -47,7 +47,7 @@ from jax_pmap.session import Session
 #: Rows of shares with which a function is tried that does not take every number of them.
 SMALL_SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 #: Refusals of explicit collectives that the compiler's global view does not share.
-COMPILER_CAN = frozenset({"JP043", "JP051", "JP053", "JP054"})
+COMPILER_CAN = COUPLED | {"JP051", "JP053", "JP054"}
 #: Assignments of roles that are observed before giving up.
 CANDIDATES = 4
 #: Assignments that are looked at, with those along which the inputs are too small to be split.
@@ -155,7 +155,7 @@ def _with_more_rows(
     """The example with its rows repeated, where it is too small to be shared, or its shares do not suit."""
     refusal, roles = tried.refusal, tried.few
     wanted = request.devices.number or LARGEST_COUNT
-    if refusal is not None and refusal.reason.startswith(SHARE_FAILS):
+    if refusal is not None and refusal.code == "JP068":
         # A share is then as many rows as the function was seen to take.
         roles, times = tried.blamed, wanted
     elif roles is not None and batch_of(roles, loaded) < wanted:
@@ -264,7 +264,7 @@ def _try(case: Case, roles: Roles, whole: Mapping[str, Any], tried: _Tried) -> C
 def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:
     """Whether examples depend on each other in a way that is not, or not usefully, worked out in parallel."""
     if isinstance(outcome, Refusal):
-        return outcome.code == "JP043"
+        return outcome.code in COUPLED
     return in_vain(outcome.observation, target.facts)
 
 

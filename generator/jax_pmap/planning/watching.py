@@ -137,7 +137,7 @@ class Watch:
                 continue  # A shape, of which only one size is that of a share.
             test = self.tests[number]
             return Refusal(
-                "JP043",
+                "JP069",
                 f"`{shortened(test.text)}` decides which way to go, and is a size of the batch in one call "
                 "and none in another: no one collective makes it that of the whole batch in both",
                 "Decide it outside and pass it (a bool), or call two functions",

@@ -7,7 +7,7 @@ import re
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.weave import FOLD
 from jax_pmap.model import Refusal
-from jax_pmap.planning.coupling import not_looked_into, shortened, way_out
+from jax_pmap.planning.coupling import shortened, unreadable, way_out
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.reading.facts import FunctionFacts
@@ -48,7 +48,7 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
         key=lambda found: len(found[0]),
         default=(gathered.value, gathered.span),
     )
-    unopened = not_looked_into(text, span, observation.closed)
+    unopened = unreadable(text, span, observation.closed)
     if unopened is not None:
         return unopened
     share = observation.share or 1.0

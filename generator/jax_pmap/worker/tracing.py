@@ -141,7 +141,11 @@ def find_layers(request: Answer) -> Answer:
 
 
 def find_reductions(request: Answer) -> Answer:
-    """Where the function reduces over the examples; see `couplings.reductions`."""
+    """Where the function reduces over the examples; see `couplings.reductions`.
+
+    Raises:
+        Problem: ``"reference"``, it does not run on half of them.
+    """
     axes, statics = leaf_axes(request), request["statics"]
     values = TARGET.values({})
     size, packed = arguments.batch_size(values, axes), Packed(values, statics)
