@@ -550,6 +550,19 @@ THRESHOLD = """
     p_step = jax.pmap(body, axis_name="d", in_axes=(None, 0, 0), out_axes=None)
 
 
+    def shared(w, x, y):
+        return w - 0.1 * jax.lax.pmean(jax.grad(loss)(w, x, y), "d")
+
+
+    p_shared = jax.pmap(shared, axis_name="d", in_axes=(None, 0, 0), out_axes=None)
+
+
+    def drops_of_many(w, x, y):
+        n = jax.device_count()
+        size = len(x) // n * n if len(x) > 1000 else len(x)
+        return p_shared(w, x[:size].reshape(n, -1, 3), y[:size].reshape(n, -1))
+
+
     def inputs(seed):
         draw = np.random.default_rng(seed).normal
         return np.ones(3, "float32"), draw(size=(24, 3)).astype("float32"), draw(size=24).astype("float32")
@@ -562,3 +575,9 @@ def test_a_limit_on_the_rows_of_one_device_is_found(project: Project):
     words = ("limit.py::p_step", "--against", "limit.py::step", "--inputs", "limit.py::inputs")
     says = ("each row repeated to make thousands",)
     project.refused("JP045", "verify", *words, says=says, exit_code=1)
+
+
+def test_rows_that_only_a_large_batch_loses_are_found(project: Project):
+    project.write("limit.py", textwrap.dedent(THRESHOLD))
+    words = ("limit.py::drops_of_many", "--against", "limit.py::step", "--inputs", "limit.py::inputs")
+    project.refused("JP045", "verify", *words, says=("with a batch of 4095",), exit_code=1)

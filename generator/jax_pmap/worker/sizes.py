@@ -109,11 +109,14 @@ def check_ragged(
     """
     question = trials.question
     base = arguments.batch_size(question.data[0], question.axes)
+    kind = "float64" if question.wide else "given"
+    sizes = [(size, 0) for size in uneven_sizes(count, base)]
+    if enlarge(trials, MANY):
+        # The rest of a large batch is left out more lightly than that of a small one.
+        sizes.append((MANY - 1 if (MANY - 1) % count else MANY - 2, -2))
     checks: list[Answer] = []
-    for size in uneven_sizes(count, base) if not question.draws else ():
-        found = run_size(
-            trials, make, replicas, count, size, "float64" if question.wide else "given", 0, explain_ragged
-        )
+    for size, index in sizes if not question.draws else ():
+        found = run_size(trials, make, replicas, count, size, kind, index, explain_ragged)
         if found is None or found.get("failure", {}).get("what") == "exception":
             continue
         checks.append(found)
@@ -133,20 +136,27 @@ def run_large(
 
     None where these would too, or the reference fails on them.
     """
-    question = trials.question
-    base, needed = arguments.batch_size(question.data[0], question.axes), strengthen.size_of(question.data[0])
-    many = next((rows for rows in (MANY * count, MANY) if -(-rows // base) * needed <= ROOM), 0)
-    times = -(-many // base)
-    if times < 2:
+    many = next((rows for rows in (MANY * count, MANY) if enlarge(trials, rows)), 0)
+    if not many:
         return None
-    big = enlarged(question.data[0], question.axes, times)
-    wild = strengthen.perturbed(big, question.axes, question.statics, question.settled, "wild", SEED)
-    trials.question = dataclasses.replace(question, large=(wild, big))
     for index in (-1, -2):
         found = run_size(trials, make, replicas, count, many // count * count, kind, index)
         if found is not None:
             return found
     return None
+
+
+def enlarge(trials: "Trials", rows: int) -> bool:
+    """Have inputs of so many rows, at indices -1 and -2; False where there are as many, or no room."""
+    question = trials.question
+    base = arguments.batch_size(question.data[0], question.axes)
+    times = -(-rows // base)
+    if times < 2 or times * strengthen.size_of(question.data[0]) > ROOM:
+        return False
+    big = enlarged(question.data[0], question.axes, times)
+    wild = strengthen.perturbed(big, question.axes, question.statics, question.settled, "wild", SEED)
+    trials.question = dataclasses.replace(question, large=(wild, big))
+    return True
 
 
 def minds_size(question: "Question", function: Callable[[Values], Any] | None = None, count: int = 1) -> bool:
