@@ -26,6 +26,10 @@ def six_at_a_time(w, x, batch_size=6):
     return jnp.mean(jax.lax.map(lambda rows: jnp.tanh(rows @ w), x.reshape(-1, batch_size, 4)))
 
 
+def most_of_the_fives(w, x):
+    return jnp.mean(jnp.max((x @ w).reshape(-1, 5), axis=1)[: len(x) // 20 * 4])
+
+
 def neighbours(w, x):
     return jnp.mean((x[0::2] - x[1::2]) ** 2 @ w)
 """
@@ -53,3 +57,11 @@ def test_a_half_that_the_function_does_not_take_is_not_asked_for(steps: Project)
     """Half of 30 rows have no pairs."""
     args = ("gen", "odd_steps.py::neighbours", "--arg", "w=f32[4]", "--arg", "x=f32[30,4]")
     steps.refused("JP043", *args, says=["x[0::2]"], exit_code=1)
+
+
+def test_what_larger_shares_hide_is_asked_of_the_batch(steps: Project) -> None:
+    """Shares of 20 rows are never cut, those of 5 are; nor has `(x @ w).reshape` a name in front."""
+    args = ("--arg", "w=f32[4]", "--arg", "x=f32[20,4]", "--output-format", "json")
+    made = steps.run("gen", "odd_steps.py::most_of_the_fives", *args)
+    assert made.exit_code == 0, made.stderr
+    assert json.loads(made.stdout)["plan"]["multiple_of"] == 20
