@@ -19,6 +19,8 @@ def f(w, x, y):
         error, slope = jax.value_and_grad(loss)(w, x[i * n : (i + 1) * n], y[i * n : (i + 1) * n])
         w = w - 0.1 * slope
         losses.append(error)
+    part = slice(n, 2 * n)
+    w = w - 0.1 * jax.grad(loss)(w, x[part], y[part])
     total = jnp.zeros_like(w)
     for xs, ys in zip(jnp.split(x, 3), jnp.split(y, 3), strict=True):
         total = total + jax.grad(loss)(w, xs, ys)
@@ -71,6 +73,15 @@ def p_f(w, x, y):
         error, slope = jax.lax.pmean((error, slope), axis_name=AXIS)
         w = w - 0.1 * slope
         losses.append(error)
+    part = slice(jax.lax.psum(n, axis_name=AXIS), 2 * jax.lax.psum(n, axis_name=AXIS))
+    w = w - 0.1 * jax.lax.pmean(
+        jax.grad(loss)(
+            w,
+            own_share(jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)[part]),
+            own_share(jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)[part]),
+        ),
+        axis_name=AXIS,
+    )
     total = jnp.zeros_like(w)
     for xs, ys in zip(
         jnp.split(jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True), 3),

@@ -150,8 +150,8 @@ class Placer(Bodies):
             event = first.get(each.point)
             if not each.text.isidentifier() or event is None or event.arrays:
                 continue
-            if not any(leaf["kind"] == "varying" for leaf in event.leaves):
-                continue
+            if not any(leaf["kind"] == "varying" or leaf["category"] == "opaque" for leaf in event.leaves):
+                continue  # A slice of numbers says nothing of those.
             for made in self.statements.values():
                 binds = any(name == each.text for name, _ in made.names)
                 if binds and made.scope == statement.scope and made.value in self.by_point:
