@@ -98,6 +98,7 @@ class Judge:
 
     def verify(self, pair: Pair, name: str) -> tuple[str, str]:
         from jax_pmap.proof import verify
+        from jax_pmap.proof.layouts import Layouts
 
         request = request_of(pair)
 
@@ -106,7 +107,7 @@ class Judge:
             yield self.session(request, count)
 
         asked = f"{pair.path.name}::{name}"
-        answer = pipeline.answered(lambda: verify.verify(asked, None, request, start, lambda _: None))
+        answer = pipeline.answered(lambda: verify.verify(asked, Layouts(), request, start, lambda _: None))
         if isinstance(answer, Verified):
             return "proved", ""
         return answer.code, answer.reason

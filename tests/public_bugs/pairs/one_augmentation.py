@@ -34,16 +34,16 @@ def forward(w, x, key):
 
 
 def shard(x):
-    count = jax.device_count()
+    count = jax.local_device_count()
     return x.reshape(count, -1, x.shape[-1])
 
 
 def right(w, x, key):
-    keys = jax.random.split(key, jax.device_count())
+    keys = jax.random.split(key, jax.local_device_count())
     return forward(w, shard(x), keys).reshape(-1)
 
 
 # wrong
 def wrong(w, x, key):
-    keys = jnp.stack([key] * jax.device_count())
+    keys = jnp.stack([key] * jax.local_device_count())
     return forward(w, shard(x), keys).reshape(-1)
