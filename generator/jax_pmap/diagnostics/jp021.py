@@ -18,7 +18,8 @@ DIAGNOSTIC = Diagnostic(
         "called. Give inputs it takes (`--inputs`, `--arg`), say which argument holds the batch (`--shard "
         "NAME:AXIS`), or how the function is called: `--layout drop-in`, `--layout stacked` (everything "
         "has a device axis), `--layout batch` (only what is split has one), or `--layout "
-        "state=devices,x=devices` by argument."
+        "state=devices,x=devices` by argument. Where it is a parallel reference that fails, "
+        "`--against-layout` takes the same words."
     ),
     example="""\
 import functools

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,6 +79,8 @@ class Run:
     tried: list[Answer] = dataclasses.field(default_factory=list)
     #: Why nothing was compared on this count, as a note.
     skipped: str | None = None
+    #: Whether the worker has the reference and its inputs.
+    loaded: bool = False
     #: Rows of the batch that the calls were made with.
     batch: int = 0
     #: The problem that kept the parallel function from being there at all.
@@ -151,11 +153,14 @@ class _Verification:
         say: Callable[[str], None],
     ) -> None:
         self.target, self.source, self.layout, self.request = target, source, layout, request
-        self.runs, self.say = runs, say
+        #: All device counts, and those that are looked at.
+        self.every, self.runs, self.say = runs, runs, say
         self.name = source.qualname
         self.reference = reference
         #: Device counts that are not run, as equality is derived for them.
         self.left: frozenset[int] = frozenset()
+        #: What was derived, by question and layout.
+        self.derived: dict[str, Derivation | None] = {}
         #: Lines at which a sum over devices is taken of what is whole on each already.
         self.repeated: list[int] = []
         #: Whether `shard_map` sums the gradients of what is replicated.
@@ -187,14 +192,50 @@ class _Verification:
             run.session.compile_as(whole["compiled_as"])
         notes = axis_notes(self.target, whole["axes"], lead.directory)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
-        self._load_others(loaded, finder.statics)
+        # Where equality is derived, two counts are run: the others are not even called.
+        few = [run for run in self.every if run.devices in SECOND]
+        all_asked = self.request.devices.number is None and len(few) == len(SECOND)
+        known: list[Roles] = []
+        candidates = itertools.islice(finder.candidates(), LOOKED_AT)
+        for runs in (few, self.every) if all_asked and few != self.every else (self.every,):
+            self.runs = runs
+            self._load_others(loaded, finder.statics)
+            try:
+                found = self._search(finder, _again(known, candidates), loaded, whole)
+            except RefusalError:
+                if runs is self.every:
+                    raise
+                continue  # On other counts it may run.
+            if found is None or (found[0] < SURE + EVERY_COUNT * len(runs) and runs is not self.every):
+                continue
+            _, question, chosen = found
+            question = {**question, "named": self._named(chosen)}
+            self.say("deriving: the placement of every value")
+            derivation = self._derivation(question, chosen)
+            if runs is self.every or (derivation is not None and derivation.complete):
+                break
+        else:
+            raise RefusalError(self._not_called())
+        if question["reference"]:
+            # It is the object by that name, and not what that is made of.
+            others = tuple(note for note in loaded.notes if note not in stands_for(self.target))
+            loaded = dataclasses.replace(loaded, notes=others)
+        return self._verdict(chosen, question, derivation, loaded)
+
+    def _search(
+        self, finder: RoleFinder, candidates: Iterable[Roles], loaded: Loaded, whole: Mapping[str, Any]
+    ) -> tuple[int, Answer, dict[str, str]] | None:
+        """How well the best way to call ends (see `_choose`), the question with its roles, and its layout.
+
+        None where no way runs on some of the counts that are looked at, and others are left.
+        """
         best: tuple[int, Answer, dict[str, str]] | None = None
         tried = 0
         copied: list[str] = []
-        for roles in itertools.islice(finder.candidates(), LOOKED_AT):
+        for roles in candidates:
             if tried >= CANDIDATES:
                 break
-            too_small = batch_of(roles, loaded) < self.runs[0].devices
+            too_small = batch_of(roles, loaded) < self.every[0].devices
             if too_small and tried:
                 continue  # What the others came to says more.
             tried += not too_small
@@ -215,9 +256,9 @@ class _Verification:
             # A batch that is too small for some count may be no batch at all.
             if best is not None and best[0] >= SURE + EVERY_COUNT * len(self.runs):
                 break
-        if best is None:
+        if best is None and self.runs is self.every:
             if not finder.found:
-                raise no_batch(lead, self.target, loaded, finder.trace_error)
+                raise no_batch(self.runs[-1].session, self.target, loaded, finder.trace_error)
             if copied and not any(run.tried for run in self.runs):
                 names = " and ".join(f"`{name}`" for name in copied)
                 raise refused(
@@ -227,14 +268,10 @@ class _Verification:
                     self.target.facts.span,
                 )
             raise RefusalError(self._not_called())
-        for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
-            run.tried, run.skipped, run.problem = calls, skipped, problem
-        _, question, chosen = best
-        if question["reference"]:
-            # It is the object by that name, and not what that is made of.
-            others = tuple(note for note in loaded.notes if note not in stands_for(self.target))
-            loaded = dataclasses.replace(loaded, notes=others)
-        return self._verdict(chosen, question, loaded)
+        if best is not None:
+            for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
+                run.tried, run.skipped, run.problem = calls, skipped, problem
+        return best
 
     def _load_others(self, loaded: Loaded, statics: tuple[str, ...]) -> None:
         """Load the reference with the same inputs in every worker, and measure its rounding."""
@@ -242,9 +279,12 @@ class _Verification:
         given = dataclasses.replace(self.request, args=(*loaded.assumed, *self.request.args))
 
         def prepare(run: Run) -> None:
-            if run is not self.runs[-1]:
+            if run.loaded:
+                return
+            if run is not self.every[-1]:
                 load(run.session, self.target, given, lambda _: None)
             run.session.ask("precision", "tracing the function", statics=statics)
+            run.loaded = True
 
         self._each(prepare)
 
@@ -461,18 +501,19 @@ class _Verification:
 
     # --- the verdict ----------------------------------------------------------------------
 
-    def _verdict(self, layout: dict[str, str], question: Answer, loaded: Loaded) -> Verified:
-        asked = self.layout is not None
+    def _named(self, layout: Mapping[str, str]) -> list[str]:
+        """Arguments that calls in `layout` pass by name."""
         calls = [each for run in self.runs for each in run.calls(layout)]
-        question = {
-            **question,
-            "named": next((each["named"] for each in calls if each["ends"] != "raises"), calls[0]["named"]),
-        }
+        found: list[str] = next((each for each in calls if each["ends"] != "raises"), calls[0])["named"]
+        return found
+
+    def _verdict(
+        self, layout: dict[str, str], question: Answer, derivation: Derivation | None, loaded: Loaded
+    ) -> Verified:
+        asked = self.layout is not None
         able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
         if any(run.ends(layout) > 0 for run in able):
             able = [run for run in able if run.ends(layout) > 0]
-        self.say("deriving: the placement of every value")
-        derivation = self._derivation(question, layout)
         if derivation is not None and derivation.complete and len(able) > len(SECOND):
             second = [run for run in able if run.devices in SECOND] or able
             self.left = frozenset(run.devices for run in able if run not in second)
@@ -543,6 +584,12 @@ class _Verification:
         layouts = [layout, *([question["reference"]["layout"]] if question["reference"] else ())]
         if self.request.devices.number is not None or any("keys" in each.values() for each in layouts):
             return None
+        key = repr((question, layout))
+        if key not in self.derived:
+            self.derived[key] = self._ask_derivation(question, layout)
+        return self.derived[key]
+
+    def _ask_derivation(self, question: Answer, layout: Mapping[str, str]) -> Derivation | None:
         try:
             answer = self.runs[-1].session.ask(
                 "derive_parallel", f"deriving `{self.name}`", **question, layout=layout
@@ -732,6 +779,14 @@ class _Verification:
             f"`{self.name}` was called {layout_words(layout)}; another way of calling it: --layout "
             "drop-in|stacked|batch, or --layout NAME=devices,…"
         )
+
+
+def _again(known: list[Roles], candidates: Iterator[Roles]) -> Iterator[Roles]:
+    """The candidates that are `known`, then the others, which are kept there."""
+    yield from known
+    for roles in candidates:
+        known.append(roles)
+        yield roles
 
 
 def _shares(layout: Mapping[str, str], roles: Roles) -> bool:

@@ -598,7 +598,8 @@ def try_reference(request: Answer) -> Answer:
 def try_layouts(request: Answer) -> Answer:
     """Find out how the user's parallel function is called; see `proving_parallel.try_layouts`."""
     calling = Calling(parallel.find(request), TARGET.signature, TARGET.named)
-    trials = trials_of(request, strengthen.Found(), calling.settled)
+    # To tell ways of calling apart, the user's own dtypes do.
+    trials = trials_of({**request, "derived": True}, strengthen.Found(), calling.settled)
     return proving_parallel.try_layouts(trials, calling, request["count"], request.get("layouts"))
 
 

@@ -64,7 +64,8 @@ def check_sizes(
         return checks, notes
     narrow = narrower(trials, make, base // count * count, count, kind)
     # Numbers may be needed where it is traced, such as by a drop-in that prepares its batch.
-    minds = minds_size(question) or minds_size(question, laid_out, count)
+    # Where all is derived, so is a batch of thousands.
+    minds = not question.derived and (minds_size(question) or minds_size(question, laid_out, count))
     if not narrow and lies_on > 1 and not minds:
         return checks, notes
     found = run_large(trials, make, replicas, count, kind)

@@ -451,7 +451,7 @@ def witness_of_two(
     for size in sizes_for(base):
         with prove.x64(question.x64):
             try:
-                found, chosen = _two(question, reference, parallel, packed, size)
+                found, chosen = _two(question, reference, parallel, packed, size, 4)
             except _Untraced as problem:
                 answer = _ended(str(problem))
                 continue
@@ -459,7 +459,7 @@ def witness_of_two(
             if found.complete:
                 for rows in (math.lcm(*chosen) * PRIMES[1], -(-MANY // size) * size):
                     try:
-                        found, _ = _two(question, reference, parallel, packed, rows)
+                        found, _ = _two(question, reference, parallel, packed, rows, 2)
                     except _Untraced:
                         continue  # Whoever calls it with so many is told.
                     if not found.complete:
@@ -487,8 +487,9 @@ def _two(
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     size: int,
+    most: int,
 ) -> tuple[Derivation, list[int]]:
-    """Two parallel functions on some counts of devices, one held against the other; and these counts.
+    """Two parallel functions, held against each other, on `most` counts of devices or fewer; and these.
 
     Raises:
         _Untraced: one of them cannot be.
@@ -500,7 +501,7 @@ def _two(
         raise
     except BaseException as error:
         raise _Untraced(f"the reference is not traced for a batch of {size}: {summary(error)}") from error
-    chosen = counts_for(size, most=4 if operations(whole.jaxpr) <= FEW else 2)
+    chosen = counts_for(size, most=most if operations(whole.jaxpr) <= FEW else 2)
     both = {"the reference is": reference, "it is": parallel}
     first, programs = _everywhere(both, packed, leaves, chosen)
     for before, after in zip(first, programs, strict=True):
