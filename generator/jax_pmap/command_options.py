@@ -240,6 +240,13 @@ _GENERATION: tuple[Decorator, ...] = (
         metavar="N",
         help="Code for several processes (jax.distributed), proved by running N of them.",
     ),
+    option(
+        "--target",
+        "topology",
+        section="Running",
+        metavar="MACHINE",
+        help="Also compile for TPUs that are not there, such as v5e:2x4: what a chip holds, and what fits.",
+    ),
     option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON."),
     option(
         "--no-run", section="Running", is_flag=True, help="Derive the proof; do not run the emitted code."

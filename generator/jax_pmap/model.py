@@ -500,6 +500,26 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """What the compiler made of the emitted code for a machine that is not there; nothing was run on it."""
+
+    #: ``"v5e:2x4"``.
+    name: str
+    #: ``"TPU v5 lite"``.
+    kind: str
+    devices: int
+    #: Rows of the batch that it was compiled for.
+    batch: int
+    #: Bytes of memory of one chip; 0 where they are not known.
+    capacity: int
+    #: None where they do not suffice.
+    memory: Memory | None
+    collectives: tuple[Collective, ...] | None
+    #: The compiler's words where the memory of a chip does not suffice.
+    lacks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Derivation:
     """What following placements through the traced programs showed, without any numbers.
 
@@ -554,6 +574,8 @@ class Evidence:
     collectives: tuple[Collective, ...] | None = None
     #: The memory it takes there; None where jax does not tell.
     memory: Memory | None = None
+    #: What it becomes on a machine that is not there; None where that was not asked.
+    machine: Machine | None = None
     #: What was derived; None where that was not asked.
     derivation: Derivation | None = None
 
@@ -676,6 +698,8 @@ class Request:
     remainder: str = "error"
     #: Above 1, the emitted code takes the rows of its own process, and is run in so many as well.
     processes: int = 1
+    #: A machine to compile the emitted code for, such as ``"v5e:2x4"``.
+    topology: str | None = None
     #: The user's interpreter; None: `[tool.jax-pmap] python`, $VIRTUAL_ENV, ./.venv, this one.
     python: Path | None = None
     #: Seconds of wall time for one step of the worker: loading, a round of observing, proving.

@@ -243,6 +243,26 @@ def processes(text: str | None) -> int:
     return int(text)
 
 
+def _check_topology(options: Mapping[str, Any], backend: Backend) -> None:
+    """Refuse a machine for code that takes the devices of its own process, or in place.
+
+    Raises:
+        RefusalError: JP018, JP046.
+    """
+    name = options.get("topology")
+    if not name:
+        return
+    if options.get("in_place"):
+        refuse("`--target` compiles a file of its own, and `--in-place` makes none.", "Drop one of them.")
+    if backend is Backend.PMAP:
+        raise refused(
+            "JP046",
+            f"`--target {name}` is compiled from code that places arrays on a mesh, and pmap takes the "
+            "devices that are there",
+            "Use --backend jit, or --backend shard_map",
+        )
+
+
 def _check_processes(options: Mapping[str, Any]) -> None:
     """Refuse what several processes are not run with.
 
@@ -364,12 +384,14 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         else config.devices or Devices(),
     }
     arranged |= _meshed(options, config)
+    backend = config.backend or Backend.PMAP
+    if options["backend"] is not None:
+        backend = Backend(one_of("--backend", options["backend"], [str(name) for name in Backend]))
+    _check_topology(options, backend)
     return Request(
         target=options["target"],
         **arranged,
-        backend=Backend(one_of("--backend", options["backend"], [str(name) for name in Backend]))
-        if options["backend"] is not None
-        else config.backend or Backend.PMAP,
+        backend=backend,
         inputs=options["inputs"],
         args=options["arg"],
         run=options["run"],
@@ -381,6 +403,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         helpers=tuple(dict.fromkeys(one_of("--helper", name, HELPERS) for name in options["helper"])),
         remainder=one_of("--remainder", options.get("remainder") or "error", REMAINDERS),
         processes=processes(options.get("processes")),
+        topology=options.get("topology"),
         python=Path(options["python"]) if options["python"] else None,
         timeout=timeout(options["timeout"])
         if options["timeout"] is not None
@@ -418,6 +441,8 @@ def command_line(options: Mapping[str, Any]) -> str:
             words += [f"--{name}", value]
     if options.get("fsdp"):
         words.append("--fsdp")
+    if options.get("topology"):
+        words += ["--target", options["topology"]]
     if options.get("no_run"):
         words.append("--no-run")
     if options.get("in_place"):

@@ -20,6 +20,7 @@ from jax_pmap.model import (
     Devices,
     Evidence,
     Generated,
+    Machine,
     Plan,
     Refusal,
     RefusalError,
@@ -329,6 +330,9 @@ def _proved(
         evidence, plan = _in_multiples(lambda plan: run(dataclasses.replace(plan, devices=Devices())), plan)
         if request.processes > 1:
             evidence = _in_processes(session, target, loaded, observed, plan, request, evidence, say)
+        if request.topology is not None:
+            machine = _compiled_for(target, loaded, observed, plan, request, say)
+            evidence = dataclasses.replace(evidence, machine=machine)
         if plan.devices.number is not None:
             evidence = _on_chosen(evidence, run, plan)
     except WorkerProblem as problem:
@@ -401,6 +405,25 @@ def _in_processes(
     code = emit(target, plan, request, None, loaded.carried)
     check = run_in_processes(start, target, plan, observed, given, code, evidence, say)
     return dataclasses.replace(evidence, checks=(*evidence.checks, check))
+
+
+def _compiled_for(
+    target: Target, loaded: Loaded, observed: Observed, plan: Plan, request: Request, say: Say
+) -> Machine:
+    """What the emitted code becomes on the machine of the request, compiled in a worker of its own."""
+    from jax_pmap.emit.unit import emit
+    from jax_pmap.proof.machine import compiled_for
+
+    def start() -> Session:
+        started = _session(request)
+        # The flags by which programs of the proof are compiled quickly make others of them.
+        started.compiled_as = frozenset({"plain"})
+        return started
+
+    given = dataclasses.replace(request, args=(*loaded.assumed, *request.args))
+    everywhere = dataclasses.replace(plan, devices=Devices())
+    code = emit(target, everywhere, request, None, loaded.carried)
+    return compiled_for(start, target, plan, observed, given, code, say)
 
 
 def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from jax_pmap.leaf_paths import dotted
-from jax_pmap.model import Evidence, Leaf, MeshAxis, Plan, Role, Spec
-from jax_pmap.report.console import Cell, Console, clean
+from jax_pmap.model import Collective, Evidence, Leaf, Machine, MeshAxis, Plan, Role, Spec
+from jax_pmap.report.console import Cell, Console, clean, print_prose
 from jax_pmap.report.layout import Column, print_table
 from jax_pmap.report.units import human_bytes
 
@@ -73,6 +73,38 @@ def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
         size = peak.arguments + peak.results + peak.temporary
         rows.append([("peak, compiled for CPU", ""), ("", ""), ("", ""), (human_bytes(size), "")])
     print_table(columns, rows, console)
+
+
+def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
+    """Print what the code becomes on a machine that is not there: memory of a chip, communication."""
+    about = f"{machine.name}, {machine.devices} × {machine.kind}, a batch of {machine.batch}"
+    console.print((f"  compiled for {about}; not run there", "dim"))
+    room = f" of {human_bytes(machine.capacity)} on a chip" if machine.capacity else " on a chip"
+    if machine.memory is None:
+        print_prose(console, f"does not fit: {clean(machine.lacks)}", indent="  ", style="red")
+    else:
+        parts = machine.memory
+        taken = parts.arguments + parts.results + parts.temporary
+        fits = not machine.capacity or taken <= machine.capacity
+        said = (
+            f"{'takes' if fits else 'does not fit: it takes'} {human_bytes(taken)}{room}: arguments "
+            f"{human_bytes(parts.arguments)}, results {human_bytes(parts.results)}, temporary "
+            f"{human_bytes(parts.temporary)}"
+        )
+        print_prose(console, said, indent="  ", style="green" if fits else "red")
+    leaves = [leaf for argument in plan.arguments if not argument.static for leaf in argument.leaves]
+    sizes = {leaf.path: leaf_bytes(leaf, machine.devices, plan.mesh) for leaf in leaves}
+    if sizes and machine.memory is None:
+        path = max(sizes, key=lambda path: sizes[path])
+        largest = f"`{clean(dotted(path))}`, {human_bytes(sizes[path])} on a chip"
+        print_prose(console, f"the largest array that it is called with is {largest}", indent="  ")
+    if machine.collectives:
+        print_prose(console, " · ".join(map(collective_text, machine.collectives)), indent="  ")
+
+
+def collective_text(row: Collective) -> str:
+    """``"3 all-reduce (1.2 MB, data)"``."""
+    return f"{row.count} {row.kind} ({', '.join([human_bytes(row.bytes), *row.axes])})"
 
 
 def _sizes(whole: int, share: int) -> list[Cell]:

@@ -29,7 +29,7 @@ from jax_pmap.model import (
 )
 from jax_pmap.report.console import Cell, Console, clean, print_prose
 from jax_pmap.report.layout import Column, clip, natural_width, print_table
-from jax_pmap.report.meshes import mesh_text, print_mesh
+from jax_pmap.report.meshes import collective_text, mesh_text, print_machine, print_mesh
 from jax_pmap.report.refusals import place
 from jax_pmap.report.units import human_bytes
 
@@ -58,6 +58,9 @@ def print_generated(generated: Generated, console: Console) -> None:
     if generated.plan.mesh:
         console.print()
         print_mesh(generated.plan, generated.evidence, console)
+    if generated.evidence.machine is not None:
+        console.print()
+        print_machine(generated.plan, generated.evidence.machine, console)
     console.print()
     _print_evidence(generated.evidence, console)
 
@@ -172,10 +175,7 @@ def evidence_parts(evidence: Evidence) -> list[str]:
     if evidence.equal_draws:
         parts.append("equal for equal draws: numbers drawn for examples are others than on one device")
     if evidence.collectives:
-        shown = [
-            f"{row.count} {row.kind} ({', '.join([human_bytes(row.bytes), *row.axes])})"
-            for row in evidence.collectives
-        ]
+        shown = [*map(collective_text, evidence.collectives)]
         if any(row.axes for row in evidence.collectives):
             parts += [f"compiled to {shown[0]}", *shown[1:]]
         else:

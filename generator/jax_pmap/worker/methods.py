@@ -491,7 +491,7 @@ def on_mesh(described: "Answer | None") -> "OnMesh | None":
     """The mesh that a request describes."""
     if described is None:
         return None
-    specs = (None if spec is None else PartitionSpec(*map(tuple, spec)) for spec in described["specs"])
+    specs = (None if spec is None else PartitionSpec(*map(_entry, spec)) for spec in described["specs"])
     return OnMesh(dict(described["axes"]), described["shares"], tuple(specs))
 
 
@@ -525,6 +525,23 @@ def prove_in_processes(request: Answer) -> Answer:
         request["output_axes"],
         request["multiple"],
     )
+
+
+def compile_for(request: Answer) -> Answer:
+    """Compile the emitted file for a machine that is not there; see `machine.compile_for`."""
+    from . import machine
+
+    specs = {
+        name: {int(index): PartitionSpec(*map(_entry, spec)) for index, spec in places.items()}
+        for name, places in request["specs"].items()
+    }
+    trials = trials_of(request, strengthen.Found())
+    return machine.compile_for(trials.question, emitted_of(request), request["topology"], specs)
+
+
+def _entry(names: "list[str]") -> Any:
+    """The axes that divide one dimension, as a `PartitionSpec` has them."""
+    return tuple(names) if names else None
 
 
 def edited(request: Answer) -> Callable[[], Callable[..., Any]]:
@@ -686,6 +703,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "inputs_from_specs": inputs_from_specs,
     "search_inputs": search_inputs,
     "prove_in_processes": prove_in_processes,
+    "compile_for": compile_for,
     "enclosed_arrays": enclosed_arrays,
     "constants": constants,
     "identities": identities,

@@ -1,0 +1,129 @@
+"""Emitted code compiled for TPUs that are not there: what a chip holds, and what chips say to each other."""
+
+import contextlib
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import NamedSharding, PartitionSpec
+
+from . import arguments, prove
+from .arguments import Packed
+from .compiled import read
+from .jaxpr.trace import Traced, abstract_leaves
+from .jaxpr.walk import equations
+from .server import Answer, Problem, summary
+from .trials import Emitted, Question
+
+
+@contextlib.contextmanager
+def shown(devices: "list[Any]") -> Iterator[None]:
+    """Let code that asks jax for its devices see these."""
+    names = ("devices", "local_devices", "device_count", "local_device_count")
+    saved = {name: getattr(jax, name) for name in names}
+    jax.devices = jax.local_devices = lambda *args, **kwargs: list(devices)
+    jax.device_count = jax.local_device_count = lambda *args, **kwargs: len(devices)
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(jax, name, value)
+
+
+def compile_for(
+    question: Question,
+    emitted: Emitted,
+    name: str,
+    specs: "Mapping[str, Mapping[int, PartitionSpec]]",
+) -> Answer:
+    """What the compiler makes of emitted code for a topology such as ``"v5e:2x4"``.
+
+    Answers ``{"kind", "devices", "batch", "memory", "collectives", "lacks"}``, the last the compiler's words
+    where the memory of a chip does not suffice, with neither of the two before.
+
+    Args:
+        question: the reference with its inputs, of which only shapes are used.
+        emitted: the code.
+        name: of the topology.
+        specs: how leaves of arguments lie, by argument and place; others are whole.
+
+    Raises:
+        Problem: ``"libtpu"`` where the compiler is missing; ``"topology"`` for a name that it does not know,
+            or of other devices than the code takes; ``"inputs"`` for too small a batch.
+    """
+    devices = _devices(name)
+    count = len(devices)
+    if emitted.mesh is not None and emitted.mesh.devices != count:
+        axes = ", ".join(f"{axis}={size}" for axis, size in emitted.mesh.axes.items())
+        raise Problem("topology", f"it has {count} chips, and the mesh of {axes} {emitted.mesh.devices}")
+    shares = emitted.mesh.shares if emitted.mesh is not None else count
+    base = arguments.batch_size(question.data[0], question.axes)
+    size = base // shares * shares
+    if not size:
+        raise Problem("inputs", f"a batch of {base} is smaller than the {shares} chips it is divided among")
+    packed = Packed(question.data[0], question.statics)
+    leaves = abstract_leaves(packed, question.axes, size)
+    jax.clear_caches()
+    with prove.x64(question.x64), shown(devices):
+        function = emitted.define(count, question.x64)
+        traced = Traced(lambda values: question.invoke(function, values), packed, leaves)
+        mesh = next(_meshes(traced.jaxpr), None)
+        if mesh is None:
+            raise Problem("topology", "the code places nothing on a mesh")
+        lie = [
+            NamedSharding(mesh, specs.get(owner, {}).get(index, PartitionSpec()))
+            for owner, index in packed.owners
+        ]
+        given = [i for i, (owner, _) in enumerate(packed.owners) if owner in emitted.donated]
+        program = jax.jit(jaxpr_as_fun(traced.jaxpr), in_shardings=tuple(lie), donate_argnums=tuple(given))
+        about = {"kind": devices[0].device_kind, "devices": count, "batch": size}
+        try:
+            compiled = program.lower(*leaves).compile()
+        except Exception as error:
+            lacks = re.search(
+                r"Ran out of memory in memory space hbm[^\n]*|[^\n]*Exceeded hbm[^\n]*", str(error)
+            )
+            if lacks is None:
+                raise Problem("topology", f"it does not compile: {summary(error)}") from error
+            return {**about, "memory": None, "collectives": None, "lacks": lacks[0].strip()}
+    stats: Any = compiled.memory_analysis()
+    return {
+        **about,
+        "memory": {
+            "arguments": stats.argument_size_in_bytes,
+            "results": stats.output_size_in_bytes - stats.alias_size_in_bytes,
+            "temporary": stats.temp_size_in_bytes,
+        },
+        "collectives": read(compiled.as_text() or "", size, dict(mesh.shape)),
+        "lacks": "",
+    }
+
+
+def _devices(name: str) -> "list[Any]":
+    """The chips of a topology."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise Problem("libtpu", "there is no libtpu")
+    from jax.experimental import topologies
+
+    try:
+        found = topologies.get_topology_desc(topology_name=name, platform="tpu")
+    except Exception as error:
+        raise Problem("topology", summary(error).partition("\n")[0]) from error
+    return list(found.devices)
+
+
+def _meshes(jaxpr: Any) -> Iterator[Any]:
+    """The meshes of devices that stand in a program."""
+    for equation in equations(jaxpr):
+        waiting = [*equation.params.values()]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, (tuple, list)):
+                waiting += value
+            elif isinstance(value, NamedSharding) and isinstance(value.mesh, jax.sharding.Mesh):
+                yield value.mesh
+            elif isinstance(value, jax.sharding.Mesh):
+                yield value

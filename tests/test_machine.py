@@ -1,0 +1,87 @@
+"""`--target`: what the code becomes on TPUs that are not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+
+import pytest
+from project import Project
+
+from jax_pmap.model import (
+    Argument,
+    Collective,
+    Leaf,
+    Machine,
+    Memory,
+    MeshAxis,
+    ParameterKind,
+    Plan,
+    Role,
+)
+from jax_pmap.report.console import Console
+from jax_pmap.report.meshes import print_machine
+
+MEAN = """\
+import jax.numpy as jnp
+
+
+def mean(w, x):
+    return jnp.mean(x @ w, axis=0)
+"""
+WORDS = ("gen", "mean.py::mean", "--arg", "w=f32[4,256]", "--arg", "x=f32[24,4]")
+MESH = ("--backend", "jit", "--mesh", "data=4,model=2", "--spec", "w=None,model")
+HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
+
+
+@pytest.mark.skipif(HAS_LIBTPU, reason="libtpu is there")
+def test_without_the_compiler_it_says_what_to_install(shared: Project) -> None:
+    shared.write("mean.py", MEAN)
+    says = ("there is no libtpu", "pip install 'jax[tpu]'")
+    shared.refused("JP023", *WORDS, *MESH, "--target", "v5e:2x4", says=says)
+
+
+@pytest.mark.skipif(not HAS_LIBTPU, reason="needs libtpu")
+def test_what_a_chip_holds_is_told(project: Project) -> None:
+    project.write("mean.py", MEAN)
+    made = project.run(*WORDS, *MESH, "--target", "v5e:2x4", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    machine = json.loads(made.stdout)["evidence"]["machine"]
+    assert (machine["kind"], machine["devices"]) == ("TPU v5 lite", 8)
+    assert machine["memory"]["arguments"] > 0
+    assert {axis for row in machine["collectives"] for axis in row["axes"]} == {"data"}
+    for name, says in (("v5e:4x4", "it has 16 chips"), ("v9:1x1", "TPU v9")):
+        project.refused("JP023", *WORDS, *MESH, "--target", name, says=(says,))
+
+
+def test_code_that_takes_the_devices_that_are_there_is_refused(shared: Project) -> None:
+    shared.write("mean.py", MEAN)
+    says = ("Use --backend jit, or --backend shard_map",)
+    shared.refused("JP046", *WORDS, "--target", "v5e:2x4", says=says, exit_code=1)
+
+
+def said(machine: Machine) -> str:
+    leaf = Leaf("params['w']", Role.REPLICATED, None, (1024, 1024), "float32", spec=(("data",),))
+    argument = Argument("params", ParameterKind.POSITIONAL_OR_KEYWORD, None, (leaf,))
+    mesh = (MeshAxis("data", 4), MeshAxis("model", 2))
+    plan = Plan("a.py::f", "data", (argument,), (), None, (), mesh=mesh)
+    stream = io.StringIO()
+    print_machine(plan, machine, Console(stream, 100, False))
+    return " ".join(stream.getvalue().split())
+
+
+def test_the_report_says_what_fits() -> None:
+    rows = (Collective("all-reduce", 2, 4000, ("data",)),)
+    machine = Machine("v5e:2x4", "TPU v5 lite", 8, 24, 16_000_000_000, Memory(10**9, 10**9, 10**9), rows)
+    text = said(machine)
+    assert "compiled for v5e:2x4, 8 × TPU v5 lite, a batch of 24; not run there" in text
+    assert "takes 3 GB of 16 GB on a chip: arguments 1 GB, results 1 GB, temporary 1 GB" in text
+    assert "2 all-reduce (4 kB, data)" in text
+
+
+def test_the_report_says_what_does_not_fit() -> None:
+    lacks = "Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm."
+    text = said(Machine("v5e:2x4", "TPU v5 lite", 8, 24, 16_000_000_000, None, None, lacks))
+    assert f"does not fit: {lacks}" in text
+    assert "the largest array that it is called with is `params.w`, 1.05 MB on a chip" in text
