@@ -110,11 +110,11 @@ def shard(x, y):
                 "generate again with inputs of this shape"
             )
         size = shape[0] if shape else 0
-        if not size or size % count:
+        if not size or size % (12 * count):
             raise ValueError(
                 f"f: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                f"pass a multiple of {count}"
+                f"({size or 'missing or empty'}) does not divide over {count} devices in multiples of 12; "
+                f"pass a multiple of {12 * count}"
             )
         sizes[name] = size
 

@@ -65,6 +65,11 @@ def shard(x, y, labels):
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         name = path[0].key + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
+        if len(shape) != 1:
+            raise ValueError(
+                f"f: {name} has shape {shape}: this was proved for rank 1; "
+                "generate again with inputs of this shape"
+            )
         size = shape[0] if shape else 0
         if not size or size % count:
             raise ValueError(
