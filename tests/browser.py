@@ -28,19 +28,16 @@ class Browser:
         to_read, self._commands = os.pipe()
         self._answers, to_write = os.pipe()
 
-        def wire() -> None:  # The protocol is spoken on descriptors 3 and 4.
-            kept = os.dup(to_read), os.dup(to_write)
-            os.dup2(kept[0], 3)
-            os.dup2(kept[1], 4)
-
+        # The protocol is spoken on descriptors 3 and 4, which may be those of the pipes. A shell puts them
+        # there: Python code between fork and exec is not safe beside jax's threads.
+        wired = f'exec 5<&{to_read} 6>&{to_write}; exec "$0" "$@" 3<&5 4>&6 5<&- 6>&-'
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
         self._process = subprocess.Popen(
-            [program, *flags, f"--user-data-dir={folder}", "about:blank"],
+            ["bash", "-c", wired, program, *flags, f"--user-data-dir={folder}", "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(3, 4, to_read, to_write),
-            preexec_fn=wire,
+            pass_fds=(to_read, to_write),
         )
         os.close(to_read)
         os.close(to_write)

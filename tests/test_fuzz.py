@@ -189,7 +189,7 @@ def test_programs_are_proved_and_right_or_refused(workshop: tuple[Path, Session]
         request = request_of((f"{name}.py::f", "--inputs", f"{name}.py::inputs"), folder)
         session.deadline = time.monotonic() + 300
         try:
-            target = pipeline._read(session, request)
+            target = pipeline._read(request, session)
             loaded = load(session, target, request, lambda _: None)
             observed = find_plan(session, target, loaded, request, lambda _: None)
             plan = dataclasses.replace(observed.plan, devices=Devices())

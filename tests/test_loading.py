@@ -152,7 +152,7 @@ def test_names_of_a_script_s_main_block_are_found(project):
             base = 2.0
             scale = base + 1
             while True:
-                scale = mean(no_such_module.next())
+                print(mean(no_such_module.next()))
         """,
     )
     result = project.run("gen", "train.py::mean", "--arg", "x=f32[24,3]")

@@ -60,7 +60,7 @@ def test_a_fold_too_few_or_too_many_is_caught_by_the_proof(project):
     project.write("steps.py", source(STEP))
     request = Request("steps.py::train_step", inputs="steps.py::inputs", python=None)
     with _session(request) as session:
-        target = _read(session, request)
+        target = _read(request, session)
         loaded = load(session, target, request, quiet)
         observed = find_plan(session, target, loaded, request, quiet)
         code = emit(target, observed.plan, request, None)

@@ -100,7 +100,7 @@ def held(source: Source, folder: Path, witness: str = "both") -> Iterator[Held]:
     os.chdir(folder)
     try:
         with pipeline._session(request) as session:
-            target = pipeline._read(session, request)
+            target = pipeline._read(request, session)
             loaded = load(session, target, request, lambda _: None)
             observed = find_plan(session, target, loaded, request, lambda _: None)
             plan = dataclasses.replace(observed.plan, devices=devices(witness))

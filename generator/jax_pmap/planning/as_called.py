@@ -61,11 +61,19 @@ def as_called(
     if is_compiled(target) or whole["axes"]:
         return AsCalled()
 
+    # Decorators that hand on what they are given are no part of the emitted code.
+    left_out = [
+        decorator.text.partition("(")[0].rpartition(".")[2]
+        for decorator in target.facts.decorators
+        if decorator.passes_on
+    ]
+
     def ask(statics: tuple[str, ...]) -> Answer:
         return session.ask(
             "as_called",
             "following the function as it is called",
             statics=statics,
+            left_out=left_out,
             specified=request.inputs is None and request.run is None,
             room=int(ROOM * session.memory),
             seconds=TIME * session.timeout,

@@ -154,6 +154,8 @@ def prove(
                 remainder=remainder,
                 steps=2 if complete else steps,
                 derived=complete,
+                # A run that was cut to fit has no room for more inputs.
+                others=told is None or told["run"] is None or not told["run"]["why"],
                 rows=rows,
                 **question,
             )
@@ -163,7 +165,7 @@ def prove(
             # What it needs was estimated, and the estimate was too low.
             notes[f"{LEFT_OUT} to its end: {error.refusal.reason}"] = None
             break
-        if not complete and all(check["precision"] != "float64" for check in answer["checks"]):
+        if not complete and all(check.get("precision") != "float64" for check in answer["checks"]):
             notes[IN_ITS_DTYPES.format(target.facts.name)] = None
         folded |= answer.get("folded", False)
         if not answer["checks"] and not complete:

@@ -200,7 +200,7 @@ def _follow_both(called: Values, statics: Sequence[str], request: Answer) -> Ans
         "run": True,
         "told": sorted({packed.owners[i][0] for i in traced.watch.told}),
         "parted": None,
-        "later": changed_later(traced.watch, TARGET.module, TARGET.fn.__name__),
+        "later": changed_later(traced.watch, TARGET.module, TARGET.fn.__name__, request["left_out"]),
         "failed": None,
         "changed": [],
         "apart": None,

@@ -412,7 +412,18 @@ def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] 
     On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
     the defaults of its own for them.
     """
-    names = ["axes", "statics", "chain", "steps", "overrides", "global_view", "donated", "derived", "rows"]
+    names = [
+        "axes",
+        "statics",
+        "chain",
+        "steps",
+        "overrides",
+        "global_view",
+        "donated",
+        "derived",
+        "rows",
+        "others",
+    ]
     names += ["reference", "count"] if request.get("reference") else []
     key = about(request, *names), tuple(sorted(left_out))
     return TARGET.once("trials", key, lambda: new_trials(request, found, left_out), last=True)
@@ -455,6 +466,7 @@ def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]
         settled=(*request["statics"], *left_out),
         found=found,
         derived=request.get("derived", False),
+        others=request.get("others", True),
         parallel=own is not None,
     )
     return Trials(question)

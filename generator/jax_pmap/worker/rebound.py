@@ -7,7 +7,7 @@ as it is at each call. Traced, it keeps what there was at the first.
 import ast
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ class Scope:
     owner: str = ""
     receiver: str = ""
     making: bool = False
+    #: The outermost function around it.
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,15 @@ class Use:
 Place = tuple[int, str]
 
 
-def changed_later(watch: Watch, target: types.ModuleType, name: str) -> Answer | None:
+def changed_later(
+    watch: Watch, target: types.ModuleType, name: str, left_out: Collection[str] = ()
+) -> Answer | None:
     """The first line that was reached and reads what another line changes after the import; None without any.
 
     ``{"file", "line", "what", "by": {"file", "line"}}``. What a module does when it is imported is not later;
-    what its functions do is, and its loops in which the target, called `name`, stands.
+    what its functions do is, and its loops in which the target, called `name`, stands. Functions that nothing
+    names but the module as it is imported, as a decorator that fills a table, are done by then. What is read
+    in functions that are `left_out` of the emitted code does not count.
     """
     loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
     spaces = {
@@ -77,9 +83,15 @@ def changed_later(watch: Watch, target: types.ModuleType, name: str) -> Answer |
         if isinstance(module, types.ModuleType) and isinstance(path, str) and is_users(path)
     }
     uses = [use for path in spaces for use in _of_file(path, name)]
-    changes = [use for use in uses if use.changes]
+    named = {part for use in uses if not use.changes for part in (use.root, *use.attributes)}
+    done = {part for path in spaces for part in _read_at_import(path)} - named
+    changes = [use for use in uses if use.changes and use.scope.function not in done]
     reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
-    reads = [use for use in uses if not use.changes and (use.scope.path, use.line) in reached]
+    reads = [
+        use
+        for use in uses
+        if not use.changes and (use.scope.path, use.line) in reached and use.scope.function not in left_out
+    ]
     held = [
         value for use in reads if use.is_global for value in _values(use, spaces) if _is_users_object(value)
     ]
@@ -134,14 +146,31 @@ def _is_users_object(value: Any) -> bool:
     return isinstance(file, str) and is_users(file)
 
 
-def _of_file(path: str, name: str) -> Iterator[Use]:
-    """The uses in the functions of a file, and in its loops in which a name stands."""
+def _parsed(path: str) -> ast.Module:
     try:
         with open(path, "rb") as stream:
-            tree = ast.parse(stream.read())
+            return ast.parse(stream.read())
     except (OSError, SyntaxError, ValueError):
-        return
-    yield from _of_statements(tree.body, Scope(path), name)
+        return ast.Module([], [])
+
+
+def _of_file(path: str, name: str) -> Iterator[Use]:
+    """The uses in the functions of a file, and in its loops in which a name stands."""
+    yield from _of_statements(_parsed(path).body, Scope(path), name)
+
+
+def _read_at_import(path: str) -> Iterator[str]:
+    """Names, and attributes, that a file reads where its statements run as it is imported."""
+    waiting: list[ast.AST] = [_parsed(path)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        body = node.body if isinstance(node, FUNCTIONS) else []
+        inside = body if isinstance(body, list) else [body]
+        waiting += [each for each in ast.iter_child_nodes(node) if each not in inside]
 
 
 def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator[Use]:
@@ -175,6 +204,7 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
         around.owner,
         names[0] if is_method and names else around.receiver if around.receiver not in names else "",
         around.making or (is_method and getattr(node, "name", "") in MAKING),
+        around.function or getattr(node, "name", ""),
     )
     yield from _of_code(body, scope, rebound)
 

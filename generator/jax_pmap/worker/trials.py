@@ -73,6 +73,8 @@ class Question:
     #: Whether the parallel function was derived equal for all inputs: runs in the user's own dtypes, on the
     #: given inputs and once on others, are then the second witness, and no more are needed.
     derived: bool = False
+    #: Whether there is room for other inputs than those given, where that is so.
+    others: bool = True
     #: Whether the reference runs on the same devices as the function that is held to it.
     parallel: bool = False
 
@@ -94,7 +96,7 @@ class Question:
         if self.derived:
             # Other numbers, once: what a call leaves behind for the next one is not in any trace.
             other = 1 if len(self.data) > 1 else len(self.data)
-            return [("given", 0), ("given", other)] if with_given else [("given", 0)]
+            return [("given", 0), ("given", other)] if with_given and self.others else [("given", 0)]
         # In narrow floats, numbers far out are all rounding.
         kind = "float64" if self.wide else "given"
         narrow = self.eps[kind] > prove.NARROW
