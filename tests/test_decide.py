@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jax_pmap import pipeline
-from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import load
 from jax_pmap.locate import locate
@@ -76,7 +76,7 @@ def test_collectives_follow_from_what_a_trace_showed(name: str, update_goldens: 
             "batch",
             lambda _: 4,
             lambda _: None,
-            Neighbourhood(target),
+            CallGraph(target),
         )
         return observer.observe(roles, {}, 8)
 
@@ -106,7 +106,7 @@ def test_a_value_that_nothing_makes_whole_is_refused_where_it_stands() -> None:
         "batch",
         lambda _: 4,
         lambda _: None,
-        Neighbourhood(target),
+        CallGraph(target),
     )
     refusal = observer.observe(Roles({"x": {0: 0}}, (), frozenset(), {}), {}, 8)
     assert isinstance(refusal, Refusal)

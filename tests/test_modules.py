@@ -2,7 +2,7 @@
 
 import pytest
 
-from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.callees import CallGraph
 from jax_pmap.locate import locate
 from jax_pmap.model import Request
 from jax_pmap.reading.target import read_target
@@ -130,7 +130,7 @@ def test_methods_of_the_object_are_found_where_they_are_surely_those(project):
         for name, other in others.items():
             project.write(f"{name}.py", other)
         request = Request("a.py::Agent.step", project.folder, run="python a.py")
-        around = Neighbourhood(read_target(locate(request.target, request.directory), request))
+        around = CallGraph(read_target(locate(request.target, request.directory), request))
         names = ["_loss", "_private", "_super", "_property", "_class", "_static", "_set", "_above", "missing"]
         found = {name: around.find(f"self.{name}", around.origin) for name in names}
         return {name: beside.name for name, beside in found.items() if beside is not None}

@@ -7,7 +7,7 @@ import pytest
 from mutation.equivalent import why_equivalent
 from mutation.faults import FAULTS, mutants
 from mutation.hand import planted, verified, written
-from mutation.sources import Source, held, sources, verdict
+from mutation.sources import Source, sources, verdict, warm_worker
 
 SOURCES = {source.name: source for source in sources()}
 
@@ -30,7 +30,7 @@ def test_every_fault_is_planted_somewhere_and_gives_code():
 
 @pytest.mark.parametrize("name", ["clip_by_global_norm", "variance_from_two_means"])
 def test_faults_are_caught(name: str, tmp_path: Path) -> None:
-    with held(SOURCES[name], tmp_path.resolve()) as warm:
+    with warm_worker(SOURCES[name], tmp_path.resolve()) as warm:
         assert warm.prove(warm.code).proved
         survived = []
         for mutant in mutants(warm.code, most=1):
@@ -66,7 +66,7 @@ def inputs(seed):
     return (np.random.default_rng(seed).normal(size=(48, 3)).astype(np.float32),)
 """
     source = Source("narrow", ("narrow.py::f", "--inputs", "narrow.py::inputs"), {"narrow.py": module})
-    with held(source, tmp_path.resolve()) as warm:
+    with warm_worker(source, tmp_path.resolve()) as warm:
         assert warm.prove(warm.code).proved
         found = [
             verdict(warm, mutant.code) for mutant in mutants(warm.code) if mutant.fault == "a_thousandth_off"

@@ -14,7 +14,7 @@ from jax_pmap.model import RefusalError
 from mutation.equivalent import why_equal_by_hand, why_equivalent
 from mutation.faults import FAULTS, Mutant, mutants
 from mutation.hand import Written, planted, verified, written
-from mutation.sources import Source, held, sources, verdict
+from mutation.sources import Source, sources, verdict, warm_worker
 
 Found = list[tuple[Mutant, str, str]]
 
@@ -46,7 +46,7 @@ def run_written(source: Written, only: str, folder: Path) -> Found:
 def run_emitted(source: Source, only: str, folder: Path, witness: str) -> Found:
     """Every mutant of emitted code, as the proof of `gen` judges it; none where one witness is not enough."""
     found = []
-    with held(source, folder, witness) as warm:
+    with warm_worker(source, folder, witness) as warm:
         try:
             warm.prove(warm.code)
         except RefusalError:

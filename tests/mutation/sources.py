@@ -69,7 +69,7 @@ def devices(witness: str) -> Devices:
     return Devices(count=RUN_ALONE) if witness == "run" else Devices()
 
 
-class Held:
+class Warm:
     """One source in a warm worker: its code, and the proof of any other code in its place."""
 
     def __init__(self, session: Any, target: Any, observed: Any, code: str, witness: str = "both") -> None:
@@ -86,7 +86,7 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(source: Source, folder: Path, witness: str = "both") -> Iterator[Held]:
+def warm_worker(source: Source, folder: Path, witness: str = "both") -> Iterator[Warm]:
     """Plan and emit a source in `folder`, and keep its worker."""
     from jax_pmap import pipeline
     from jax_pmap.emit.unit import emit
@@ -105,7 +105,7 @@ def held(source: Source, folder: Path, witness: str = "both") -> Iterator[Held]:
             observed = find_plan(session, target, loaded, request, lambda _: None)
             plan = dataclasses.replace(observed.plan, devices=devices(witness))
             code = emit(target, plan, request, None, loaded.carried)
-            yield Held(session, target, observed, code, witness)
+            yield Warm(session, target, observed, code, witness)
     finally:
         os.chdir(before)
 
@@ -121,10 +121,10 @@ def request_of(words: tuple[str, ...], folder: Path) -> Request:
     )
 
 
-def verdict(held_: Held, code: str) -> str:
+def verdict(source: Warm, code: str) -> str:
     """``"survived"``, ``"not applicable"``, or how the proof caught `code`: the refusal's reason."""
     try:
-        held_.prove(code)
+        source.prove(code)
     except RefusalError as error:
         reason = error.refusal.reason
         # Nothing to change there, or code for jit, which names no axis to plant a collective over.

@@ -20,11 +20,11 @@ from jax_pmap.reading.text import function_text
 if TYPE_CHECKING:
     import libcst as cst
 
-    from jax_pmap.emit.beside import Beside
+    from jax_pmap.emit.callees import UserFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Substitute:
     """What stands in a copy for a carried function."""
 
     name: str
@@ -49,38 +49,38 @@ class Stand:
 class Adapted:
     """A function of the user's that the emitted file carries."""
 
-    beside: Beside
+    function: UserFunction
     body: Body
     syncs: tuple[Sync, ...]
     #: Branches of it that no input took.
     guards: tuple[Guard, ...]
     #: What stands for carried functions it calls as ``module.name``.
-    renames: Mapping[str, Stand]
+    renames: Mapping[str, Substitute]
 
     @property
     def name(self) -> str:
         """What the copy is called."""
-        return self.beside.name
+        return self.function.name
 
     @property
     def facts(self) -> FunctionFacts:
         """What was read of it."""
-        return self.beside.facts
+        return self.function.facts
 
     @property
     def source(self) -> Source:
         """The file it stands in."""
-        return self.beside.source
+        return self.function.source
 
-    def woven(self, names: Names, renames: Mapping[str, Stand]) -> cst.FunctionDef:
+    def woven(self, names: Names, renames: Mapping[str, Substitute]) -> cst.FunctionDef:
         """The copy, still under its own name, with `renames` for carried functions it calls."""
         made = woven_with(names, self.body, self.syncs, renames, self.guards)
-        return with_first(made, self._check()) if self.beside.owner else made
+        return with_first(made, self._check()) if self.function.owner else made
 
     def _check(self) -> str:
         """The statement that rejects objects whose method is another one."""
         name, receiver = f".{self.facts.name}", self.facts.receiver
-        method = f"{self.beside.owner}{name}"
+        method = f"{self.function.owner}{name}"
         said = f"`{{type({receiver}).__name__}}{name}` is not `{method}`, which this code was proved with; "
         said += "to allow it, generate again with inputs that use it"
         lines = re.sub(r'" (?=f?")', '"\n        ', wrapped_f_string(said))
@@ -93,7 +93,7 @@ class Adapted:
         return "\n".join([*decorated(self.facts), made])
 
 
-def stands_in(renames: Mapping[str, Stand], adapted: Sequence[Adapted]) -> bool:
+def stands_in(renames: Mapping[str, Substitute], adapted: Sequence[Adapted]) -> bool:
     """Whether a copy stands in for a function that a value holds."""
     every = [renames, *(other.renames for other in adapted)]
     return any(stand.given for each in every for stand in each.values())
@@ -103,7 +103,7 @@ def woven_with(
     names: Names,
     body: Body,
     syncs: Sequence[Sync],
-    renames: Mapping[str, Stand],
+    renames: Mapping[str, Substitute],
     guards: Sequence[Guard] = (),
     result: str = "result",
 ) -> cst.FunctionDef:
@@ -128,7 +128,7 @@ def woven_target(
     syncs: Sequence[Sync],
     adapted: Sequence[Adapted],
     names: Names,
-    renames: Mapping[str, Stand],
+    renames: Mapping[str, Substitute],
     result: str,
 ) -> tuple[Body, cst.FunctionDef]:
     """The target's body, and the target with those of the syncs in it that no adapted function has."""
@@ -138,12 +138,12 @@ def woven_target(
     return body, woven_with(names, body, here, renames, inside_of(body, plan.guards), result)
 
 
-def adapted_beside(
+def adapted_callees(
     target: Target, syncs: Sequence[Sync], guards: Sequence[Guard] = (), callees: Sequence[Callee] = ()
-) -> tuple[list[Adapted], Mapping[str, Stand]]:
+) -> tuple[list[Adapted], Mapping[str, Substitute]]:
     """The functions that syncs or guards outside the target stand in, and those that call them.
 
-    `callees` are methods that running the target has shown. A function comes before its callers. Beside them,
+    `callees` are methods that running the target has shown. A function comes before its callers. With them,
     what stands for those that the target calls as ``module.name``.
     """
     outermost = Body(function_text(target.parsed))
@@ -153,15 +153,15 @@ def adapted_beside(
     if all(span.file == own and inside(place(span), here) for span in spans):
         return [], {}
     # Most functions need none of it.
-    from jax_pmap.emit.beside import Neighbourhood
+    from jax_pmap.emit.callees import CallGraph
 
-    neighbourhood = Neighbourhood(target, callees)
+    call_graph = CallGraph(target, callees)
     out: list[Adapted] = []
-    seen: list[Beside] = [neighbourhood.origin]
+    seen: list[UserFunction] = [call_graph.origin]
 
-    def carried(found: Beside) -> bool:
+    def carried(found: UserFunction) -> bool:
         if any(found.is_same(other) for other in seen):
-            return any(found.is_same(other.beside) for other in out)
+            return any(found.is_same(other.function) for other in out)
         seen.append(found)
         body = Body(function_text(found.parsed))
         within = tuple(inside_of(body, syncs))
@@ -171,25 +171,25 @@ def adapted_beside(
             out.append(Adapted(found, body, within, unseen, renames))
         return bool(within or unseen or calls)
 
-    def look(caller: Beside) -> tuple[dict[str, Stand], bool]:
-        renames: dict[str, Stand] = {}
+    def look(caller: UserFunction) -> tuple[dict[str, Substitute], bool]:
+        renames: dict[str, Substitute] = {}
         calls = False
-        for called in neighbourhood.calls(caller):
-            found = neighbourhood.find(called, caller)
+        for called in call_graph.calls(caller):
+            found = call_graph.find(called, caller)
             if found is not None and carried(found):
                 calls = True
                 # One that is called by two names is carried under the first.
-                found = next(other.beside for other in out if other.beside.is_same(found))
-                held = neighbourhood.held(called, caller)
+                found = next(other.function for other in out if other.function.is_same(found))
+                held = call_graph.transformed(called, caller)
                 if held is not None:
-                    renames[called] = Stand(found.name, made=held.around(found.name))
+                    renames[called] = Substitute(found.name, made=held.around(found.name))
                 elif found.by_value:
-                    renames[called] = Stand(found.name, given=called, original=found.facts.name)
+                    renames[called] = Substitute(found.name, given=called, original=found.facts.name)
                 elif found.detached:
-                    renames[called] = Stand(found.name, neighbourhood.receiver(called, caller))
+                    renames[called] = Substitute(found.name, call_graph.receiver(called, caller))
                 elif called != found.name or found.method_of:
-                    renames[called] = Stand(found.name)
+                    renames[called] = Substitute(found.name)
         return renames, calls
 
-    renames, _ = look(neighbourhood.origin)
+    renames, _ = look(call_graph.origin)
     return out, renames

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, stands_in, woven_target
+from jax_pmap.emit.adapted import Adapted, Substitute, adapted_callees, stands_in, woven_target
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
@@ -79,7 +79,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     check_backend(target, backend)
     syncs = () if backend is Backend.JIT else plan.syncs
     guards = () if backend is Backend.JIT else plan.guards
-    adapted, renames = adapted_beside(target, syncs, guards, plan.callees)
+    adapted, renames = adapted_callees(target, syncs, guards, plan.callees)
     file = _File(target)
     names = file.names.ours()
     copies = {other.name: file.names.own(f"p_{other.facts.name}") for other in adapted}
@@ -130,20 +130,22 @@ def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.Fun
     renames = _for_copies(other.renames, copies)
     copy = renamed(other.woven(names, renames), copies).with_changes(name=name_node(copies[other.name]))
     # A method's copy stands above the classes of the file, which its annotations may name.
-    return without_annotations(copy) if other.beside.detached else copy
+    return without_annotations(copy) if other.function.detached else copy
 
 
-def _for_copies(renames: Mapping[str, Stand], copies: Mapping[str, str]) -> dict[str, Stand]:
+def _for_copies(renames: Mapping[str, Substitute], copies: Mapping[str, str]) -> dict[str, Substitute]:
     """`renames` with methods called on the same object: ``self.loss`` becomes ``self.p_loss``."""
     return {
-        called: Stand(f"{called.rpartition('.')[0]}.{copies[stand.name]}") if "." in stand.name else stand
+        called: Substitute(f"{called.rpartition('.')[0]}.{copies[stand.name]}")
+        if "." in stand.name
+        else stand
         for called, stand in renames.items()
     }
 
 
 def _enclosed(other: Adapted) -> bool:
     """Whether an adapted function stands in another function."""
-    return bool(other.beside.parsed.enclosing) and not other.beside.method_of
+    return bool(other.function.parsed.enclosing) and not other.function.method_of
 
 
 class _File:
@@ -181,7 +183,7 @@ class _File:
         """Dotted names of what the edit brings besides the mapped function."""
         helpers = sorted(assigned_names(pieces.helpers), key=pieces.helpers.index)
         beside = [
-            ".".join([*(node.name for node in other.beside.parsed.enclosing), copies[other.name]])
+            ".".join([*(node.name for node in other.function.parsed.enclosing), copies[other.name]])
             if self.is_own(other)
             else copies[other.name]
             for other in adapted
@@ -195,7 +197,7 @@ class _File:
         header: Header,
         adapted: Sequence[Adapted],
         made: Sequence[str],
-        renames: Mapping[str, Stand],
+        renames: Mapping[str, Substitute],
         added: Sequence[str],
     ) -> Edition:
         """The file with everything in its place; the mark above the function names what was `added`."""
@@ -221,10 +223,10 @@ class _File:
         changes.append(Change(first, end, tuple(lines)))
         base = "    " if self.owner else ""
         function = "\n".join(self.function(pieces, unit, base, False))
-        methods = [self._copied(other, text, base) for other, text in own if other.beside.method_of]
+        methods = [self._copied(other, text, base) for other, text in own if other.function.method_of]
         if self.owner:
             function = "\n\n".join([f"class {self.owner}:", *methods, function])
-        copies = [self._copied(other, text, "") for other, text in own if not other.beside.method_of]
+        copies = [self._copied(other, text, "") for other, text in own if not other.function.method_of]
         future = ["from __future__ import annotations"] if self.target.facts.future_annotations else []
         definitions = [*future, *imports, "\n".join(helpers), *copies, function]
         enclosed = tuple(other.body.text.text for other, _ in own if _enclosed(other))
@@ -316,26 +318,26 @@ class _File:
 
     def _copy(self, other: Adapted, text: str) -> Change:
         """The adapted copy of a function, behind the original."""
-        node = other.beside.parsed.definition
-        first = other.beside.parsed.lines[node.lineno - 1]
+        node = other.function.parsed.definition
+        first = other.function.parsed.lines[node.lineno - 1]
         base = indent_of(first)
         end = node.end_lineno or node.lineno
         return Change(end, end, ("", *([] if base else [""]), *self._copied(other, text, base).split("\n")))
 
     def is_own(self, other: Adapted) -> bool:
         """Whether an adapted function stands in the file that is changed."""
-        return other.source.path == self.target.source.path and not other.beside.detached
+        return other.source.path == self.target.source.path and not other.function.detached
 
     def _copied(self, other: Adapted, text: str, base: str) -> str:
         name = other.facts.name
-        first = other.beside.parsed.lines[other.beside.parsed.definition.lineno - 1]
+        first = other.function.parsed.lines[other.function.parsed.definition.lineno - 1]
         name += "" if self.is_own(other) else f"` of `{other.source.shown_path}"
         note = f"# `{name}` on one device's share, for `{self.target.facts.name}`."
         lines = shifted(text, base)
-        static = ["@staticmethod"] if other.beside.method_of and not other.facts.receiver else []
+        static = ["@staticmethod"] if other.function.method_of and not other.facts.receiver else []
         static = [f"{base}{line}" for each in (*static, *decorated(other.facts)) for line in each.split("\n")]
         if self.is_own(other) and base == indent_of(first):
-            lines = as_written(other.beside.parsed, lines, self.unit)
+            lines = as_written(other.function.parsed, lines, self.unit)
         return "\n".join([base + note, *static, *lines])
 
     def _blank_after(self, line: int) -> int:

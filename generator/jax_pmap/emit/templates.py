@@ -26,11 +26,11 @@ def environment(*, autoescape: bool = False) -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=autoescape,
         auto_reload=False,
-        bytecode_cache=_Beside(),
+        bytecode_cache=_BytecodeCache(),
     )
 
 
-class _Beside(jinja2.BytecodeCache):
+class _BytecodeCache(jinja2.BytecodeCache):
     """Compiled templates beside this module's own byte code, and under the same rules.
 
     Python's settings about writing and placing byte code hold; a folder that cannot be written costs

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, Stand, adapted_beside, stands_in, woven_target
+from jax_pmap.emit.adapted import Adapted, Substitute, adapted_callees, stands_in, woven_target
 from jax_pmap.emit.axes import collapse, type_imports
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
@@ -46,7 +46,7 @@ def emit(
     check_backend(target, backend)
     syncs = () if backend is Backend.JIT else plan.syncs
     guards = () if backend is Backend.JIT else plan.guards
-    adapted, renames = adapted_beside(target, syncs, guards, plan.callees)
+    adapted, renames = adapted_callees(target, syncs, guards, plan.callees)
     _check_script(target, plan, adapted)
     if carried:
         _check_copies(target, plan, carried, adapted)
@@ -129,7 +129,7 @@ def _unit(
         imports |= set(bound.imports)
     if facts.future_annotations:
         imports.add("from __future__ import annotations")
-    texts = [target.parsed, *(other.beside.parsed for other in adapted)]
+    texts = [target.parsed, *(other.function.parsed for other in adapted)]
     unit = EmitUnit(
         name=name,
         parameters=facts.parameters,
@@ -160,7 +160,7 @@ def _unit(
     return unit
 
 
-def _given_up(renames: Mapping[str, Stand], adapted: Iterable[Adapted]) -> set[str]:
+def _given_up(renames: Mapping[str, Substitute], adapted: Iterable[Adapted]) -> set[str]:
     """Names of objects in place of which what makes them is written out."""
     every = [renames, *(other.renames for other in adapted)]
     return {called.partition(".")[0] for each in every for called, stand in each.items() if stand.made}
@@ -272,7 +272,7 @@ def _own_classes(plan: Plan, modules: Collection[str]) -> list[str]:
 
 def _owners(target: Target, adapted: Iterable[Adapted]) -> list[str]:
     """Classes and functions of the target's file by which objects, or functions, are told from others."""
-    own = [each.beside for each in adapted if each.source.path == target.source.path]
+    own = [each.function for each in adapted if each.source.path == target.source.path]
     return [each.owner or each.facts.name for each in own if each.owner or each.by_value]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.beside import Beside, Neighbourhood
+from jax_pmap.emit.callees import CallGraph, UserFunction
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
 from jax_pmap.emit.weave import RECORDER, method_name, name_node
 from jax_pmap.model import Sync
@@ -43,13 +43,13 @@ class Bodies:
     """Every body that is looked into, and what the worker has to define so that they find each other."""
 
     def __init__(
-        self, body: Body, neighbourhood: Neighbourhood, axis_name: str, settled: Sequence[str] = ()
+        self, body: Body, call_graph: CallGraph, axis_name: str, settled: Sequence[str] = ()
     ) -> None:
         """The tables of `body` alone; `settled` arguments have no values but those that are tried."""
-        self.body, self.neighbourhood, self.axis_name, self.settled = body, neighbourhood, axis_name, settled
+        self.body, self.call_graph, self.axis_name, self.settled = body, call_graph, axis_name, settled
         self.bodies: list[Body] = []
         #: What each body is the body of, and the body each statement stands in.
-        self.homes: dict[int, Beside] = {}
+        self.homes: dict[int, UserFunction] = {}
         self.body_of: dict[int, Body] = {}
         #: (scope of the caller's body, name it calls by, scope of the function called).
         self.links: dict[tuple[int, str, int], None] = {}
@@ -60,21 +60,21 @@ class Bodies:
         self.owner: dict[int, Statement] = {}
         self.gradients: dict[int, GradientCall] = {}
         self.runs: dict[int, list[FunctionRun]] = {}
-        self._know(body, neighbourhood.origin)
-        self.watch = Watch(neighbourhood, body.numbers, settled)
+        self._know(body, call_graph.origin)
+        self.watch = Watch(call_graph, body.numbers, settled)
 
     def watch_again(self) -> None:
         """Watch the methods, too, that running has shown since."""
         known = [*self.homes.items(), *self.watch.homes.items()]
         bodies = {body.scope.index: body for body in self.bodies} | self.watch.bodies
         self.watch = Watch(
-            self.neighbourhood,
+            self.call_graph,
             self.body.numbers,
             self.settled,
             [(home, bodies[scope]) for scope, home in known],
         )
 
-    def _know(self, body: Body, home: Beside) -> None:
+    def _know(self, body: Body, home: UserFunction) -> None:
         """Take the places of one more body into the tables."""
         self.bodies.append(body)
         self.homes[body.scope.index] = home
@@ -100,13 +100,13 @@ class Bodies:
     def around(
         self,
         define: Callable[[Body], FunctionDef],
-        besides: Sequence[Body] = (),
+        callee_bodies: Sequence[Body] = (),
         noted: Callable[[Body, str], Sequence[str]] = lambda *_: (),
     ) -> Answer:
         """What the worker has to define around the target: see `worker.around`.
 
-        That is what is looked into, and with the bodies `besides` what is watched; behind each body the lines
-        that `noted` has for it and its name there.
+        That is what is looked into, and with `callee_bodies` what is watched; behind each body the lines that
+        `noted` has for it and its name there.
         """
         first = [
             "import contextlib as __jax_pmap_contextlib__",
@@ -115,8 +115,8 @@ class Bodies:
             HELPERS.format(axis=repr(self.axis_name)),
         ]
         here, elsewhere = list(first), dict[str, list[str]]()
-        own = self.neighbourhood.origin.source.path
-        for body in (*self.bodies[1:], *besides):
+        own = self.call_graph.origin.source.path
+        for body in (*self.bodies[1:], *callee_bodies):
             source = self.home(body.scope.index).source
             lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
             lines.append(body.definition(define(body)))
@@ -128,12 +128,12 @@ class Bodies:
                     f"{name} = {RECORDER}.guarded({scope}, {home.owner}, {home.facts.name!r}, {name})"
                 )
         exports = []
-        for caller, called, scope in self.linked(besides):
+        for caller, called, scope in self.linked(callee_bodies):
             home, by = self.home(scope), self.home(caller)
             into, module = ("" if each.source.path == own else each.source.module for each in (by, home))
             if into != module:
                 name = method_name(scope) if home.is_apart else home.facts.name
-                held = self.neighbourhood.held(called, by)
+                held = self.call_graph.transformed(called, by)
                 named = home.is_apart or held is not None or "[" in called
                 exports.append([into, name if named else called, module, name])
                 # What the object is made with stands in the file where that is done.
@@ -144,31 +144,33 @@ class Bodies:
             "exports": exports,
         }
 
-    def home(self, scope: int) -> Beside:
+    def home(self, scope: int) -> UserFunction:
         """What a body is the body of."""
         return self.homes[scope] if scope in self.homes else self.watch.homes[scope]
 
-    def linked(self, besides: Sequence[Body] = ()) -> dict[tuple[int, str, int], None]:
-        """The links between what is looked into, and with the bodies `besides` those to what is watched."""
-        there = {body.scope.index for body in (*self.bodies, *besides)}
+    def linked(self, callee_bodies: Sequence[Body] = ()) -> dict[tuple[int, str, int], None]:
+        """The links between what is looked into, and with `callee_bodies` those to what is watched."""
+        there = {body.scope.index for body in (*self.bodies, *callee_bodies)}
         links = dict(self.links)
-        if besides:
+        if callee_bodies:
             links |= dict.fromkeys(self.watch.links(self.body.scope.index))
         return {link: None for link in links if link[0] in there and link[2] in there}
 
-    def renames(self, body: Body, besides: Sequence[Body] = ()) -> dict[str, str]:
+    def renames(self, body: Body, callee_bodies: Sequence[Body] = ()) -> dict[str, str]:
         """What stands in a body for the methods it calls that are looked into, or watched."""
         out = {}
-        for caller, called, scope in self.linked(besides):
+        for caller, called, scope in self.linked(callee_bodies):
             if caller == body.scope.index and self.home(scope).by_value:
-                module, name = self.neighbourhood.seen_as(called, self.home(caller))
+                module, name = self.call_graph.seen_as(called, self.home(caller))
                 copy = method_name(scope)
                 out[called] = f"{RECORDER}.in_place_of({scope}, {called}, {module!r}, {name!r}, {copy})"
             elif caller == body.scope.index and self.home(scope).is_method:
-                bound = self.neighbourhood.receiver(called, self.home(caller))
+                bound = self.call_graph.receiver(called, self.home(caller))
                 name = method_name(scope)
                 out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
-            elif caller == body.scope.index and (held := self.neighbourhood.held(called, self.home(caller))):
+            elif caller == body.scope.index and (
+                held := self.call_graph.transformed(called, self.home(caller))
+            ):
                 out[called] = held.around(self.home(scope).facts.name)
             elif caller == body.scope.index and "[" in called:
                 out[called] = self.home(scope).facts.name
@@ -182,7 +184,7 @@ class Bodies:
 
     def open(self, called: str, caller: Body) -> int | None:
         """Take a function of the user's that `caller` calls into the tables; its scope, or None."""
-        found = self.neighbourhood.find(called, self.homes[caller.scope.index])
+        found = self.call_graph.find(called, self.homes[caller.scope.index])
         if found is None:
             return None
         known = [scope for scope, home in self.homes.items() if home.is_same(found)]

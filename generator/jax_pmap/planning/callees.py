@@ -10,7 +10,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from jax_pmap.emit.beside import spot
+from jax_pmap.emit.callees import spot
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, weave
 from jax_pmap.model import Callee, Say
@@ -44,7 +44,7 @@ class Callees:
     def scopes(self, called: str, caller: Body) -> list[int]:
         """The scopes of the functions that `called` runs in a body, where they can be looked into.
 
-        A method is known to the neighbourhood from now on, by the name that it is called by.
+        A method is known to the call_graph from now on, by the name that it is called by.
         """
         key = caller.scope.index, called
         if key not in self.seen:
@@ -111,8 +111,8 @@ class Callees:
         for text in made:
             texts[behind(home.parsed, resolver, text) or text] = None
         names = {scope.name for scope in body.scopes.values()}
-        neighbourhood = self.bodies.neighbourhood
-        imported = {row.name for row in facts.imported if neighbourhood.is_installed(row.name, home)}
+        call_graph = self.bodies.call_graph
+        imported = {row.name for row in facts.imported if call_graph.is_installed(row.name, home)}
         return [
             text
             for text in texts
@@ -123,7 +123,7 @@ class Callees:
 
     def _learn(self, called: str, caller: Body, found: Sequence[Answer]) -> None:
         """Take a method for what `called` is, unless it is now one and now another."""
-        first, neighbourhood = found[0], self.bodies.neighbourhood
+        first, call_graph = found[0], self.bodies.call_graph
         methods = list(dict.fromkeys(f"{each['owner']}.{each['name']}" for each in found))
         where = shown(first, self.session.directory)
         if not where:
@@ -132,14 +132,14 @@ class Callees:
             both = " and ".join(f"`{each}`" for each in methods)
             self.why[called] = f"it is {both}, one in one call and the other in another"
         elif not all(each["named"] for each in found) or (
-            first["module"] == "__main__" and first["path"] != str(neighbourhood.target.source.path)
+            first["module"] == "__main__" and first["path"] != str(call_graph.target.source.path)
         ):
             self.why[called] = (
                 f"its class `{first['owner']}` ({where}) is not found in a module by its name, so a copy of "
                 "the method could not tell whether it is given an object of that class"
             )
-        elif not all(each["frozen"] for each in found) and neighbourhood.assigned(
-            first["name"], neighbourhood.target.source
+        elif not all(each["frozen"] for each in found) and call_graph.assigned(
+            first["name"], call_graph.target.source
         ):
             self.why[called] = (
                 f"some file of the project assigns `.{first['name']}` (or calls `setattr`), so an object may "
@@ -147,26 +147,26 @@ class Callees:
             )
         else:
             home = self.bodies.homes[caller.scope.index]
-            if neighbourhood.callees.get((spot(home), called)) is None:
-                neighbourhood.learn(Callee(spot(home), called, f"{first['module']}:{methods[0]}"))
-                neighbourhood.find(called, home)
-            if called in neighbourhood.why:
-                self.why[called] = neighbourhood.why[called]
+            if call_graph.callees.get((spot(home), called)) is None:
+                call_graph.learn(Callee(spot(home), called, f"{first['module']}:{methods[0]}"))
+                call_graph.find(called, home)
+            if called in call_graph.why:
+                self.why[called] = call_graph.why[called]
 
     def _learn_function(self, called: str, caller: Body, found: Answer) -> None:
         """Take a function of a module for what `called` is, a value that holds it."""
-        neighbourhood = self.bodies.neighbourhood
+        call_graph = self.bodies.call_graph
         where = shown(found, self.session.directory)
-        elsewhere = found["module"] == "__main__" and found["path"] != str(neighbourhood.target.source.path)
+        elsewhere = found["module"] == "__main__" and found["path"] != str(call_graph.target.source.path)
         if not where or not found["importable"] or "." in found["qualname"] or elsewhere:
             self.why[called] = reason([found], self.session.directory)
             return
         home = self.bodies.homes[caller.scope.index]
-        if neighbourhood.callees.get((spot(home), called)) is None:
-            neighbourhood.learn(Callee(spot(home), called, f"{found['module']}:{found['qualname']}"))
-            neighbourhood.find(called, home)
-        if called in neighbourhood.why:
-            self.why[called] = neighbourhood.why[called]
+        if call_graph.callees.get((spot(home), called)) is None:
+            call_graph.learn(Callee(spot(home), called, f"{found['module']}:{found['qualname']}"))
+            call_graph.find(called, home)
+        if called in call_graph.why:
+            self.why[called] = call_graph.why[called]
 
     def _scope(self, found: Answer) -> int | None:
         """The scope of a function that was seen, taken into the tables where a name leads to it."""
@@ -177,9 +177,9 @@ class Callees:
         wanted = found["path"], outer
         for body in list(bodies.bodies):
             home = bodies.homes[body.scope.index]
-            for called in bodies.neighbourhood.calls(home):
-                beside = bodies.neighbourhood.find(called, home)
-                if beside is None or (str(beside.source.path), beside.source.qualname) != wanted:
+            for called in bodies.call_graph.calls(home):
+                callee = bodies.call_graph.find(called, home)
+                if callee is None or (str(callee.source.path), callee.source.qualname) != wanted:
                     continue
                 scope = bodies.open(called, body)
                 if scope is None or outer == found["qualname"]:

@@ -143,7 +143,7 @@ class Decider:
                 if self.look_closer(state, statement, events):
                     return None
                 return state.hopeless[statement.index]
-            if len(self.table.neighbourhood.callees) > watch.methods:
+            if len(self.table.call_graph.callees) > watch.methods:
                 self.table.watch_again()
                 return None
             apart_ = self._now_another(state)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Request, Role
+from jax_pmap.planning.benefit import depends_on_batch
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT
-from jax_pmap.planning.worth import depends_on_batch
 from jax_pmap.reading.target import Target
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import inside_of, weave
 from jax_pmap.model import Refusal, Sync
@@ -41,13 +41,13 @@ class Observer(Placer):
         axis_name: str,
         itemsize: Callable[[str], int],
         say: Callable[[str], None],
-        neighbourhood: Neighbourhood,
+        call_graph: CallGraph,
         mutated: Sequence[str] = (),
         own_shares: bool = False,
         settled: Sequence[str] = (),
     ) -> None:
         """An observer of `body`; see `Placer` and `Decider`."""
-        super().__init__(body, facts, axis_name, itemsize, neighbourhood, mutated, settled)
+        super().__init__(body, facts, axis_name, itemsize, call_graph, mutated, settled)
         self.session, self.say, self.own_shares = session, say, own_shares
         #: The last question that the worker was asked, and its answer.
         self._last: tuple[Answer, Answer] | None = None
@@ -60,7 +60,7 @@ class Observer(Placer):
     def _code(self, syncs: Sequence[Sync]) -> tuple[str, Answer]:
         """The target and the functions of the user's that it calls, tapped, with collectives in them."""
         known = {body.scope.index for body in self.bodies}
-        besides = [body for scope, body in self.watch.bodies.items() if scope not in known]
+        callee_bodies = [body for scope, body in self.watch.bodies.items() if scope not in known]
         taps = self._taps()
 
         def woven(body: Body) -> FunctionDef:
@@ -73,12 +73,12 @@ class Observer(Placer):
                 own_draws=OWN_DRAWS_NAME,
                 taps=taps,
                 reach=body is self.body or self.watch.is_watched(body),
-                renames=self.renames(body, besides),
+                renames=self.renames(body, callee_bodies),
                 tests=self.watch.numbers_of(body),
             )
             return self.named(body, made) if body is not self.body else made
 
-        return self.body.definition(woven(self.body)), self.around(woven, besides)
+        return self.body.definition(woven(self.body)), self.around(woven, callee_bodies)
 
     def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
         """What tracing shows; the same once more where nothing has changed but what is looked into."""

@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from jax_pmap.emit.beside import Beside
+from jax_pmap.emit.callees import UserFunction
 from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.model import Span
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State
 from jax_pmap.reading.read import make_resolver
-from jax_pmap.reading.runs import behind, held_inside
+from jax_pmap.reading.runs import behind, transformed_inside
 
 
 def called_by(call: str) -> str:
@@ -72,7 +72,7 @@ class Opening:
         runs = self.table.runs.get(call.point, [])
         # What the module compiled under a name is carried under that name.
         home = self.table.homes[self.table.body_of[call.statement].scope.index]
-        if runs and self.table.neighbourhood.find(callee, home) is None:
+        if runs and self.table.call_graph.find(callee, home) is None:
             deciding = [run for run in runs if run.decides]
             if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
                 return False
@@ -119,7 +119,9 @@ class Opening:
             bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
             if bound:
                 scope, callee = self._scope_of(bound, call, span), bound
-        made = held_inside(caller.parsed, make_resolver(caller.parsed), callee) if scope is None else ""
+        made = (
+            transformed_inside(caller.parsed, make_resolver(caller.parsed), callee) if scope is None else ""
+        )
         scope = self._scope_of(made, call, span) if made else scope
         if scope is not None:
             scopes = [scope]
@@ -159,7 +161,7 @@ class Opening:
         first = self.table.first_of(statement, events)
         return any(event.varying for point, event in first.items() if point != statement.value)
 
-    def _users_own(self, callee: str, caller: Beside) -> bool:
+    def _users_own(self, callee: str, caller: UserFunction) -> bool:
         """Whether a callee is of the user's module, of a function around, or of the method's object."""
         facts = caller.facts
         own = {*facts.module_names, *facts.closure_names, facts.receiver} - {""}

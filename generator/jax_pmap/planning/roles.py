@@ -229,7 +229,7 @@ class RoleFinder:
                 # A bias has one dimension.
                 name.lower() == "b" and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
             ):
-                # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
+                # UserFunction what a gradient is taken of, a `b` that is not returned is rather a batch.
                 data = 0.3 if self.differentiated and name not in self.facts.returned_names else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 # A `target` may be labels, and a network that is followed slowly.

@@ -10,13 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import with_axis
+from jax_pmap.planning.benefit import (
+    HALF,
+    MOST_IN_SHARES,
+    depends_on_batch,
+    gathered_in_vain,
+    gathers_argument,
+    in_vain,
+    may_gather_less,
+)
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
@@ -31,15 +40,6 @@ from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, refe
 from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
-from jax_pmap.planning.worth import (
-    HALF,
-    MOST_IN_SHARES,
-    depends_on_batch,
-    gathered_in_vain,
-    gathers_argument,
-    in_vain,
-    may_gather_less,
-)
 from jax_pmap.reading.target import Target
 from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session
@@ -102,10 +102,10 @@ def find_plan(
         notes = callback_notes(target, session.directory, whole["callbacks"])
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
     mutated = tuple(change["name"] for change in whole["mutated"])
-    neighbourhood = Neighbourhood(target, saved.callees if saved is not None else ())
+    call_graph = CallGraph(target, saved.callees if saved is not None else ())
     session.ask("precision", "tracing the function", statics=finder.statics)
     body = Body(function_text(target.parsed))
-    case = Case(session, target, neighbourhood, body, loaded, request, say, saved, mutated, called.fitting)
+    case = Case(session, target, call_graph, body, loaded, request, say, saved, mutated, called.fitting)
     tried = _Tried()
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:

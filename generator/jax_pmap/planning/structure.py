@@ -36,10 +36,10 @@ def check_structure(
     definition = target.parsed.definition
     if isinstance(definition, ast.AsyncFunctionDef):
         return
-    beside = {node.name: node for node in target.parsed.tree.body if isinstance(node, ast.FunctionDef)}
+    at_top = {node.name: node for node in target.parsed.tree.body if isinstance(node, ast.FunctionDef)}
     nested = {node.name: node for node in ast.walk(definition) if isinstance(node, ast.FunctionDef)}
-    known: dict[str, ast.FunctionDef] = {**beside, **nested}
-    apart = {node for node in beside.values() if node is not definition}
+    known: dict[str, ast.FunctionDef] = {**at_top, **nested}
+    apart = {node for node in at_top.values() if node is not definition}
     # Names that hold (parts of) split arguments, for each function that such a value was seen to enter.
     held: dict[Function, set[str]] = {definition: set(roles.axes)}
     waiting: list[Function] = [definition]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body, Expression, Statement, place
 from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
@@ -24,7 +24,7 @@ class Placer(Bodies):
         facts: FunctionFacts,
         axis_name: str,
         itemsize: Callable[[str], int],
-        neighbourhood: Neighbourhood,
+        call_graph: CallGraph,
         mutated: Sequence[str] = (),
         settled: Sequence[str] = (),
     ) -> None:
@@ -33,7 +33,7 @@ class Placer(Bodies):
         `itemsize` gives the bytes of one element of a dtype, `mutated` are arguments that are changed in
         place, `settled` those that have no other values than those that are tried.
         """
-        super().__init__(body, neighbourhood, axis_name, settled)
+        super().__init__(body, call_graph, axis_name, settled)
         self.facts, self.itemsize, self.mutated = facts, itemsize, tuple(mutated)
         self.results = [
             s.value

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax_pmap.emit.beside import Neighbourhood
+from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.emit.weave import FOLD
 from jax_pmap.inputs.load import Loaded
@@ -45,7 +45,7 @@ class Case:
     session: Session
     target: Target
     #: The user's functions beside the target, those too that running has shown.
-    neighbourhood: Neighbourhood
+    call_graph: CallGraph
     body: Body
     loaded: Loaded
     request: Request
@@ -104,7 +104,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         target.axis_name,
         itemsize(loaded),
         case.say,
-        case.neighbourhood,
+        case.call_graph,
         case.mutated,
         own_shares,
         [*told, *(name for name, given in restricted.items() if given is not None)],
@@ -141,9 +141,9 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     if not same.keys() >= {*asked}:
         return decides([name for name in asked if name not in same], by_name, target.facts)
     collectives = tuple(sync for sync in syncs if sync.op != FOLD)
-    beside = [branch for _, branch in observer.watch.unreached(found.reached)]
+    unreached = [branch for _, branch in observer.watch.unreached(found.reached)]
     sides = unseen_sides(case.body, found.seen, found.reached, found.values | told)
-    unseen = (*outermost_guards(beside), *side_guards((*sides, *observer.watch.unseen(found.reached))))
+    unseen = (*outermost_guards(unreached), *side_guards((*sides, *observer.watch.unseen(found.reached))))
     final = dataclasses.replace(
         base,
         syncs=(*merge_neighbours(case.body, collectives), *folds),
@@ -152,7 +152,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         free=free,
         told={name: rows for name, rows in told.items() if name not in free},
         same=same,
-        callees=tuple(case.neighbourhood.callees.values()),
+        callees=tuple(case.call_graph.callees.values()),
     )
     # The placements are those with the final collectives, where these are not the ones first found.
     settled = base if syncs == base.syncs else observer.observe(roles, {}, count, syncs)

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jax_pmap.emit.beside import Beside, Neighbourhood
+from jax_pmap.emit.callees import CallGraph, UserFunction
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened
@@ -38,28 +38,28 @@ class Watch:
 
     def __init__(
         self,
-        neighbourhood: Neighbourhood,
+        call_graph: CallGraph,
         numbers: Iterator[int],
         settled: Collection[str] = (),
-        known: Sequence[tuple[Beside, Body]] = (),
+        known: Sequence[tuple[UserFunction, Body]] = (),
     ) -> None:
         """Look for them from the target on.
 
         `settled` are its arguments that have no other values, `known` the bodies of functions that have one
         already.
         """
-        self.neighbourhood, self.numbers = neighbourhood, numbers
+        self.call_graph, self.numbers = call_graph, numbers
         #: How many methods that running has shown there were to find.
-        self.methods = len(neighbourhood.callees)
+        self.methods = len(call_graph.callees)
         #: Each function with those it names: (name it calls by, function).
-        self._calls: list[tuple[Beside, list[tuple[str, Beside]]]] = []
-        self._walk(neighbourhood.origin)
-        self._settled = _settled(self._calls, {*settled, neighbourhood.origin.facts.receiver})
+        self._calls: list[tuple[UserFunction, list[tuple[str, UserFunction]]]] = []
+        self._walk(call_graph.origin)
+        self._settled = _settled(self._calls, {*settled, call_graph.origin.facts.receiver})
         chosen = [each for each, _ in self._calls[1:] if self._may_choose(each)]
         carriers = _above(self._calls, chosen)
         #: Those that nothing but a callback from the traced program runs, where nothing traced enters them.
         self._on_host = _below(self._calls)
-        self.homes: dict[int, Beside] = {}
+        self.homes: dict[int, UserFunction] = {}
         self.bodies: dict[int, Body] = {}
         #: Of each watched test its number among what is recorded.
         self.tests: dict[int, Expression] = {}
@@ -75,7 +75,7 @@ class Watch:
 
     def links(self, origin: int) -> Iterator[tuple[int, str, int]]:
         """(scope of the caller's body, name it calls by, scope of the function called)."""
-        scopes = [(origin, self.neighbourhood.origin), *self.homes.items()]
+        scopes = [(origin, self.call_graph.origin), *self.homes.items()]
         for scope, caller in scopes:
             for called, found in next(calls for each, calls in self._calls if each is caller):
                 for other, home in self.homes.items():
@@ -90,7 +90,7 @@ class Watch:
         """Whether the ways that are taken in a body are recorded."""
         return body.scope.index in self._watched
 
-    def scope_of(self, found: Beside) -> int | None:
+    def scope_of(self, found: UserFunction) -> int | None:
         """The scope of a function among these, or None."""
         return next((scope for scope, home in self.homes.items() if home.is_same(found)), None)
 
@@ -161,11 +161,11 @@ class Watch:
 
         return [number for number in sorted(numbers) if not any(below(other, number) for other in numbers)]
 
-    def _walk(self, caller: Beside) -> None:
-        calls: list[tuple[str, Beside]] = []
+    def _walk(self, caller: UserFunction) -> None:
+        calls: list[tuple[str, UserFunction]] = []
         self._calls.append((caller, calls))
-        for called in self.neighbourhood.calls(caller):
-            found = self.neighbourhood.find(called, caller)
+        for called in self.call_graph.calls(caller):
+            found = self.call_graph.find(called, caller)
             if found is None:
                 continue
             known = next((each for each, _ in self._calls if each.is_same(found)), None)
@@ -173,17 +173,17 @@ class Watch:
             if known is None:
                 self._walk(found)
 
-    def _may_choose(self, found: Beside) -> bool:
+    def _may_choose(self, found: UserFunction) -> bool:
         """Whether a function may go another way on other inputs of the target."""
         for node in ast.walk(found.parsed.definition):
             if isinstance(node, CHOICES) and not self._constant(_deciding(node), found):
                 return True
         return False
 
-    def _tests(self, body: Body, found: Beside) -> list[Expression]:
+    def _tests(self, body: Body, found: UserFunction) -> list[Expression]:
         return [e for e in body.expressions if e.in_test and not self._constant(_names(e.text), found)]
 
-    def _constant(self, names: Collection[str], found: Beside) -> bool:
+    def _constant(self, names: Collection[str], found: UserFunction) -> bool:
         """Whether values under these names are always the same in a function."""
         return not set(names) & (_local(found) - self._settled[id(found)])
 
@@ -206,7 +206,7 @@ def _deciding(node: ast.AST) -> set[str]:
     return {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}
 
 
-def _local(found: Beside) -> set[str]:
+def _local(found: UserFunction) -> set[str]:
     """Names that a function and those nested in it bind, or take from the functions around it."""
     out: set[str] = set(found.facts.closure_names)
     for node in ast.walk(found.parsed.definition):
@@ -219,8 +219,8 @@ def _local(found: Beside) -> set[str]:
 
 
 def _above(
-    calls: Sequence[tuple[Beside, list[tuple[str, Beside]]]], chosen: Sequence[Beside]
-) -> list[Beside]:
+    calls: Sequence[tuple[UserFunction, list[tuple[str, UserFunction]]]], chosen: Sequence[UserFunction]
+) -> list[UserFunction]:
     """The chosen functions and all that lead to them, without the target."""
     out = list(chosen)
     while True:
@@ -234,7 +234,7 @@ def _above(
         out += more
 
 
-def _below(calls: Sequence[tuple[Beside, list[tuple[str, Beside]]]]) -> list[Beside]:
+def _below(calls: Sequence[tuple[UserFunction, list[tuple[str, UserFunction]]]]) -> list[UserFunction]:
     """The functions that callbacks are given, and all that these lead to."""
     out = [found for caller, called in calls for text, found in called if text in caller.facts.host_functions]
     while True:
@@ -245,7 +245,7 @@ def _below(calls: Sequence[tuple[Beside, list[tuple[str, Beside]]]]) -> list[Bes
 
 
 def _settled(
-    calls: Sequence[tuple[Beside, list[tuple[str, Beside]]]], own: Collection[str]
+    calls: Sequence[tuple[UserFunction, list[tuple[str, UserFunction]]]], own: Collection[str]
 ) -> dict[int, frozenset[str]]:
     """Of every function the parameters that are the same whatever the target is called with.
 
@@ -280,7 +280,9 @@ def _settled(
     return table
 
 
-def _given_constants(caller: Beside, called: str, found: Beside, free: Collection[str]) -> set[str]:
+def _given_constants(
+    caller: UserFunction, called: str, found: UserFunction, free: Collection[str]
+) -> set[str]:
     """Parameters that `caller` gives a function constants for, or nothing, wherever it names it."""
     order = [parameter.name for parameter in found.facts.parameters]
     receiver = {found.facts.receiver} & set(order)

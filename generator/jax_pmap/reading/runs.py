@@ -127,7 +127,7 @@ def behind(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
     return ast.unparse(node)
 
 
-def held_by(resolver: Resolver, made: ast.expr) -> ast.Name | ast.Lambda | None:
+def transformed_by(resolver: Resolver, made: ast.expr) -> ast.Name | ast.Lambda | None:
     """The function that an expression makes an object hold: ``loss`` of ``hk.transform(loss)``, else None."""
     node, holds = made, False
     while isinstance(node, ast.Call) and node.args:
@@ -147,7 +147,7 @@ def as_decorated(definition: ast.FunctionDef) -> ast.expr:
     return made
 
 
-def held_inside(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
+def transformed_inside(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
     """Source of the function that ``callee``, a method of an object that the body makes, runs; or ``""``.
 
     ``loss`` of ``hk.transform(loss).apply`` and of ``transformed.apply``, with that made before.
@@ -161,7 +161,7 @@ def held_inside(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
         if found is None:
             return ""
         made = found
-    held = held_by(resolver, made)
+    held = transformed_by(resolver, made)
     return ast.unparse(held) if held is not None else ""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arguments import Packed, Values, cut, held_apart
+from .arguments import Packed, Values, cut, partitioned
 from .decisions import Decisions
 from .leaves import to_float64
 from .server import Problem
@@ -74,7 +74,7 @@ def apart(
 
 def decisions_of(program: Callable[[Values], Any], packed: Packed) -> Decisions:
     """The decisions of a function of values that are packed so."""
-    return Decisions(lambda leaves: held_apart(program(packed.unpack(leaves)))[0], packed.leaves)
+    return Decisions(lambda leaves: partitioned(program(packed.unpack(leaves)))[0], packed.leaves)
 
 
 def rarest(ways: Sequence[Ways]) -> list[int]:

@@ -23,7 +23,7 @@ MODES = ("deterministic", "use_running_average")
 def constants(value: Any) -> dict[int, Any]:
     """Leaves of an argument that are compile-time constants, by index: what no array can stand for.
 
-    Beside such a leaf, and in an Equinox module, Python numbers are constants too: what
+    UserFunction such a leaf, and in an Equinox module, Python numbers are constants too: what
     ``eqx.partition(value, eqx.is_array)`` leaves behind. All of a value without arrays is left to
     its role.
     """
@@ -60,7 +60,7 @@ def partition_of(value: Any) -> str:
     return "leaves"
 
 
-def held_apart(value: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+def partitioned(value: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
     """The arrays of a result, and a function that makes the result again around others."""
     leaves, tree = jax.tree.flatten(value)
     rest = {i: leaf for i, leaf in enumerate(leaves) if category(leaf) not in ("array", "key")}
@@ -307,7 +307,7 @@ class Compiled:
             made: list[Callable[[Sequence[Any]], Any]] = []
 
             def body(leaves: Sequence[Any]) -> list[Any]:
-                arrays, again = held_apart(self.function(packed.unpack(leaves)))
+                arrays, again = partitioned(self.function(packed.unpack(leaves)))
                 made.append(again)
                 return arrays
 

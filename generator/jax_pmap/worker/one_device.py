@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from .arguments import held_apart
+from .arguments import partitioned
 from .server import Answer, describe_exception, text_of
 
 
@@ -39,7 +39,7 @@ class OneDevice:
         made: list[Callable[[Sequence[Any]], Any]] = []
 
         def run(_: Any) -> list[Any]:
-            arrays, again = held_apart(body())
+            arrays, again = partitioned(body())
             made.append(again)
             return arrays
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from . import prove
-from .arguments import LeafAxes, Packed, Values, held_apart
+from .arguments import LeafAxes, Packed, Values, partitioned
 from .calling import Calling
 from .jaxpr.walk import equations, is_mapped
 from .leaves import shape_of, to_host
@@ -100,7 +100,7 @@ def shapes_of(function: Callable[[Values], Any], packed: Packed) -> Any:
     again: list[Callable[[Sequence[Any]], Any]] = []
 
     def run(leaves: Sequence[Any]) -> list[Any]:
-        arrays, back = held_apart(function(packed.unpack(leaves)))
+        arrays, back = partitioned(function(packed.unpack(leaves)))
         again.append(back)
         return arrays
 
@@ -196,7 +196,7 @@ def mapping(reference: ParallelReference, values: Values, statics: Sequence[str]
     """Whether a call is mapped over several devices, and whether these ask for their index."""
     packed = Packed(values, statics)
     try:
-        jaxpr = jax.make_jaxpr(lambda leaves: held_apart(reference.laid_out(packed.unpack(leaves)))[0])(
+        jaxpr = jax.make_jaxpr(lambda leaves: partitioned(reference.laid_out(packed.unpack(leaves)))[0])(
             packed.leaves
         )
     except MemoryError:

@@ -87,7 +87,7 @@ def sums_gradients(call: Callable[[arguments.Values], Any], question: Question) 
     values = arguments.cut(question.data[0], question.axes, 2)
     packed = arguments.Packed(values, question.statics)
     try:
-        traced = jax.make_jaxpr(lambda leaves: arguments.held_apart(call(packed.unpack(leaves)))[0])(
+        traced = jax.make_jaxpr(lambda leaves: arguments.partitioned(call(packed.unpack(leaves)))[0])(
             packed.leaves
         )
     except MemoryError:

@@ -203,7 +203,7 @@ def program(question: "Question", function: Callable[[Values], Any], rows: int) 
         dtype = leaf.dtype if is_key(leaf) else jax.numpy.result_type(leaf)
         weak = not hasattr(leaf, "dtype")
         shapes.append(leaf if weak else jax.ShapeDtypeStruct(shape, dtype))
-    traced = jax.make_jaxpr(lambda leaves: arguments.held_apart(function(packed.unpack(leaves)))[0])(shapes)
+    traced = jax.make_jaxpr(lambda leaves: arguments.partitioned(function(packed.unpack(leaves)))[0])(shapes)
     return program_of(traced, rows)
 
 
@@ -311,7 +311,7 @@ def narrower(
         for program in (question.traceable, make(expected)):
 
             def arrays(leaves: Sequence[Any], program: Callable[[Values], Any] = program) -> list[Any]:
-                return arguments.held_apart(program(packed.unpack(leaves)))[0]
+                return arguments.partitioned(program(packed.unpack(leaves)))[0]
 
             try:
                 jaxpr = jax.make_jaxpr(arrays)(packed.leaves).jaxpr

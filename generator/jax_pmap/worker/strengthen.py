@@ -109,7 +109,7 @@ def find(
         try:
             traced.append(
                 Decisions(
-                    lambda leaves, program=program: arguments.held_apart(program(packed.unpack(leaves)))[0],  # type: ignore[misc]
+                    lambda leaves, program=program: arguments.partitioned(program(packed.unpack(leaves)))[0],  # type: ignore[misc]
                     packed.leaves,
                 )
             )

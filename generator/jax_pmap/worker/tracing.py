@@ -132,7 +132,8 @@ def find_layers(request: Answer) -> Answer:
     with prove.x64(TARGET.x64):
         rows = layers.find(
             lambda: jax.eval_shape(
-                lambda leaves: arguments.held_apart(TARGET.reference(packed.unpack(leaves)))[0], packed.leaves
+                lambda leaves: arguments.partitioned(TARGET.reference(packed.unpack(leaves)))[0],
+                packed.leaves,
             ),
             values,
             frozenset(TARGET.one_device.axes),
@@ -152,7 +153,7 @@ def find_reductions(request: Answer) -> Answer:
 
     def program(rows: int) -> Any:
         return jax.make_jaxpr(
-            lambda leaves: arguments.held_apart(TARGET.reference(packed.unpack(leaves)))[0]
+            lambda leaves: arguments.partitioned(TARGET.reference(packed.unpack(leaves)))[0]
         )(abstract_leaves(packed, axes, rows))
 
     with prove.x64(TARGET.x64):
@@ -231,7 +232,7 @@ def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool,
     def run(leaves: Sequence[Any]) -> list[Any]:
         result = function(packed.unpack(leaves))
         categories[:] = [category(leaf) for leaf in jax.tree.leaves(result)]
-        return arguments.held_apart(result)[0]
+        return arguments.partitioned(result)[0]
 
     with prove.x64(x64):
         try:

@@ -134,7 +134,7 @@ def _derived(
     small = operations(reference.jaxpr) <= FEW
     chosen = counts_for(size, most=4 if small else 2) if mesh is None else [mesh.devices]
     try:
-        found = _held(reference, parallel, packed, leaves, chosen)
+        found = _compared(reference, parallel, packed, leaves, chosen)
     except _Untraced as problem:
         return _ended(str(problem)), math.lcm(_asked_by(problem.found, size), multiple)
     asked = _multiple(found.unmet, size)
@@ -147,7 +147,7 @@ def _derived(
     for larger, rows, counts in others:
         # A slice that takes all of a small batch is another program on a large one.
         try:
-            found = _held(larger, parallel, packed, abstract_leaves(packed, question.axes, rows), counts)
+            found = _compared(larger, parallel, packed, abstract_leaves(packed, question.axes, rows), counts)
         except _Untraced as problem:
             if larger is not others[-1][0]:
                 continue  # Whoever calls it with so many is told.
@@ -217,7 +217,7 @@ class _Untraced(Exception):
         self.programs = programs
 
 
-def _held(
+def _compared(
     reference: Traced,
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,

@@ -123,7 +123,7 @@ def derive(reference: Any, parallel: Sequence[Any], names: Sequence[str]) -> Der
         Which results are equal for all inputs: of those the program holds, on every device, the whole value,
         and it has the meaning that the reference's result has.
     """
-    return held(Terms(), [reference], parallel, names)
+    return derivation_of(Terms(), [reference], parallel, names)
 
 
 def derive_from_parallel(
@@ -140,7 +140,7 @@ def derive_from_parallel(
     except Apart as apart:
         return Derivation(0, (Ending(0, str(apart)),))
     if all(mapped):
-        found = held(Terms(), reference, parallel, names)
+        found = derivation_of(Terms(), reference, parallel, names)
     elif mapped[0]:
         # The compiler has the meaning of the whole: it is a program of one device.
         every = [turned(derive(each, reference, names)) for each in parallel]
@@ -161,7 +161,9 @@ def turned(found: Derivation) -> Derivation:
     )
 
 
-def held(terms: Terms, reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]) -> Derivation:
+def derivation_of(
+    terms: Terms, reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]
+) -> Derivation:
     """What is shown of two programs, each in its traces: of a reference of one device there is one."""
     given = input_terms(terms, reference[0], names)
     try:
@@ -179,7 +181,7 @@ def held(terms: Terms, reference: Sequence[Any], parallel: Sequence[Any], names:
         return Derivation(0, (Ending(0, str(apart)),))
     if not walk.axes and len(parallel) > 1:
         # The compiler has the meaning of the whole: each trace is a program of one device by itself.
-        every = [held(Terms(), reference, [each], names) for each in parallel]
+        every = [derivation_of(Terms(), reference, [each], names) for each in parallel]
         return replace(next((found for found in every if not found.complete), every[0]), mapped=False)
     try:
         found = walk.run(parallel, [walk.replicated(term) for term in given])

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from jax_pmap.model import Source
 from jax_pmap.reading.definition import Definition, statements
 from jax_pmap.reading.resolve import Resolver, file_names, head_of
-from jax_pmap.reading.runs import as_decorated, held_by
+from jax_pmap.reading.runs import as_decorated, transformed_by
 from jax_pmap.reading.scopes import bound_names, used_names
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Transformed:
     """A function that an object holds."""
 
     #: Where the object is made; its `qualname` is that of the function, where it stands in that file.
@@ -40,25 +40,29 @@ class Held:
         return ast.unparse(made)
 
 
-def held_at_top(name: str, method: str, source: Source, tree: ast.Module, rebound: set[str]) -> Held | None:
+def transformed_at_top(
+    name: str, method: str, source: Source, tree: ast.Module, rebound: set[str]
+) -> Transformed | None:
     """What ``name.method`` runs, of an object that the top level of a file makes once.
 
     `rebound` are names of the module that its functions bind.
     """
     names = file_names(tree, source)
-    found = _held(_bound_once(tree.body, name), method, Resolver(names, {}), {*names.values, *_defined(tree)})
+    found = _transformed(
+        _bound_once(tree.body, name), method, Resolver(names, {}), {*names.values, *_defined(tree)}
+    )
     if found is None:
         return None
     made, function, used = found
     settled = names.values.keys() | names.imported.keys() | _defined(tree)
     if not {*used, function} <= settled - rebound or name in rebound:
         return None  # It may mean another thing by now.
-    return Held(source, function, made, used)
+    return Transformed(source, function, made, used)
 
 
-def held_around(
+def transformed_around(
     name: str, method: str, source: Source, tree: ast.Module, enclosing: Sequence[Definition]
-) -> Held | None:
+) -> Transformed | None:
     """The same of an object that a function around the target makes once."""
     for depth in range(len(enclosing), 0, -1):
         scope = enclosing[depth - 1]
@@ -67,17 +71,19 @@ def held_around(
         names = file_names(tree, source)
         local = bound_names(scope.body)
         functions = {each.name for each, _ in statements(scope.body) if isinstance(each, ast.FunctionDef)}
-        found = _held(_bound_once(scope.body, name), method, Resolver(names, {}), functions | _defined(tree))
+        found = _transformed(
+            _bound_once(scope.body, name), method, Resolver(names, {}), functions | _defined(tree)
+        )
         if found is None or found[1] in local - functions:
             return None
         made, function, used = found
         if used & local:
             return None  # They may hold another thing by now.
-        return Held(source, function, made, used)
+        return Transformed(source, function, made, used)
     return None
 
 
-def _held(
+def _transformed(
     bound: ast.stmt | None, method: str, resolver: Resolver, functions: set[str]
 ) -> tuple[ast.expr, str, frozenset[str]] | None:
     """(what is called, the function that runs, other names in it) of an object that a statement makes."""
@@ -87,7 +93,7 @@ def _held(
         object_ = bound.value
     else:
         return None
-    held = held_by(resolver, object_)
+    held = transformed_by(resolver, object_)
     if held is None:
         return None
     if isinstance(held, ast.Name):

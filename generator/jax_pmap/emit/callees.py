@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax_pmap.sources as sources
-from jax_pmap.emit.held import Held, held_around, held_at_top
+from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS
 from jax_pmap.reading.definition import find, statements
@@ -30,7 +30,7 @@ PASSED_ON = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class UserFunction:
     """One of the user's functions."""
 
     parsed: ParsedSource
@@ -65,7 +65,7 @@ class Beside:
         """Whether it stands in a class."""
         return self.detached or bool(self.method_of)
 
-    def is_same(self, other: Beside) -> bool:
+    def is_same(self, other: UserFunction) -> bool:
         """Whether both are one function."""
         mine, theirs = self.source, other.source
         return (mine.path, mine.qualname, self.by_value) == (theirs.path, theirs.qualname, other.by_value)
@@ -83,15 +83,15 @@ class Owner:
     is_object: bool
 
 
-class Neighbourhood:
+class CallGraph:
     """Finds the user's functions by the names that other functions call them by."""
 
     def __init__(self, target: Target, callees: Iterable[Callee] = ()) -> None:
         """Look for them from `target` on; `callees` are methods that running it has shown."""
         self.target = target
-        self.origin = Beside(target.parsed, target.facts, target.facts.name)
-        self._found: dict[tuple[str, str, str], Beside | None] = {}
-        self._held: dict[tuple[str, str, str], Held | None] = {}
+        self.origin = UserFunction(target.parsed, target.facts, target.facts.name)
+        self._found: dict[tuple[str, str, str], UserFunction | None] = {}
+        self._held: dict[tuple[str, str, str], Transformed | None] = {}
         #: Why a method that running has shown cannot be carried, by the source of the call.
         self.why: dict[str, str] = {}
         #: What names stand for that functions of other modules bring into the emitted file.
@@ -105,7 +105,7 @@ class Neighbourhood:
         self.callees[callee.caller, callee.called] = callee
         self._found = {key: found for key, found in self._found.items() if key[2] != callee.called}
 
-    def calls(self, caller: Beside) -> list[str]:
+    def calls(self, caller: UserFunction) -> list[str]:
         """Sources of all that a function calls, or may call, and that `find` may find."""
         seen = [called for at, called in self.callees if at == spot(caller)]
         entries = [
@@ -117,19 +117,19 @@ class Neighbourhood:
         ]
         return list(dict.fromkeys([*names_called(caller.parsed.definition), *entries, *seen]))
 
-    def find(self, called: str, caller: Beside) -> Beside | None:
+    def find(self, called: str, caller: UserFunction) -> UserFunction | None:
         """The function that `caller` names ``called``, or ``module.called``; None if it cannot be carried."""
         key = str(caller.source.path), caller.source.qualname, called
         if key not in self._found:
             self._found[key] = self._find(called, caller) or self._seen(called, caller)
         return self._found[key]
 
-    def seen_as(self, called: str, caller: Beside) -> tuple[str, str]:
+    def seen_as(self, called: str, caller: UserFunction) -> tuple[str, str]:
         """Module and name of the function that ``called`` was seen to be in a caller."""
         module, _, name = self.callees[spot(caller), called].function.partition(":")
         return module, name
 
-    def _seen(self, called: str, caller: Beside) -> Beside | None:
+    def _seen(self, called: str, caller: UserFunction) -> UserFunction | None:
         """The method that running the function has shown, unless it means another thing elsewhere."""
         callee = self.callees.get((spot(caller), called))
         if callee is None:
@@ -162,7 +162,7 @@ class Neighbourhood:
             return None
         return dataclasses.replace(found, owner=owner)
 
-    def _by_value(self, source: Source, called: str) -> Beside | None:
+    def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""
         found = self._function(source, source.qualname, ((), (source.qualname,)))
         if found is None:
@@ -176,7 +176,7 @@ class Neighbourhood:
             name += "_"
         return dataclasses.replace(found, name=name, by_value=True)
 
-    def is_installed(self, name: str, caller: Beside) -> bool:
+    def is_installed(self, name: str, caller: UserFunction) -> bool:
         """Whether a name is imported by a function's file from what is no file of the project."""
         statements_ = [row.statement for row in caller.facts.imported if row.name == name]
         root = caller.source.root
@@ -195,7 +195,7 @@ class Neighbourhood:
         found = self._located(reference, own)
         return found if isinstance(found, Source) else None
 
-    def _find(self, called: str, caller: Beside) -> Beside | None:
+    def _find(self, called: str, caller: UserFunction) -> UserFunction | None:
         if not all(part.isidentifier() for part in called.split(".")):
             return self._entry(called, caller)
         if called.partition(".")[0] in own_names(caller):
@@ -206,7 +206,7 @@ class Neighbourhood:
         owner = self._owner(called, caller)
         if owner is not None:
             return self._detached(owner, called.rpartition(".")[2], caller)
-        held = self.held(called, caller)
+        held = self.transformed(called, caller)
         if held is not None:
             return self._holding(held, caller)
         source = self._in_file(called, caller) or self._in_module(called, caller)
@@ -217,7 +217,7 @@ class Neighbourhood:
         source: Source,
         called: str,
         held: tuple[tuple[ImportedName, ...], tuple[str, ...]] | None = None,
-    ) -> Beside | None:
+    ) -> UserFunction | None:
         """A function that is found by its name, or `held` by an object that these names make."""
         from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
@@ -246,16 +246,16 @@ class Neighbourhood:
         name = self._name(source, facts, called)
         if source.path != self.target.source.path and not self._brings(source, facts, name):
             return None
-        return Beside(parsed, facts, name)
+        return UserFunction(parsed, facts, name)
 
-    def held(self, called: str, caller: Beside) -> Held | None:
+    def transformed(self, called: str, caller: UserFunction) -> Transformed | None:
         """The function that an object named ``called`` up to its last part holds, and runs when called so."""
         key = str(caller.source.path), caller.source.qualname, called
         if key not in self._held:
-            self._held[key] = self._held_by_name(called, caller)
+            self._held[key] = self._transformed_by_name(called, caller)
         return self._held[key]
 
-    def _held_by_name(self, called: str, caller: Beside) -> Held | None:
+    def _transformed_by_name(self, called: str, caller: UserFunction) -> Transformed | None:
         name, _, method = called.rpartition(".")
         if not name or not all(part.isidentifier() for part in called.split(".")):
             return None
@@ -264,13 +264,13 @@ class Neighbourhood:
             return None
         if caller is self.origin and name in caller.facts.closure_names:
             parsed = self.target.parsed
-            return held_around(name, method, caller.source, parsed.tree, parsed.enclosing)
+            return transformed_around(name, method, caller.source, parsed.tree, parsed.enclosing)
         if root not in {*caller.facts.module_names, *names_of(caller.facts)}:
             return None
         source = caller.source
         for _ in range(PASSED_ON):
             tree = tree_of(source.text)
-            found = held_at_top(name, method, source, tree, rebound(tree)) if "." not in name else None
+            found = transformed_at_top(name, method, source, tree, rebound(tree)) if "." not in name else None
             imported = imported_as(tree, name, source) if found is None else None
             if imported is None:
                 return found
@@ -280,7 +280,7 @@ class Neighbourhood:
             source, name = located[0] if isinstance(located, tuple) else located, imported[1]
         return None
 
-    def _holding(self, held: Held, caller: Beside) -> Beside | None:
+    def _holding(self, held: Transformed, caller: UserFunction) -> UserFunction | None:
         """The function that an object holds, to be carried with the names that make the object anew."""
         tree = tree_of(held.source.text)
         tops = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
@@ -299,7 +299,7 @@ class Neighbourhood:
             return None
         return self._function(source, held.function, (imported, own))
 
-    def receiver(self, called: str, caller: Beside) -> str:
+    def receiver(self, called: str, caller: UserFunction) -> str:
         """Source of what a method is bound to that `caller` names ``called``, or ``""``."""
         found = self.find(called, caller)
         head = called.rpartition(".")[0]
@@ -314,7 +314,7 @@ class Neighbourhood:
             return f"type({head})" if owner.is_object else head
         return head if owner.is_object else ""
 
-    def _owner(self, called: str, caller: Beside) -> Owner | None:
+    def _owner(self, called: str, caller: UserFunction) -> Owner | None:
         """The class that the head of ``head.name`` is, or the one that the module made that object of."""
         head, _, name = called.partition(".")
         if not name.isidentifier() or head not in {*caller.facts.module_names, *names_of(caller.facts)}:
@@ -370,7 +370,7 @@ class Neighbourhood:
             name, is_object = made.func.id, True
         return None
 
-    def _detached(self, owner: Owner, name: str, caller: Beside) -> Beside | None:
+    def _detached(self, owner: Owner, name: str, caller: UserFunction) -> UserFunction | None:
         """A method of a class whose objects are known to be of that very class."""
         from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
@@ -400,7 +400,7 @@ class Neighbourhood:
                 pending += [above] if above is not None and not above.is_object else []
         return None
 
-    def _method(self, source: Source, caller: Beside) -> Beside | None:
+    def _method(self, source: Source, caller: UserFunction) -> UserFunction | None:
         """A method on the caller's own object, unless it may be another one for another object."""
         from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
@@ -414,9 +414,11 @@ class Neighbourhood:
             return None
         if caller.detached:
             return None if self.assigned(name, source) else self._as_function(parsed, facts)
-        return Beside(parsed, facts, source.qualname) if source.path == self.target.source.path else None
+        return (
+            UserFunction(parsed, facts, source.qualname) if source.path == self.target.source.path else None
+        )
 
-    def _as_function(self, parsed: ParsedSource, facts: FunctionFacts) -> Beside | None:
+    def _as_function(self, parsed: ParsedSource, facts: FunctionFacts) -> UserFunction | None:
         """A method that copies of are functions."""
         source = parsed.source
         owner, _, name = source.qualname.rpartition(".")
@@ -427,7 +429,7 @@ class Neighbourhood:
             copied += "_"
         if source.path != self.target.source.path and not self._brings(source, facts, copied):
             return None
-        return Beside(parsed, facts, copied, detached=True)
+        return UserFunction(parsed, facts, copied, detached=True)
 
     def _overridden_elsewhere(self, owner: str, name: str, source: Source) -> bool:
         """Whether another file of the project derives from a class and defines its method anew."""
@@ -453,7 +455,7 @@ class Neighbourhood:
         self._brought |= brought
         return True
 
-    def _in_file(self, called: str, caller: Beside) -> Source | None:
+    def _in_file(self, called: str, caller: UserFunction) -> Source | None:
         """Where a function of the caller's own file stands."""
         if "." in called:
             return None
@@ -464,7 +466,7 @@ class Neighbourhood:
         name = enclosed(self.target, called) if around else called
         return dataclasses.replace(caller.source, qualname=name)
 
-    def _in_module(self, called: str, caller: Beside) -> Source | None:
+    def _in_module(self, called: str, caller: UserFunction) -> Source | None:
         """Where a function that the caller's file imports, or whose module it imports, stands."""
         if caller.facts.closure_names or (caller.facts.receiver and not caller.detached):
             return None
@@ -488,7 +490,7 @@ class Neighbourhood:
                 return dataclasses.replace(source, qualname=name)
         return None
 
-    def _entry(self, called: str, caller: Beside) -> Beside | None:
+    def _entry(self, called: str, caller: UserFunction) -> UserFunction | None:
         """The function that ``losses["mse"]`` is, of a dict in the caller's file that nothing changes."""
         node = ast.parse(called, mode="eval").body
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
@@ -693,14 +695,14 @@ def movable(facts: FunctionFacts, parsed: ParsedSource) -> bool:
     )
 
 
-def own_names(caller: Beside) -> set[str]:
+def own_names(caller: UserFunction) -> set[str]:
     """Names that mean something of a function's own where it reads them, but for the object of a method."""
     definition = caller.parsed.definition
     own = {each.arg for each in parameters(definition.args)} | bound_names(definition.body)
     return own - {caller.facts.receiver}
 
 
-def spot(caller: Beside) -> str:
+def spot(caller: UserFunction) -> str:
     """The function that calls stand in: ``"critic.py::update_critic"``."""
     return f"{caller.source.shown_path}::{caller.source.qualname}"
 
