@@ -131,3 +131,31 @@ def test_what_stays_is_taken(steps: Project, name: str) -> None:
     """What a module makes when it is imported, and what a compiled function keeps from its first call."""
     made = steps.run("gen", f"rebound_steps.py::{name}", "--arg", "x=f32[24,3]", "--no-run")
     assert made.exit_code == 0, made.stderr
+
+
+HANDED_ON = """
+import threading
+
+import jax.numpy as jnp
+
+RATE = [1.0]
+
+
+def decay():
+    while True:
+        RATE[0] *= 0.9
+
+
+threading.Thread(target=decay, daemon=True)
+
+
+def step(x):
+    return RATE[0] * jnp.mean(x)
+"""
+
+
+def test_what_is_handed_on_at_import_may_be_called_later(project: Project) -> None:
+    """A thread, a signal or a scheduler calls it when it likes; a decorator that fills a table is done."""
+    project.write("handed_on.py", HANDED_ON)
+    says = ("`RATE` anew, which line 10 changes",)
+    project.refused("JP062", "gen", "handed_on.py::step", "--arg", "x=f32[24,3]", says=says, exit_code=1)

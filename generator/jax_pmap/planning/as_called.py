@@ -63,9 +63,7 @@ def as_called(
 
     # Decorators that hand on what they are given are no part of the emitted code.
     left_out = [
-        decorator.text.partition("(")[0].rpartition(".")[2]
-        for decorator in target.facts.decorators
-        if decorator.passes_on
+        decorator.text.partition("(")[0] for decorator in target.facts.decorators if decorator.passes_on
     ]
 
     def ask(statics: tuple[str, ...]) -> Answer:

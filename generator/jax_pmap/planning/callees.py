@@ -44,7 +44,7 @@ class Callees:
     def scopes(self, called: str, caller: Body) -> list[int]:
         """The scopes of the functions that `called` runs in a body, where they can be looked into.
 
-        A method is known to the call_graph from now on, by the name that it is called by.
+        A method is known to the call graph from now on, by the name that it is called by.
         """
         key = caller.scope.index, called
         if key not in self.seen:

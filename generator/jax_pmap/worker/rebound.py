@@ -73,8 +73,9 @@ def changed_later(
 
     ``{"file", "line", "what", "by": {"file", "line"}}``. What a module does when it is imported is not later;
     what its functions do is, and its loops in which the target, called `name`, stands. Functions that nothing
-    names but the module as it is imported, as a decorator that fills a table, are done by then. What is read
-    in functions that are `left_out` of the emitted code does not count.
+    names but the module that calls them as it is imported, as a decorator that fills a table, are done by
+    then. What is read in functions that are `left_out` of the emitted code does not count: decorators, by
+    the names that the target's module has for them.
     """
     loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
     spaces = {
@@ -84,13 +85,18 @@ def changed_later(
     }
     uses = [use for path in spaces for use in _of_file(path, name)]
     named = {part for use in uses if not use.changes for part in (use.root, *use.attributes)}
-    done = {part for path in spaces for part in _read_at_import(path)} - named
+    imported = [_at_import(path) for path in spaces]
+    done = {part for called, _ in imported for part in called} - named
+    done -= {part for _, read in imported for part in read}
     changes = [use for use in uses if use.changes and use.scope.function not in done]
     reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
+    apart = {_defined(vars(target), name) for name in left_out}
     reads = [
         use
         for use in uses
-        if not use.changes and (use.scope.path, use.line) in reached and use.scope.function not in left_out
+        if not use.changes
+        and (use.scope.path, use.line) in reached
+        and (use.scope.path, use.scope.function) not in apart
     ]
     held = [
         value for use in reads if use.is_global for value in _values(use, spaces) if _is_users_object(value)
@@ -103,6 +109,17 @@ def changed_later(
                 by = {"file": change.scope.path, "line": change.line}
                 return {"file": use.scope.path, "line": use.line, "what": what, "by": by}
     return None
+
+
+def _defined(space: dict[str, Any], name: str) -> tuple[str, str]:
+    """File and outermost function in which what a dotted name stands for is defined; empty for no function."""
+    found: Any = None
+    for part in name.split("."):
+        found = space.get(part)
+        space = getattr(found, "__dict__", {})
+    if not isinstance(found, types.FunctionType):
+        return "", ""
+    return found.__code__.co_filename, found.__qualname__.partition(".")[0]
 
 
 def _values(use: Use, spaces: dict[str, dict[str, Any]]) -> list[Any]:
@@ -159,18 +176,31 @@ def _of_file(path: str, name: str) -> Iterator[Use]:
     yield from _of_statements(_parsed(path).body, Scope(path), name)
 
 
-def _read_at_import(path: str) -> Iterator[str]:
-    """Names, and attributes, that a file reads where its statements run as it is imported."""
+def _at_import(path: str) -> tuple[set[str], set[str]]:
+    """What a file calls, or decorates with, as it is imported; and what it reads there in other ways.
+
+    Whoever is given a function may call it later: a thread, a signal, a table.
+    """
+    called: set[str] = set()
+    read: set[str] = set()
     waiting: list[ast.AST] = [_parsed(path)]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
+        callees = [node.func] if isinstance(node, ast.Call) else getattr(node, "decorator_list", [])
+        called |= {_last(each) for each in callees}
         body = node.body if isinstance(node, FUNCTIONS) else []
         inside = body if isinstance(body, list) else [body]
-        waiting += [each for each in ast.iter_child_nodes(node) if each not in inside]
+        children = [each for each in ast.iter_child_nodes(node) if each not in inside]
+        read |= {_last(each) for each in children if each not in callees}
+        waiting += children
+    return called, read
+
+
+def _last(node: ast.AST) -> str:
+    """``"b"`` of ``b`` and ``a.b``; ``""`` of anything but a name that is read."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) else ""
 
 
 def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator[Use]:
