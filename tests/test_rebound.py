@@ -154,8 +154,8 @@ def step(x):
 """
 
 
-def test_what_is_handed_on_at_import_may_be_called_later(project: Project) -> None:
+def test_what_is_handed_on_at_import_may_be_called_later(shared: Project) -> None:
     """A thread, a signal or a scheduler calls it when it likes; a decorator that fills a table is done."""
-    project.write("handed_on.py", HANDED_ON)
+    shared.write("handed_on.py", HANDED_ON)
     says = ("`RATE` anew, which line 10 changes",)
-    project.refused("JP062", "gen", "handed_on.py::step", "--arg", "x=f32[24,3]", says=says, exit_code=1)
+    shared.refused("JP062", "gen", "handed_on.py::step", "--arg", "x=f32[24,3]", says=says, exit_code=1)

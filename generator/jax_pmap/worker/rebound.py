@@ -112,7 +112,7 @@ def changed_later(
 
 
 def _defined(space: dict[str, Any], name: str) -> tuple[str, str]:
-    """File and outermost function in which what a dotted name stands for is defined; empty for no function."""
+    """File and outermost function that define what a dotted name stands for; empty for no function."""
     found: Any = None
     for part in name.split("."):
         found = space.get(part)
