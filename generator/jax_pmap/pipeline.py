@@ -392,7 +392,6 @@ def _in_processes(
     say: Say,
 ) -> Evidence:
     """`evidence` with that of the emitted code in several processes, each a worker of its own."""
-    from jax_pmap.emit.unit import emit
     from jax_pmap.proof.processes import run_in_processes
 
     def start(devices: int, member: Member) -> Session:
@@ -400,18 +399,23 @@ def _in_processes(
         started.compiled_as = session.compiled_as
         return started
 
-    # What was found out once need not be searched again.
-    given = dataclasses.replace(request, args=(*loaded.assumed, *request.args))
-    code = emit(target, plan, request, None, loaded.carried)
+    given, code = _given(target, loaded, plan, request)
     check = run_in_processes(start, target, plan, observed, given, code, evidence, say)
     return dataclasses.replace(evidence, checks=(*evidence.checks, check))
+
+
+def _given(target: Target, loaded: Loaded, plan: Plan, request: Request) -> tuple[Request, str]:
+    """For a worker of its own, the request with the inputs that were found once, and the code of a plan."""
+    from jax_pmap.emit.unit import emit
+
+    found = dataclasses.replace(request, args=(*loaded.assumed, *request.args))
+    return found, emit(target, plan, request, None, loaded.carried)
 
 
 def _compiled_for(
     target: Target, loaded: Loaded, observed: Observed, plan: Plan, request: Request, say: Say
 ) -> Machine:
     """What the emitted code becomes on the machine of the request, compiled in a worker of its own."""
-    from jax_pmap.emit.unit import emit
     from jax_pmap.proof.machine import compiled_for
 
     def start() -> Session:
@@ -420,9 +424,7 @@ def _compiled_for(
         started.compiled_as = frozenset({"plain"})
         return started
 
-    given = dataclasses.replace(request, args=(*loaded.assumed, *request.args))
-    everywhere = dataclasses.replace(plan, devices=Devices())
-    code = emit(target, everywhere, request, None, loaded.carried)
+    given, code = _given(target, loaded, dataclasses.replace(plan, devices=Devices()), request)
     return compiled_for(start, target, plan, observed, given, code, say)
 
 

@@ -221,6 +221,21 @@ def taken(got: Any, want: Any, count: int) -> Any:
     """
     if jax.tree.structure(got) != jax.tree.structure(want):
         return got  # Said better by whoever compares.
+    leaves, apart = each_taken(got, want, count)
+    if apart:
+        # What would mend the first of them may not mend the others.
+        others = {each["leaf"]: each["copies"] for each in apart[1:]}
+        same = {i: [prove.host(leaf)] for i, leaf in enumerate(leaves) if not is_among(i, apart)}
+        raise prove.Differs({**apart[0], "others": {**others, **same}})
+    return jax.tree.unflatten(jax.tree.structure(got), leaves)
+
+
+def each_taken(got: Any, want: Any, count: int) -> tuple[list[Any], list[dict[str, Any]]]:
+    """The output leaves of raw code as `want` has them, and of copies that differ, which stay, how they do.
+
+    Raises:
+        prove.Differs: a shape that is neither that of the reference, nor of copies or shares of it.
+    """
     leaves, apart = [], []
     for index, ((path, leaf), target) in enumerate(
         zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
@@ -232,12 +247,7 @@ def taken(got: Any, want: Any, count: int) -> Any:
                 raise
             apart.append(differs.failure)
             leaves.append(leaf)
-    if apart:
-        # What would mend the first of them may not mend the others.
-        others = {each["leaf"]: each["copies"] for each in apart[1:]}
-        same = {i: [prove.host(leaf)] for i, leaf in enumerate(leaves) if not is_among(i, apart)}
-        raise prove.Differs({**apart[0], "others": {**others, **same}})
-    return jax.tree.unflatten(jax.tree.structure(got), leaves)
+    return leaves, apart
 
 
 def is_among(index: int, failures: Sequence[Mapping[str, Any]]) -> bool:

@@ -16,11 +16,11 @@ from .parallel import (
     Layout,
     copied,
     devices_of,
+    each_taken,
     fitting,
     is_key_leaf,
     is_stacked,
     layouts,
-    one_taken,
     put,
     traced,
 )
@@ -117,16 +117,7 @@ def one_of_each(got: Any, want: Any, count: int) -> Any:
     if jax.tree.structure(got) != jax.tree.structure(want):
         form = {"got": str(jax.tree.structure(got))[:400], "want": str(jax.tree.structure(want))[:400]}
         raise prove.Differs({"what": "structure", "path": "", **form})
-    leaves = []
-    for index, ((path, leaf), target) in enumerate(
-        zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
-    ):
-        try:
-            leaves.append(one_taken(index, path, leaf, shape_of(target), count))
-        except prove.Differs as differs:
-            if differs.failure["what"] != "replicas":
-                raise
-            leaves.append(leaf)
+    leaves, _ = each_taken(got, want, count)
     return jax.tree.unflatten(jax.tree.structure(got), leaves)
 
 
