@@ -19,7 +19,7 @@ from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles
 from jax_pmap.reading.target import read_target
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.text import function_text
 
 FOLDER = Path(__file__).parent / "decisions"
 #: Of each function its arguments as `--arg` has them, those that hold the batch, and the collectives.

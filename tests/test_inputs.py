@@ -18,7 +18,8 @@ from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.spec import Spec, format_argument, format_spec, parse_argument
 from jax_pmap.locate import locate
 from jax_pmap.model import RefusalError, Request, Source
-from jax_pmap.reading.read import make_resolver, parse, read
+from jax_pmap.reading.read import make_resolver, read
+from jax_pmap.syntax.parse import parse
 
 HEAD = "import functools\nimport jax\nimport jax.numpy as jnp\nimport optax\n"
 

@@ -16,8 +16,8 @@ from jax_pmap.planning.callables import only_given_whole
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.roles import Roles, holds_state
-from jax_pmap.reading.text import FunctionText
 from jax_pmap.session import Session
+from jax_pmap.syntax.text import FunctionText
 
 USUAL = """
     import dataclasses

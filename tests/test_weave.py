@@ -25,8 +25,8 @@ from jax_pmap.emit.places import Body, Branch, Expression, Statement, place
 from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.weave import RECORDER, inside_of, name_node, rebuild, weave
 from jax_pmap.model import Guard, Source, Span, Sync
-from jax_pmap.reading.parse import parse
-from jax_pmap.reading.text import FunctionText
+from jax_pmap.syntax.parse import parse
+from jax_pmap.syntax.text import FunctionText
 
 #: Modules of the standard library whose functions are the corpus.
 MODULES = ("base64", "colorsys", "contextlib", "difflib", "heapq", "shlex", "textwrap")

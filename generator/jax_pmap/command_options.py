@@ -53,8 +53,8 @@ def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str)
     file, double, _ = incomplete.partition("::")
     if not double:
         return complete_file(ctx, param, incomplete)
-    from jax_pmap.locating.trees import functions_in
     from jax_pmap.sources import decode, parse, read_bytes
+    from jax_pmap.syntax.definitions import functions_in
 
     try:
         tree = parse(decode(read_bytes(Path(file)) or b"", file).text, file)

@@ -22,11 +22,10 @@ from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.others import Others
 from jax_pmap.locating.paths import exists, import_name, made_by_us
 from jax_pmap.locating.project import Candidate, File, Project
-from jax_pmap.locating.trees import FUNCTION, binding_of, functions_in
 from jax_pmap.locating.words import FORMS, any_of, near_names, refuse
 from jax_pmap.model import RefusalError, Source, Span
 from jax_pmap.notebook import is_notebook
-from jax_pmap.reading.definition import Definition, find, statements
+from jax_pmap.syntax.definitions import FUNCTION, Definition, binding_of, find, functions_in, statements
 
 _DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 

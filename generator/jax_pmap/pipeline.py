@@ -66,7 +66,7 @@ def parallel_already(request: Request) -> Unchanged | Refusal | None:
 
     def look() -> Unchanged | None:
         from jax_pmap.emit.in_place import is_parallel
-        from jax_pmap.reading.parse import parse
+        from jax_pmap.syntax.parse import parse
 
         source = locate(request.target, request.directory)
         return (
@@ -280,8 +280,8 @@ def _session(request: Request, devices: int | None = None, member: Member | None
 def _saved_plan(request: Request, target: Target) -> Plan | None:
     if request.plan is None:
         return None
-    from jax_pmap.reading.text import function_text
     from jax_pmap.report.as_json import read_plan
+    from jax_pmap.syntax.text import function_text
 
     plan = read_plan(request.plan)
     if plan.source_hash != function_text(target.parsed).digest:
@@ -497,7 +497,7 @@ def _run_edited(
     from jax_pmap.inputs.load import load
     from jax_pmap.proof.prove import prove
     from jax_pmap.reading.target import read_target
-    from jax_pmap.reading.text import function_text
+    from jax_pmap.syntax.text import function_text
 
     edited = read_target(dataclasses.replace(target.source, text=edition.text), request)
     session.restart()

@@ -80,6 +80,17 @@ def project_files(
                 yield Path(top, name)
 
 
+def module_in(base: Path, dotted: str) -> Path | None:
+    """File of a module below `base`; a package wins over a module of its name, as in an import."""
+    place = base.joinpath(*dotted.split("."))
+    return first_file(place / "__init__.py", place.with_name(place.name + ".py"))
+
+
+def first_file(*paths: Path) -> Path | None:
+    """The first of `paths` that is a file."""
+    return next((path for path in paths if path.is_file()), None)
+
+
 def ignored_folders(folder: Path) -> frozenset[str]:
     """Absolute paths of the folders below `folder` that git ignores; none where git has nothing to say.
 

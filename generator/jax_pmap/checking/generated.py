@@ -153,8 +153,8 @@ def source_digest(request: Request) -> str:
     """
     from jax_pmap.inputs.whole import called_object
     from jax_pmap.locate import locate
-    from jax_pmap.reading.parse import parse
-    from jax_pmap.reading.text import function_text
+    from jax_pmap.syntax.parse import parse
+    from jax_pmap.syntax.text import function_text
 
     try:
         source = locate(request.target, request.directory)

@@ -15,7 +15,7 @@ from jax_pmap.model import Callee, Guard, Plan, Source, Sync
 from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.text import function_text
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -6,9 +6,9 @@ import ast
 from dataclasses import dataclass
 
 from jax_pmap.model import refused
-from jax_pmap.reading.resolve import file_names
-from jax_pmap.reading.scopes import ALWAYS_THERE, free_names
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.resolve import file_names
+from jax_pmap.syntax.scopes import ALWAYS_THERE, free_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ import jax_pmap.sources as sources
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS
-from jax_pmap.reading.definition import find, statements
 from jax_pmap.reading.facts import FunctionFacts, ImportedName
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import Resolver, file_names, head_of, import_rows
 from jax_pmap.reading.runs import HOLDERS, WRAPPERS
-from jax_pmap.reading.scopes import ALWAYS_THERE, bound_names, own_nodes, parameters, used_names
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.definitions import find, statements
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.resolve import Resolver, file_names, head_of, import_rows
+from jax_pmap.syntax.scopes import ALWAYS_THERE, bound_names, own_nodes, parameters, used_names
 
 #: Modules a name is followed through, from one that only passes it on to the next.
 PASSED_ON = 4
@@ -134,8 +134,8 @@ class CallGraph:
         callee = self.callees.get((spot(caller), called))
         if callee is None:
             return None
-        from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
+        from jax_pmap.syntax.parse import parse
 
         source = self._source(callee.function)
         if source is None:
@@ -219,8 +219,8 @@ class CallGraph:
         held: tuple[tuple[ImportedName, ...], tuple[str, ...]] | None = None,
     ) -> UserFunction | None:
         """A function that is found by its name, or `held` by an object that these names make."""
-        from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
+        from jax_pmap.syntax.parse import parse
 
         source = self._valued(source) or source
         try:
@@ -372,8 +372,8 @@ class CallGraph:
 
     def _detached(self, owner: Owner, name: str, caller: UserFunction) -> UserFunction | None:
         """A method of a class whose objects are known to be of that very class."""
-        from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
+        from jax_pmap.syntax.parse import parse
 
         pending, seen = [owner], set[str]()
         while pending:
@@ -402,8 +402,8 @@ class CallGraph:
 
     def _method(self, source: Source, caller: UserFunction) -> UserFunction | None:
         """A method on the caller's own object, unless it may be another one for another object."""
-        from jax_pmap.reading.parse import parse
         from jax_pmap.reading.read import read
+        from jax_pmap.syntax.parse import parse
 
         parsed = parse(source)
         facts = read(source, parsed)

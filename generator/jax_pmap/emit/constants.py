@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from jax_pmap.model import Plan, refused
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS, transformations
 from jax_pmap.reading.read import make_resolver
-from jax_pmap.reading.scopes import own_nodes, root_name
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.scopes import own_nodes, root_name
 
 #: Methods that make an object what it is.
 MAKING = ("__init__", "__post_init__", "__new__", "setup")

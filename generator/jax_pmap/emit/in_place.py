@@ -28,8 +28,8 @@ from jax_pmap.emit.weave import name_node, renamed
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS, decorated
-from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.parse import ParsedSource
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jax_pmap.emit.render import tidy
-from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.syntax.parse import ParsedSource
 
 #: Columns black gives a line.
 WIDTH = 88

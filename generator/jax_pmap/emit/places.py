@@ -25,7 +25,7 @@ from jax_pmap.emit.syntax import (
     root_name,
 )
 from jax_pmap.model import Span
-from jax_pmap.reading.text import FunctionText
+from jax_pmap.syntax.text import FunctionText
 
 #: Expressions worth a look of their own.
 TAPPED = (

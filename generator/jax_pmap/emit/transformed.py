@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_pmap.model import Source
-from jax_pmap.reading.definition import Definition, statements
-from jax_pmap.reading.resolve import Resolver, file_names, head_of
 from jax_pmap.reading.runs import as_decorated, transformed_by
-from jax_pmap.reading.scopes import bound_names, used_names
+from jax_pmap.syntax.definitions import Definition, statements
+from jax_pmap.syntax.resolve import Resolver, file_names, head_of
+from jax_pmap.syntax.scopes import bound_names, used_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from jax_pmap.emit.lines import indent_of, prefixed, shifted
 from jax_pmap.emit.mark import LINE, Mark, marks
 from jax_pmap.emit.weave import FOLD
 from jax_pmap.model import Source
-from jax_pmap.reading.definition import Function, find
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.definitions import Function, find
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.text import function_text
 
 _COPY = re.compile(r"\s*# `([^`]+)`(?: of `[^`]+`)? on one device's share, for `")
 _COLLECTIVES = frozenset({"psum", "pmean", "pmax", "pmin", "all_gather"})

@@ -19,11 +19,11 @@ from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import render
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.reading.target import Target, running_values
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.text import function_text
 from jax_pmap.version import VERSION
 
 if TYPE_CHECKING:
-    from jax_pmap.reading.slice import Slice
+    from jax_pmap.syntax.slice import Slice
 
 
 def emit(

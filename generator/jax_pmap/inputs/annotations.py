@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from jax_pmap.inputs.forms import Classes
 from jax_pmap.inputs.spec import Spec, array
-from jax_pmap.reading.resolve import Resolver
+from jax_pmap.syntax.resolve import Resolver
 
 #: Size of the batch: divisible by 2, 3, 4 and 8 devices.
 BATCH = 24

@@ -14,9 +14,9 @@ from jax_pmap.inputs.spec import Spec
 from jax_pmap.inputs.structure import read_structure
 from jax_pmap.model import ParameterKind
 from jax_pmap.reading.facts import FunctionFacts, Parameter
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import Resolver
-from jax_pmap.reading.scopes import parameters
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.scopes import parameters
 
 _HOW = {
     ParameterKind.POSITIONAL_ONLY: "positional",

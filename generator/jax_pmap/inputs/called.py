@@ -12,7 +12,7 @@ from jax_pmap.locate import locate
 from jax_pmap.locating.paths import import_name
 from jax_pmap.model import Request, Source
 from jax_pmap.reading.decorators import receiver_of
-from jax_pmap.reading.parse import parse
+from jax_pmap.syntax.parse import parse
 
 #: How the message begins where the inputs are not what the method takes.
 MISFIT = "what it returns does not fit: "

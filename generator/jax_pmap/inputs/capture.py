@@ -14,8 +14,8 @@ from jax_pmap.model import Request, Say, refused
 from jax_pmap.planning.roles import Described
 from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
-from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session
+from jax_pmap.syntax.text import function_text
 
 #: What only traces when the function around it is compiled, and what traces always, by tracer.
 TRACERS = {

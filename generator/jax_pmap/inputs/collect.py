@@ -14,9 +14,9 @@ from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
 from jax_pmap.model import ParameterKind, Request, Say, refused
 from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
-from jax_pmap.reading.parse import ParsedSource
 from jax_pmap.reading.read import make_resolver
 from jax_pmap.session import Session
+from jax_pmap.syntax.parse import ParsedSource
 
 
 def collect(

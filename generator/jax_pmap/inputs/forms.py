@@ -10,7 +10,7 @@ from typing import Any
 from jax_pmap.inputs.hints import hint_of
 from jax_pmap.inputs.nodes import Node
 from jax_pmap.inputs.spec import Spec
-from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.syntax.parse import ParsedSource
 
 #: Hints of what is an array itself, and names of data that are often containers.
 _LEAVES = frozenset({"labels", "tokens", "mask", "image", "sequence", "vector", "key", "scalar"})

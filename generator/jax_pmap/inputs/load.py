@@ -15,9 +15,9 @@ from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
 from jax_pmap.problems import WorkerProblem, error_details, error_span
-from jax_pmap.reading.slice import Module, Slice
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.syntax.slice import Module, Slice
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from jax_pmap.drift import outdated
 from jax_pmap.model import Refusal, RefusalError, Request, refused
 from jax_pmap.notebook import is_notebook, place
 from jax_pmap.problems import Answer, WorkerProblem, error_details, error_span
-from jax_pmap.reading.scopes import used_names
-from jax_pmap.reading.slice import Module, Slice
 from jax_pmap.reading.target import Target, owner_of
-from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session
+from jax_pmap.syntax.scopes import used_names
+from jax_pmap.syntax.slice import Module, Slice
+from jax_pmap.syntax.text import function_text
 
 #: Ranges of lines that a note lists.
 SHOWN = 6

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from jax_pmap.inputs.hints import hint_of
 from jax_pmap.inputs.nodes import Function, Items, Node, Value
 from jax_pmap.reading.calls import GRADIENTS
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import Resolver
-from jax_pmap.reading.scopes import parameters
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.scopes import parameters
 
 #: Attributes of arrays; any other attribute makes its owner an object.
 ARRAY_ATTRIBUTES = frozenset(

@@ -11,10 +11,10 @@ from jax_pmap.model import Request, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.forwarding import Taken, forwarding, has_its_lines, statement_of
-from jax_pmap.reading.parse import parse
-from jax_pmap.reading.slice import Module
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
+from jax_pmap.syntax.parse import parse
+from jax_pmap.syntax.slice import Module
 
 
 @dataclass(frozen=True, slots=True)

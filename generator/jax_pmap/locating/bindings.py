@@ -16,13 +16,12 @@ from pathlib import Path
 
 from jax_pmap.locating.paths import import_name
 from jax_pmap.locating.project import File, Project
-from jax_pmap.locating.trees import FUNCTION, Import, binding_of, bound_name
 from jax_pmap.model import Binding, RefusalError, Source, Span
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS, SHARD_MAPS
-from jax_pmap.reading.definition import Definition, find, statements
-from jax_pmap.reading.resolve import Resolver, file_names, import_rows
-from jax_pmap.reading.scopes import own_nodes, parameters
 from jax_pmap.sources import SourceText
+from jax_pmap.syntax.definitions import FUNCTION, Definition, Import, binding_of, bound_name, find, statements
+from jax_pmap.syntax.resolve import Resolver, file_names, import_rows
+from jax_pmap.syntax.scopes import own_nodes, parameters
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 #: Names that are followed, from one to the next.

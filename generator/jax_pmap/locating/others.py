@@ -8,10 +8,9 @@ from typing import NoReturn
 
 from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.project import File, Project
-from jax_pmap.locating.trees import FUNCTION, Import, binding_of, functions_in
 from jax_pmap.locating.words import any_of, clip, refuse
 from jax_pmap.model import Span
-from jax_pmap.reading.definition import find
+from jax_pmap.syntax.definitions import FUNCTION, Import, binding_of, find, functions_in
 
 #: Calls that give their first argument back, to be called the same way.
 WRAPPERS = frozenset({"jit", "pjit", "pmap", "filter_jit", "filter_pmap", "partial", "checkpoint", "remat"})

@@ -28,17 +28,6 @@ def import_name(path: Path) -> tuple[str, Path]:
     return ".".join(parts), folder
 
 
-def module_in(base: Path, dotted: str) -> Path | None:
-    """File of a module below `base`; a package wins over a module of its name, as in an import."""
-    place = base.joinpath(*dotted.split("."))
-    return first_file(place / "__init__.py", place.with_name(place.name + ".py"))
-
-
-def first_file(*paths: Path) -> Path | None:
-    """The first of `paths` that is a file."""
-    return next((path for path in paths if path.is_file()), None)
-
-
 def exists(path: Path) -> bool:
     """Whether there is something at `path`, which may be any text."""
     try:

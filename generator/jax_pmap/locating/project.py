@@ -16,12 +16,11 @@ from typing import NoReturn
 
 import jax_pmap.sources as sources
 from jax_pmap.config import project_root
-from jax_pmap.locating.paths import first_file, made_by_us, module_in, relative
-from jax_pmap.locating.trees import functions_in
+from jax_pmap.locating.paths import made_by_us, relative
 from jax_pmap.locating.words import refuse
 from jax_pmap.model import RefusalError
 from jax_pmap.notebook import is_notebook
-from jax_pmap.reading.definition import find
+from jax_pmap.syntax.definitions import find, functions_in
 
 #: Names of candidates and neighbours that a message shows.
 SHOWN = 20
@@ -77,9 +76,9 @@ class Project:
     def module_files(self, dotted: str) -> list[tuple[Path, Path]]:
         """(file, root) of a module: the first in import order, or all in other folders of the project."""
         for base in self.source_roots():
-            if path := module_in(base, dotted):
+            if path := sources.module_in(base, dotted):
                 return [(path, base)]
-        found = [(path, base) for base in self._other_roots() if (path := module_in(base, dotted))]
+        found = [(path, base) for base in self._other_roots() if (path := sources.module_in(base, dotted))]
         return list({os.path.realpath(path): (path, base) for path, base in found}.values())
 
     def source_roots(self) -> list[Path]:
@@ -202,8 +201,8 @@ class Project:
         """File of the module that the file at `path` imports as `dotted`, with `level` dots before it."""
         if level:
             base = path.parents[level - 1] if level <= len(path.parents) else path.parent
-            return module_in(base, dotted) if dotted else first_file(base / "__init__.py")
-        if beside := module_in(path.parent, dotted):
+            return sources.module_in(base, dotted) if dotted else sources.first_file(base / "__init__.py")
+        if beside := sources.module_in(path.parent, dotted):
             return beside
         found = self.module_files(dotted) if dotted else []
         return found[0][0] if len(found) == 1 else None

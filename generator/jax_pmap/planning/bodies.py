@@ -13,7 +13,7 @@ from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
 from jax_pmap.problems import Answer
 from jax_pmap.reading.facts import FunctionRun, GradientCall
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.text import function_text
 
 if TYPE_CHECKING:
     from libcst import FunctionDef

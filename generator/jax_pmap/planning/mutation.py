@@ -9,8 +9,8 @@ from typing import Any
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS
-from jax_pmap.reading.scopes import root_name
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.scopes import root_name
 
 #: Methods that change a dict or a list.
 MUTATORS = frozenset(

@@ -10,10 +10,10 @@ from typing import Any
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Refusal, RefusalError, refused
 from jax_pmap.problems import Answer, error_span, first_line
-from jax_pmap.reading.definition import statements
-from jax_pmap.reading.scopes import bound_names, own_nodes, parameters
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.syntax.definitions import statements
+from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters
 
 #: Rows from which on an array may be a batch.
 ROWS = 8

@@ -41,8 +41,8 @@ from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
 from jax_pmap.reading.target import Target
-from jax_pmap.reading.text import function_text
 from jax_pmap.session import Session
+from jax_pmap.syntax.text import function_text
 
 #: Rows of shares with which a function is tried that does not take every number of them.
 SMALL_SHARES = (1, 2, 3, 4, 6, 8, 12, 16)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import Roles
-from jax_pmap.reading.scopes import root_name
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.scopes import root_name
 
 Function = ast.FunctionDef | ast.Lambda
 #: Attributes every array has.

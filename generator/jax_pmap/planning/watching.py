@@ -16,8 +16,8 @@ from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import Event
-from jax_pmap.reading.scopes import bound_names, parameters
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.scopes import bound_names, parameters
+from jax_pmap.syntax.text import function_text
 
 #: Statements and expressions that choose a way.
 CHOICES = (

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax_pmap.reading.facts import Collective, GradientCall
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import Resolver
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.resolve import Resolver
 
 #: Gradient functions.
 GRADIENTS = frozenset(

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from jax_pmap.reading.facts import Decorator, FunctionFacts
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import UNKNOWN, Resolver
-from jax_pmap.reading.scopes import parameters
 from jax_pmap.reading.wrappers import passes_on
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.resolve import UNKNOWN, Resolver
+from jax_pmap.syntax.scopes import parameters
 
 COMPILERS = frozenset({"jax.jit", "equinox.filter_jit", "flax.nnx.jit"})
 MAPPERS = frozenset({"jax.pmap", "equinox.filter_pmap", "flax.nnx.pmap"})

@@ -14,13 +14,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jax_pmap.locating.trees import binding_of
 from jax_pmap.model import Binding, Source, Span
-from jax_pmap.reading.definition import find
-from jax_pmap.reading.parse import parse
-from jax_pmap.reading.resolve import file_names
-from jax_pmap.reading.scopes import parameters
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.definitions import binding_of, find
+from jax_pmap.syntax.parse import parse
+from jax_pmap.syntax.resolve import file_names
+from jax_pmap.syntax.scopes import parameters
+from jax_pmap.syntax.text import function_text
 
 # Only these three end a line for Python; str.splitlines knows more.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -21,10 +21,11 @@ from jax_pmap.reading.decorators import (
     transformations,
 )
 from jax_pmap.reading.facts import FunctionFacts, ImportedName, Parameter
-from jax_pmap.reading.parse import ParsedSource, parse
-from jax_pmap.reading.resolve import UNKNOWN, FileNames, Resolver, file_names, import_rows
 from jax_pmap.reading.runs import function_runs, host_functions
-from jax_pmap.reading.scopes import (
+from jax_pmap.reading.wrappers import passes_on
+from jax_pmap.syntax.parse import ParsedSource, parse
+from jax_pmap.syntax.resolve import UNKNOWN, FileNames, Resolver, file_names, import_rows
+from jax_pmap.syntax.scopes import (
     ALWAYS_THERE,
     bound_names,
     free_names,
@@ -33,9 +34,6 @@ from jax_pmap.reading.scopes import (
     quoted_names,
     written_annotations,
 )
-from jax_pmap.reading.wrappers import passes_on
-
-__all__ = ["make_resolver", "parse", "read"]
 
 _KEY_NAME = re.compile(r"(?:.*_)?(?:rngs?|prng|keys?|prngkey)", re.ASCII)
 

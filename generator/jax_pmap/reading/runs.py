@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax_pmap.reading.calls import body_calls, in_sight
 from jax_pmap.reading.facts import FunctionRun
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import Resolver
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.resolve import Resolver
 
 #: Parameters of the loops of `jax.lax`, and those among them that are functions it runs.
 LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from jax_pmap.model import Binding, Request, Source, refused
 from jax_pmap.reading.decorators import SHARD_MAPS
 from jax_pmap.reading.facts import FunctionFacts
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.read import parse, read
+from jax_pmap.reading.read import read
 from jax_pmap.reading.runs import MAPS
+from jax_pmap.syntax.parse import ParsedSource, parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import ast
 import functools
 from pathlib import Path
 
-from jax_pmap.locating.paths import module_in
-from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.sources import module_in
+from jax_pmap.syntax.parse import ParsedSource
 
 #: What waits for a result, and gives it back.
 WAITS = frozenset({"jax.block_until_ready", "block_until_ready"})

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from jax_pmap.model import Refusal, RefusalError, Source, Span, refused
-from jax_pmap.reading.definition import Definition, Function, find
+from jax_pmap.syntax.definitions import Definition, Function, find
 
 # Only these three end a line for Python; str.splitlines knows more.
 _LINE_END = re.compile(r"\r\n|\r|\n")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jax_pmap.model import Source
-from jax_pmap.reading.definition import statements
-from jax_pmap.reading.scopes import bound_names
+from jax_pmap.syntax.definitions import statements
+from jax_pmap.syntax.scopes import bound_names
 
 
 class _Unknown:

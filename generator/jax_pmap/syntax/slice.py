@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from jax_pmap.locating.paths import module_in
-from jax_pmap.reading.parse import ParsedSource
-from jax_pmap.reading.resolve import import_rows
-from jax_pmap.reading.scopes import bound_names, free_names, own_nodes, parameters, root_name, used_names
+from jax_pmap.sources import module_in
+from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.resolve import import_rows
+from jax_pmap.syntax.scopes import bound_names, free_names, own_nodes, parameters, root_name, used_names
 
 _Import: TypeAlias = ast.Import | ast.ImportFrom
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -6,7 +6,7 @@ import ast
 import hashlib
 from dataclasses import dataclass
 
-from jax_pmap.reading.parse import ParsedSource
+from jax_pmap.syntax.parse import ParsedSource
 
 
 @dataclass(frozen=True, slots=True)

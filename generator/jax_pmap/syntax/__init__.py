@@ -1,0 +1,1 @@
+"""What a file of Python says, without running it: its tree, its scopes, and what its names stand for."""
