@@ -18,7 +18,7 @@ from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.spec import Spec, format_argument, format_spec, parse_argument
 from jax_pmap.locate import locate
 from jax_pmap.model import RefusalError, Request, Source
-from jax_pmap.reading.read import make_resolver, read
+from jax_pmap.reading.read import read
 from jax_pmap.syntax.parse import parse
 
 HEAD = "import functools\nimport jax\nimport jax.numpy as jnp\nimport optax\n"
@@ -43,7 +43,7 @@ def worker(repository: Path) -> types.SimpleNamespace:
 def question(code: str, name: str, given: dict[str, Spec], replicated: tuple[str, ...] = ()) -> InputSearch:
     source = Source(name, Path("/m.py"), "m.py", "m", Path("/"), name, HEAD + textwrap.dedent(code))
     parsed = parse(source)
-    return input_search(parsed, make_resolver(parsed), read(source, parsed), given, replicated)
+    return input_search(parsed, read(source, parsed), given, replicated)
 
 
 def namespace_of(code: str) -> dict[str, Any]:

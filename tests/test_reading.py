@@ -256,9 +256,9 @@ def test_compiling_decorators_are_set_aside(decorator: str, name: str) -> None:
         ("jax.grad", "jax.grad"),
         ("jax.checkpoint", "jax.checkpoint"),
         ("mine", "mine"),
-        ("mine(jax.jit)", "mine"),
+        ("mine(jax.jit)", "mine(jax.jit)"),
         ("table['k']", "table['k']"),
-        ("property", "property"),
+        ("property", "builtins.property"),
     ],
 )
 def test_other_decorators_are_kept(decorator: str, name: str) -> None:
@@ -357,6 +357,25 @@ def test_collectives(call: str, op: str, axis_name: str | None) -> None:
     )
     (row,) = found.collectives
     assert (row.op, row.axis_name, row.span.column) == (op, axis_name, 11)
+
+
+@pytest.mark.parametrize(
+    ("around", "call"),
+    [
+        ("import functools, jax\ntotal = functools.partial(jax.lax.psum, axis_name='i')", "total(x)"),
+        (
+            "try:\n    from jax.lax import psum\nexcept ImportError:\n    from jax.lax import psum",
+            "psum(x, 'i')",
+        ),
+        ("def outer():\n    import jax.lax as L\n    return lambda psum: L", "(lambda L: L)(x)"),
+        ("from jax.lax import psum\ndef g(psum):\n    return psum", "psum(x, 'i')"),
+        ("class psum:\n    from jax.lax import psum", "psum(x, 'i')"),
+    ],
+)
+def test_a_name_means_what_its_scope_gives_it(around: str, call: str) -> None:
+    found = facts(f"{around}\ndef f(x):\n    return {call}\n").collectives
+    wanted = [("psum", "i")] if "class" not in around and "outer" not in around else []
+    assert [(row.op, row.axis_name) for row in found] == wanted
 
 
 def test_compared_called_returned_and_keys() -> None:

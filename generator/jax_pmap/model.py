@@ -148,6 +148,11 @@ class Source:
         """The function's own name, the last part of `qualname`."""
         return self.qualname.rpartition(".")[2]
 
+    @property
+    def is_package(self) -> bool:
+        """Whether the file is an ``__init__.py``."""
+        return self.path.name == "__init__.py"
+
 
 # --- arguments and roles ------------------------------------------------------------------
 

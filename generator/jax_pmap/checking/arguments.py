@@ -6,8 +6,10 @@ import ast
 import re
 
 from jax_pmap.checking.mapped import Mapping, Mappings
-from jax_pmap.checking.module import Module, _Unknown, parameters
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.values import UNKNOWN, Array
+from jax_pmap.syntax.resolve import Unknown
+from jax_pmap.syntax.scopes import positional
 
 #: Names of what is mapped as equal copies, one for each device.
 _COPIES = re.compile(r"param|state|model|config|cfg|self|variables|replica|^w$")
@@ -31,7 +33,7 @@ def arguments(mappings: Mappings, mapping: Mapping) -> dict[str, Array] | None:
     function = mapping.function
     if function is None or mapping.kind not in ("pmap", "shard_map"):
         return None
-    names = parameters(function.node)[function.bound :]
+    names = positional(function.node)[function.bound :]
     found: dict[str, Array] = {}
     if mapping.kind == "shard_map":
         entries = _entries(mappings.module, mapping.application.keywords.get("in_specs"), names)
@@ -54,7 +56,7 @@ def arguments(mappings: Mappings, mapping: Mapping) -> dict[str, Array] | None:
 def split_axes(module: Module, mapping: Mapping) -> dict[str, set[str]]:
     """Of a `shard_map`, the axes over which each argument is split, by its name."""
     assert mapping.function is not None
-    names = parameters(mapping.function.node)[mapping.function.bound :]
+    names = positional(mapping.function.node)[mapping.function.bound :]
     entries = _entries(module, mapping.application.keywords.get("in_specs"), names)
     return {name: _axes(module, spec) or set() for name, spec in entries.items()}
 
@@ -93,7 +95,7 @@ def _axes(module: Module, spec: ast.AST) -> set[str] | None:
     for argument in made.args:
         value = module.constant(argument)
         values = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(each, _Unknown) for each in values):
+        if any(isinstance(each, Unknown) for each in values):
             return None
         found |= {each for each in values if isinstance(each, str)}
     return found

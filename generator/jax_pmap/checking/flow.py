@@ -14,7 +14,7 @@ from dataclasses import replace
 from jax_pmap.checking import known
 from jax_pmap.checking.arguments import arguments
 from jax_pmap.checking.mapped import Mapping, Mappings
-from jax_pmap.checking.module import Module, _Unknown
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.values import (
     UNKNOWN,
     Array,
@@ -39,6 +39,7 @@ from jax_pmap.checking.values import (
     stacked,
     unpacked,
 )
+from jax_pmap.syntax.resolve import Unknown
 
 #: Expressions and statements that are evaluated at most, and calls inside calls.
 _STEPS, _DEPTH = 30_000, 30
@@ -486,7 +487,7 @@ class Flow:
                 items += made.items if isinstance(made, Fields) else [(object(), made)]
                 continue
             literal = self.module.constant(key)
-            items.append((object() if isinstance(literal, _Unknown) else literal, made))
+            items.append((object() if isinstance(literal, Unknown) else literal, made))
         return Fields(tuple(reversed(items)))
 
     def _comprehension(
@@ -504,7 +505,7 @@ class Flow:
 
     def _key(self, node: ast.Subscript) -> object:
         literal = self.module.constant(node.slice)
-        return UNKNOWN if isinstance(literal, _Unknown) else literal
+        return UNKNOWN if isinstance(literal, Unknown) else literal
 
 
 def _read(target: ast.expr) -> ast.expr:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jax_pmap.checking.mapped import COLLECTIVES, REDUCTIONS, Mappings
-from jax_pmap.checking.module import Function, FunctionRef, Module, names_in
+from jax_pmap.checking.module import Module
+from jax_pmap.syntax.resolve import FunctionRef
+from jax_pmap.syntax.scopes import Function, names_in
 
 _GRADIENTS = ("jax.grad", "jax.value_and_grad", "equinox.filter_grad", "equinox.filter_value_and_grad")
 #: Calls that take gradients and neither synchronise nor keep them.

@@ -8,17 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from jax_pmap.checking.module import (
-    UNKNOWN,
-    Application,
-    Function,
-    FunctionRef,
-    Module,
-    Value,
-    _Unknown,
-    names_in,
-)
+from jax_pmap.checking.module import Module
 from jax_pmap.reading import calls
+from jax_pmap.syntax.resolve import UNKNOWN, Application, FunctionRef, Unknown, Value
+from jax_pmap.syntax.scopes import Function, names_in
 
 if TYPE_CHECKING:
     from jax_pmap.checking.values import Events
@@ -54,7 +47,7 @@ class Mapping:
     #: The function, where it is one of this module.
     function: FunctionRef | None
     #: Axis names it binds: literals, None for "not given", UNKNOWN for what cannot be told.
-    axis: Value | _Unknown
+    axis: Value | Unknown
 
     @property
     def node(self) -> ast.expr:
@@ -82,7 +75,7 @@ class Collective:
     qualname: str
     #: The axis name's expression, None where it is not given.
     axis_node: ast.AST | None
-    axis: Value | _Unknown
+    axis: Value | Unknown
 
     @property
     def name(self) -> str:
@@ -172,7 +165,7 @@ class Mappings:
             return [Mapping(kind, application, None, axis)]
         return [Mapping(kind, application, function, axis) for function in given]
 
-    def _axis(self, kind: Kind, application: Application) -> Value | _Unknown:
+    def _axis(self, kind: Kind, application: Application) -> Value | Unknown:
         if kind in ("shard_map", "other") or (application.open and "axis_name" not in application.keywords):
             return UNKNOWN
         node = application.argument(1 if application.qualname == "jax.pmap" else 99, "axis_name")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
-from jax_pmap.checking.module import Function
+from jax_pmap.syntax.scopes import Function
 
 _NONE: frozenset[str] = frozenset()
 

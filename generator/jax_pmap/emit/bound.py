@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from jax_pmap.model import refused
 from jax_pmap.reading.target import Target
-from jax_pmap.syntax.resolve import file_names
 from jax_pmap.syntax.scopes import ALWAYS_THERE, free_names
 
 
@@ -57,7 +56,7 @@ def bound_by(target: Target) -> Bound | None:
         return None
     parts = [*binding.positional, *(f"{name}={value}" for name, value in binding.keywords)]
     text = ", ".join(parts)
-    names = file_names(target.parsed.tree, source)
+    names = target.parsed.top
     used = free_names(ast.parse(f"lambda: f({text})", mode="eval").body) - {"f"}
     definitions = [
         node.name

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from jax_pmap.reading.facts import FunctionFacts, ImportedName
 from jax_pmap.reading.runs import HOLDERS, WRAPPERS
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import find, statements
-from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.resolve import Resolver, file_names, head_of, import_rows
-from jax_pmap.syntax.scopes import ALWAYS_THERE, bound_names, own_nodes, parameters, used_names
+from jax_pmap.syntax.parse import ParsedSource, resolver_of
+from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.scopes import ALWAYS_THERE, defaults, own_nodes, used_names
 
 #: Modules a name is followed through, from one that only passes it on to the next.
 PASSED_ON = 4
@@ -75,9 +74,9 @@ class UserFunction:
 class Owner:
     """The class that a method is looked up in."""
 
-    #: The file it stands in, and its tree.
+    #: The file it stands in, and what names stand for there.
     source: Source
-    tree: ast.Module
+    names: Resolver
     definition: ast.ClassDef
     #: Whether it is looked up on an object of it.
     is_object: bool
@@ -263,15 +262,13 @@ class CallGraph:
         if root in own_names(caller):
             return None
         if caller is self.origin and name in caller.facts.closure_names:
-            parsed = self.target.parsed
-            return transformed_around(name, method, caller.source, parsed.tree, parsed.enclosing)
+            return transformed_around(name, method, self.target.parsed)
         if root not in {*caller.facts.module_names, *names_of(caller.facts)}:
             return None
         source = caller.source
         for _ in range(PASSED_ON):
-            tree = tree_of(source.text)
-            found = transformed_at_top(name, method, source, tree, rebound(tree)) if "." not in name else None
-            imported = imported_as(tree, name, source) if found is None else None
+            found = transformed_at_top(name, method, source) if "." not in name else None
+            imported = imported_as(source, name) if found is None else None
             if imported is None:
                 return found
             located = self._located(":".join(imported), source)
@@ -282,8 +279,8 @@ class CallGraph:
 
     def _holding(self, held: Transformed, caller: UserFunction) -> UserFunction | None:
         """The function that an object holds, to be carried with the names that make the object anew."""
-        tree = tree_of(held.source.text)
-        tops = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+        names = resolver_of(held.source)
+        tops = {each.name for each in names.tree.body if isinstance(each, ast.FunctionDef)}
         around = caller is self.origin and held.source.path == caller.source.path
         name = enclosed(self.target, held.function) if around else held.function
         source: Source | None = dataclasses.replace(held.source, qualname=name, binding=None)
@@ -291,10 +288,9 @@ class CallGraph:
             source = self._imported(name, held.source)
         if source is None:
             return None
-        names = file_names(tree, held.source)
-        rows = [row for each in held.names for row in names.imported.get(each, ())]
+        rows = [row for each in held.names for row in names.top.imported.get(each, ())]
         imported = tuple(ImportedName(row.name, row.statement, row.typing_only) for row in rows)
-        own = tuple(sorted(held.names - names.imported.keys() - ALWAYS_THERE))
+        own = tuple(sorted(held.names - names.top.imported.keys() - ALWAYS_THERE))
         if own and source.path != held.source.path:
             return None
         return self._function(source, held.function, (imported, own))
@@ -310,7 +306,7 @@ class CallGraph:
         owner = self._owner(called, caller) if found.detached else None
         if owner is None:
             return head
-        if any(each.name == "classmethod" for each in found.facts.decorators):
+        if found.facts.is_class_method:
             return f"type({head})" if owner.is_object else head
         return head if owner.is_object else ""
 
@@ -348,15 +344,14 @@ class CallGraph:
     def _class(self, name: str, source: Source, is_object: bool = False) -> Owner | None:
         """The class of this name in a file, or that an object of this name is made of there."""
         for _ in range(PASSED_ON):
-            tree = tree_of(source.text)
-            bound = [node for node, _ in statements(tree.body) if name in bound_names(head_of(node))]
-            if len(bound) != 1 or bound[0] not in tree.body:
+            names = resolver_of(source)
+            only = names.bound_once(names.tree, name)
+            if only not in names.tree.body:
                 return None
-            only = bound[0]
             if isinstance(only, ast.ClassDef):
-                return Owner(source, tree, only, is_object)
+                return Owner(source, names, only, is_object)
             if isinstance(only, ast.ImportFrom | ast.Import):
-                imported = imported_as(tree, name, source)
+                imported = imported_as(source, name)
                 found = self._located(":".join(imported), source) if imported else None
                 if found is None or imported is None:
                     return None
@@ -385,9 +380,8 @@ class CallGraph:
             inside = [node for node, _ in statements(each.definition.body)]
             if any(getattr(node, "name", "") in ("__new__", "__getattribute__") for node in inside):
                 return None
-            bound = [node for node in inside if name in bound_names(head_of(node))]
-            if bound:
-                if len(bound) > 1 or not isinstance(bound[0], ast.FunctionDef):
+            if name in each.names.scope_in(each.definition).bindings:
+                if not isinstance(each.names.bound_once(each.definition, name), ast.FunctionDef):
                     return None
                 source = dataclasses.replace(
                     each.source, qualname=f"{each.definition.name}.{name}", binding=None
@@ -407,7 +401,9 @@ class CallGraph:
 
         parsed = parse(source)
         facts = read(source, parsed)
-        if not movable(facts, parsed) or any(each.name == "classmethod" for each in facts.decorators):
+        if not movable(facts, parsed) or any(
+            each.name == "builtins.classmethod" for each in facts.decorators
+        ):
             return None
         owner, _, name = source.qualname.rpartition(".")
         if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):
@@ -475,8 +471,7 @@ class CallGraph:
     def _imported(self, name: str, source: Source) -> Source | None:
         """Where a function that a file imports, or whose module it imports, stands."""
         for _ in range(PASSED_ON):
-            tree = tree_of(source.text)
-            imported = imported_as(tree, name, source)
+            imported = imported_as(source, name)
             if imported is None:
                 return None
             module, name = imported
@@ -486,7 +481,7 @@ class CallGraph:
             if isinstance(found, Source):
                 return found
             source = found[0]
-            if name in file_names(tree_of(source.text), source).values:
+            if name in resolver_of(source).top.values:
                 return dataclasses.replace(source, qualname=name)
         return None
 
@@ -495,8 +490,8 @@ class CallGraph:
         node = ast.parse(called, mode="eval").body
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return None
-        table, tree = node.value.id, tree_of(caller.source.text)
-        value = file_names(tree, caller.source).values.get(table)
+        table = node.value.id
+        value = caller.parsed.top.values.get(table)
         if table not in caller.facts.module_names or not isinstance(value, ast.Dict):
             return None
         if not isinstance(node.slice, ast.Constant) or not all(
@@ -533,20 +528,20 @@ class CallGraph:
 
         ``loss = partial(_loss, power=2)``, or what a factory makes, is a function that calls that.
         """
-        tree, name = tree_of(source.text), source.qualname
-        names = file_names(tree, source)
-        value = names.values.get(name)
-        made = [each for each in tree.body if isinstance(each, ast.Assign) and each.value is value]
-        if not isinstance(value, ast.Call) or not made or name in rebound(tree):
+        names, name = resolver_of(source), source.qualname
+        value = names.top.values.get(name)
+        body = names.tree.body
+        made = [each for each in body if isinstance(each, ast.Assign) and each.value is value]
+        if not isinstance(value, ast.Call) or not made or name in names.rebound:
             return None
-        definitions = [each for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+        definitions = [each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
         once = {
             each.name: each for each in definitions if [d.name for d in definitions].count(each.name) == 1
         }
-        settled = names.values.keys() | names.imported.keys() | ALWAYS_THERE | once.keys()
-        if not used_names([value]) <= settled - rebound(tree):
+        settled = names.top.values.keys() | names.top.imported.keys() | ALWAYS_THERE | once.keys()
+        if not used_names([value]) <= settled - names.rebound:
             return None  # It may mean another thing by now.
-        by = Resolver(names, {}).qualify(value.func)
+        by = names.qualname(value.func)
         if by != "functools.partial" and by not in WRAPPERS and not self._makes_functions(value.func, source):
             return None
         lines = source.text.removeprefix("\ufeff").split("\n")
@@ -560,12 +555,12 @@ class CallGraph:
 
     def _makes_functions(self, called: ast.expr, source: Source) -> bool:
         """Whether a function of the user's, as a file calls it, returns nothing but functions it defines."""
-        tree, name = tree_of(source.text), ast.unparse(called)
-        imported = imported_as(tree, name, source)
+        name = ast.unparse(called)
+        imported = imported_as(source, name)
         found = self._located(":".join(imported), source) if imported else None
         if isinstance(found, Source):
-            tree, name = tree_of(found.text), found.qualname
-        chain = find(tree, name)
+            source, name = found, found.qualname
+        chain = find(resolver_of(source).tree, name)
         return chain is not None and makes_functions(chain[-1])
 
     def _located(self, reference: str, source: Source) -> Source | tuple[Source] | None:
@@ -599,7 +594,7 @@ class CallGraph:
         # What the target's file imports from there is the same, too.
         theirs |= {(name, f"from {source.module} import {name}") for name in facts.module_names}
         same = {(row.name, row.statement) for row in own.imported} | {
-            (name, statement) for name, statement in every_import(self.target.parsed.tree, self.target.source)
+            (row.name, row.statement) for row in self.target.parsed.imports
         }
         clashing = {name for name, statement in theirs if (name, statement) not in same} - {facts.name}
         return not clashing & own.taken_names
@@ -615,11 +610,9 @@ class CallGraph:
 
 def rebound_defaults(parsed: ParsedSource) -> list[str]:
     """Names in the defaults of a function that its module binds more than once."""
-    defaults = parsed.definition.args.defaults
-    keyword = [each for each in parsed.definition.args.kw_defaults if each is not None]
-    used = used_names([*defaults, *keyword])
-    bound = [name for node, _ in statements(parsed.tree.body) for name in bound_names(head_of(node))]
-    return sorted(name for name in used if bound.count(name) > 1)
+    used = used_names(defaults(parsed.definition.args))
+    bindings = parsed.scopes[parsed.tree].bindings
+    return sorted(name for name in used if len(bindings.get(name, ())) > 1)
 
 
 def only_read(table: str, data: bytes, is_own: bool) -> bool:
@@ -649,11 +642,6 @@ def only_read(table: str, data: bytes, is_own: bool) -> bool:
     return len(stores) <= allowed and all(id(node) in read for node in uses if node not in stores)
 
 
-def rebound(tree: ast.Module) -> set[str]:
-    """Names that functions of a file bind in its module."""
-    return {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-
-
 def makes_functions(factory: ast.AST) -> bool:
     """Whether a function returns nothing but functions that it defines."""
     if not isinstance(factory, ast.FunctionDef) or factory.decorator_list:
@@ -664,12 +652,6 @@ def makes_functions(factory: ast.AST) -> bool:
         isinstance(each, ast.Lambda) or (isinstance(each, ast.Name) and each.id in inside)
         for each in returned
     )
-
-
-@functools.lru_cache(maxsize=32)
-def tree_of(text: str) -> ast.Module:
-    """A file's text, parsed once however many names are looked up in it."""
-    return ast.parse(text.removeprefix("\ufeff"))
 
 
 def meant(statement: str) -> str:
@@ -697,9 +679,8 @@ def movable(facts: FunctionFacts, parsed: ParsedSource) -> bool:
 
 def own_names(caller: UserFunction) -> set[str]:
     """Names that mean something of a function's own where it reads them, but for the object of a method."""
-    definition = caller.parsed.definition
-    own = {each.arg for each in parameters(definition.args)} | bound_names(definition.body)
-    return own - {caller.facts.receiver}
+    parsed = caller.parsed
+    return parsed.scope_in(parsed.definition).bindings.keys() - {caller.facts.receiver}
 
 
 def spot(caller: UserFunction) -> str:
@@ -780,40 +761,10 @@ def names_called(definition: ast.AST) -> list[str]:
     return list(found)
 
 
-def imported_as(tree: ast.Module, called: str, source: Source) -> tuple[str, str] | None:
+def imported_as(source: Source, called: str) -> tuple[str, str] | None:
     """(module, name in it) of ``called`` or ``alias.called`` by the imports at the top of a file."""
-    head, _, rest = called.partition(".")
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom):
-            module = absolute(node, source)
-            for alias in node.names:
-                if (alias.asname or alias.name) == head and module is not None:
-                    inner, _, name = f"{alias.name}.{rest}".rstrip(".").rpartition(".")
-                    return (f"{module}.{inner}" if inner else module), name
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                bound = alias.asname or alias.name
-                if called.startswith(bound + "."):
-                    inner, _, name = called.removeprefix(bound + ".").rpartition(".")
-                    return (f"{alias.name}.{inner}" if inner else alias.name), name
-    return None
-
-
-def absolute(node: ast.ImportFrom, source: Source) -> str | None:
-    """The module an import is from, with the dots of a relative one resolved."""
-    if not node.level:
-        return node.module
-    package = source.module.split(".")
-    if source.path.name != "__init__.py":
-        package.pop()
-    package = package[: len(package) - node.level + 1]
-    return ".".join([*package, *([node.module] if node.module else [])]) or None
-
-
-def every_import(tree: ast.Module, source: Source) -> list[tuple[str, str]]:
-    """(name, statement that binds just it) of the imports at the top of a file."""
-    nodes = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-    return [(row.name, row.statement) for node in nodes for row in import_rows(node, source)]
+    module, _, name = (resolver_of(source).imported_as(called) or "").rpartition(".")
+    return (module, name) if module else None
 
 
 def enclosed(target: Target, name: str) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from jax_pmap.model import Plan, refused
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS, transformations
-from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.scopes import own_nodes, root_name
 
@@ -17,12 +16,8 @@ MAKING = ("__init__", "__post_init__", "__new__", "setup")
 
 def compiled_at(target: Target) -> list[int]:
     """The lines where the target is compiled for use: ``jax.jit(step)``, ``jax.jit(make_step())``."""
-    decorators = [each for top in target.parsed.definition.decorator_list for each in ast.walk(top)]
-    lines = [
-        calls[-1].lineno
-        for _, calls, _ in transformations(target.parsed, make_resolver(target.parsed))
-        if calls and calls[-1] not in decorators
-    ]
+    decorators = target.parsed.definition.decorator_list
+    lines = [made.node.lineno for made, _ in transformations(target.parsed) if made.node not in decorators]
     binding = target.source.binding
     return [*lines, binding.span.line] if binding is not None and binding.calls else lines
 

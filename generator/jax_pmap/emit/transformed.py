@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_pmap.model import Source
 from jax_pmap.reading.runs import as_decorated, transformed_by
 from jax_pmap.syntax.definitions import Definition, statements
-from jax_pmap.syntax.resolve import Resolver, file_names, head_of
-from jax_pmap.syntax.scopes import bound_names, used_names
+from jax_pmap.syntax.parse import ParsedSource, resolver_of
+from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.scopes import used_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,60 +40,49 @@ class Transformed:
         return ast.unparse(made)
 
 
-def transformed_at_top(
-    name: str, method: str, source: Source, tree: ast.Module, rebound: set[str]
-) -> Transformed | None:
-    """What ``name.method`` runs, of an object that the top level of a file makes once.
-
-    `rebound` are names of the module that its functions bind.
-    """
-    names = file_names(tree, source)
-    found = _transformed(
-        _bound_once(tree.body, name), method, Resolver(names, {}), {*names.values, *_defined(tree)}
-    )
+def transformed_at_top(name: str, method: str, source: Source) -> Transformed | None:
+    """What ``name.method`` runs, of an object that the top level of a file makes once."""
+    names = resolver_of(source)
+    defined = _defined(names.tree)
+    found = _transformed(names, names.tree, name, method, {*names.top.values, *defined})
     if found is None:
         return None
     made, function, used = found
-    settled = names.values.keys() | names.imported.keys() | _defined(tree)
-    if not {*used, function} <= settled - rebound or name in rebound:
+    settled = names.top.values.keys() | names.top.imported.keys() | defined
+    if not {*used, function} <= settled - names.rebound or name in names.rebound:
         return None  # It may mean another thing by now.
     return Transformed(source, function, made, used)
 
 
-def transformed_around(
-    name: str, method: str, source: Source, tree: ast.Module, enclosing: Sequence[Definition]
-) -> Transformed | None:
+def transformed_around(name: str, method: str, parsed: ParsedSource) -> Transformed | None:
     """The same of an object that a function around the target makes once."""
-    for depth in range(len(enclosing), 0, -1):
-        scope = enclosing[depth - 1]
-        if isinstance(scope, ast.ClassDef) or name not in bound_names(scope.body):
+    for around in reversed(parsed.enclosing):
+        local = parsed.scope_in(around).bindings.keys()
+        if isinstance(around, ast.ClassDef) or name not in local:
             continue
-        names = file_names(tree, source)
-        local = bound_names(scope.body)
-        functions = {each.name for each, _ in statements(scope.body) if isinstance(each, ast.FunctionDef)}
-        found = _transformed(
-            _bound_once(scope.body, name), method, Resolver(names, {}), functions | _defined(tree)
-        )
+        functions = {each.name for each, _ in statements(around.body) if isinstance(each, ast.FunctionDef)}
+        found = _transformed(parsed, around, name, method, functions | _defined(parsed.tree))
         if found is None or found[1] in local - functions:
             return None
         made, function, used = found
         if used & local:
             return None  # They may hold another thing by now.
-        return Transformed(source, function, made, used)
+        return Transformed(parsed.source, function, made, used)
     return None
 
 
 def _transformed(
-    bound: ast.stmt | None, method: str, resolver: Resolver, functions: set[str]
+    names: Resolver, scope: ast.Module | Definition, name: str, method: str, functions: set[str]
 ) -> tuple[ast.expr, str, frozenset[str]] | None:
-    """(what is called, the function that runs, other names in it) of an object that a statement makes."""
+    """(what is called, the function that runs, other names in it) of an object that a scope makes."""
+    bound = _bound_once(names, scope, name)
     if isinstance(bound, ast.FunctionDef) and bound.decorator_list:
         object_ = as_decorated(bound)
     elif isinstance(bound, ast.Assign) and len(bound.targets) == 1 and isinstance(bound.targets[0], ast.Name):
         object_ = bound.value
     else:
         return None
-    held = transformed_by(resolver, object_)
+    held = transformed_by(names, object_)
     if held is None:
         return None
     if isinstance(held, ast.Name):
@@ -107,10 +96,12 @@ def _transformed(
     return made, function, frozenset(used_names([made]) - {function})
 
 
-def _bound_once(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
+def _bound_once(names: Resolver, scope: ast.Module | Definition, name: str) -> ast.stmt | None:
     """The one statement that binds a name in a scope, if it always runs."""
-    bound = [each for each in statements(body) if name in bound_names(head_of(each[0]))]
-    return bound[0][0] if len(bound) == 1 and not bound[0][1] else None
+    once = names.bound_once(scope, name)
+    return next(
+        (each for each, conditional in statements(scope.body) if each is once and not conditional), None
+    )
 
 
 def _defined(tree: ast.Module) -> set[str]:

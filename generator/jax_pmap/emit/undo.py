@@ -12,6 +12,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import libcst as cst
@@ -208,8 +209,8 @@ def _as_written(old: Sequence[str], new: Sequence[str]) -> list[str]:
 
 def _parsed(tree: ast.Module, lines: tuple[str, ...], node: Function) -> cst.Module:
     # Only its lines are asked for.
-    source = Source("", None, "", "", None, node.name, "")  # type: ignore[arg-type]
-    return cst.parse_module(function_text(ParsedSource(source, tree, node, (), lines)).text)
+    source = Source("", Path(), "", "", Path(), node.name, "\n".join(lines))
+    return cst.parse_module(function_text(ParsedSource(source, tree, node)).text)
 
 
 class _Unweaving(cst.CSTTransformer):

@@ -60,8 +60,18 @@ _ARRAYS = frozenset(
         "numpy.typing.NDArray",
     }
 )
-_SIMPLE = {"int": "int", "float": "float", "bool": "bool", "str": "string"}
-_CONTAINERS = {"tuple": "tuple", "typing.Tuple": "tuple", "list": "list", "typing.List": "list"}
+_SIMPLE = {
+    "builtins.int": "int",
+    "builtins.float": "float",
+    "builtins.bool": "bool",
+    "builtins.str": "string",
+}
+_CONTAINERS = {
+    "builtins.tuple": "tuple",
+    "typing.Tuple": "tuple",
+    "builtins.list": "list",
+    "typing.List": "list",
+}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
@@ -100,24 +110,24 @@ def read_dims(
 
 
 def _shape_strings(annotation: ast.expr, resolver: Resolver) -> Iterator[str]:
-    for node in ast.walk(_unquoted(annotation)):
+    for node in ast.walk(_unquoted(annotation, resolver)):
         if isinstance(node, ast.Subscript) and _jaxtyping(node, resolver):
             shape = _shape_text(node)
             if shape is not None:
                 yield shape
 
 
-def _unquoted(annotation: ast.expr) -> ast.expr:
+def _unquoted(annotation: ast.expr, resolver: Resolver) -> ast.expr:
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         try:
-            return ast.parse(annotation.value, mode="eval").body
+            return resolver.expression(annotation.value, resolver.tree)
         except SyntaxError:
             return annotation
     return annotation
 
 
 def _jaxtyping(node: ast.Subscript, resolver: Resolver) -> str:
-    module, _, name = (resolver.qualify(node.value) or "").rpartition(".")
+    module, _, name = (resolver.qualname(node.value) or "").rpartition(".")
     return name if module == "jaxtyping" and (name in _JAXTYPING or name == "Key") else ""
 
 
@@ -181,8 +191,8 @@ def form_of_annotation(
     annotation: ast.expr, resolver: Resolver, dims: Dims, classes: Classes, word: str
 ) -> Spec | None:
     """The form an annotation gives: a whole spec, one with unknown leaves, or None when it says nothing."""
-    annotation = _unquoted(annotation)
-    name = resolver.qualify(annotation) or ""
+    annotation = _unquoted(annotation, resolver)
+    name = resolver.qualname(annotation) or (annotation.id if isinstance(annotation, ast.Name) else "")
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         options = [annotation.left, annotation.right]
         real = [item for item in options if not (isinstance(item, ast.Constant) and item.value is None)]
@@ -198,7 +208,7 @@ def form_of_annotation(
         return {"kind": "class", "type": name}
     if not isinstance(annotation, ast.Subscript):
         return None
-    outer = resolver.qualify(annotation.value) or ""
+    outer = resolver.qualname(annotation.value) or ""
     if jaxtyping := _jaxtyping(annotation, resolver):
         text = _shape_text(annotation)
         if text is None or "..." in text.split():

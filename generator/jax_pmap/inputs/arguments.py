@@ -15,7 +15,6 @@ from jax_pmap.inputs.structure import read_structure
 from jax_pmap.model import ParameterKind
 from jax_pmap.reading.facts import FunctionFacts, Parameter
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import parameters
 
 _HOW = {
@@ -41,7 +40,6 @@ class InputSearch:
 
 def input_search(
     parsed: ParsedSource,
-    resolver: Resolver,
     facts: FunctionFacts,
     given: Mapping[str, Spec],
     replicated: Collection[str] = (),
@@ -50,13 +48,12 @@ def input_search(
 
     Args:
         parsed: the target's file.
-        resolver: what names mean in it.
         facts: what was read of the target.
         given: specs of `--arg`, by name.
         replicated: arguments the user said are replicated: they are not given a batch axis.
     """
     classes = classes_in(parsed)
-    nodes, sizes = read_structure(parsed, resolver)
+    nodes, sizes = read_structure(parsed)
     annotations = {
         item.arg: item.annotation
         for item in parameters(parsed.definition.args)
@@ -64,7 +61,7 @@ def input_search(
     }
     hints = {name: _hint(node, replicated) for name, node in nodes.items()}
     apart = [name for name, hint in hints.items() if name in replicated or hint == "parameter"]
-    dims = read_dims(annotations.items(), resolver, apart)
+    dims = read_dims(annotations.items(), parsed, apart)
     settled: dict[str, Spec] = {}
     annotated: dict[str, Spec | None] = {}
     for parameter in facts.parameters:
@@ -74,7 +71,7 @@ def input_search(
         elif parameter.default is not None:
             settled[name] = {"kind": "default"}
         elif name in annotations:
-            form = annotated[name] = form_of_annotation(annotations[name], resolver, dims, classes, name)
+            form = annotated[name] = form_of_annotation(annotations[name], parsed, dims, classes, name)
             if form is not None and whole(form):
                 settled[name] = {**form, "assumed": True}
     # A position may be an element of a tuple or a row of an array: the first reading takes containers.

@@ -14,7 +14,6 @@ from jax_pmap.inputs.spec import Spec, format_argument, parse_argument
 from jax_pmap.model import ParameterKind, Request, Say, refused
 from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
-from jax_pmap.reading.read import make_resolver
 from jax_pmap.session import Session
 from jax_pmap.syntax.parse import ParsedSource
 
@@ -38,7 +37,7 @@ def collect(
     facts = dataclasses.replace(facts, parameters=tuple(p for p in facts.parameters if p.name not in bound))
     given = _given(request.args, facts)
     replicated = [re.split(r"[\[.:]", text)[0] for text in (*request.replicate, *request.key)]
-    search = input_search(parsed, make_resolver(parsed), facts, given, replicated)
+    search = input_search(parsed, facts, given, replicated)
     if search.specs is not None:
         return search.specs, [format_argument(name, search.specs[name]) for name in search.annotated]
     say("finding shapes the function runs on")

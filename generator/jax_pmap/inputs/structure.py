@@ -14,7 +14,6 @@ from jax_pmap.inputs.hints import hint_of
 from jax_pmap.inputs.nodes import Function, Items, Node, Value
 from jax_pmap.reading.calls import GRADIENTS
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import parameters
 
 #: Attributes of arrays; any other attribute makes its owner an object.
@@ -47,7 +46,7 @@ _SIZE_ARGUMENTS = {
     "jax.numpy.arange": (0, 1),
     "jax.numpy.eye": (0,),
     "jax.random.split": (1,),
-    "range": (0, 1, 2),
+    "builtins.range": (0, 1, 2),
     "jax.lax.fori_loop": (1,),
     "jax.numpy.array_split": (1,),
     "jax.numpy.split": (1,),
@@ -57,7 +56,7 @@ _SIZED = frozenset({"one_hot", "reshape", "zeros", "ones", "arange", "broadcast_
 _DEPTH = 8
 
 
-def read_structure(parsed: ParsedSource, resolver: Resolver) -> tuple[dict[str, Node], list[int]]:
+def read_structure(parsed: ParsedSource) -> tuple[dict[str, Node], list[int]]:
     """Nodes of the target's parameters by name, and the numbers it uses that may be sizes of dims."""
     nodes = {
         parameter.arg: Node(parameter.arg, parameter.arg) for parameter in parameters(parsed.definition.args)
@@ -66,7 +65,7 @@ def read_structure(parsed: ParsedSource, resolver: Resolver) -> tuple[dict[str, 
     for outer in (parsed.tree, *parsed.enclosing):
         if not isinstance(outer, ast.ClassDef):
             _define(outer.body, scope)
-    walker = _Walker(resolver)
+    walker = _Walker(parsed)
     walker.body(parsed.definition.body, {**scope, **nodes}, 0)
     return nodes, list(dict.fromkeys([*walker.classes, *walker.sizes]))[:6]
 
@@ -78,8 +77,8 @@ def _define(body: Sequence[ast.stmt], scope: dict[str, Value]) -> None:
 
 
 class _Walker:
-    def __init__(self, resolver: Resolver) -> None:
-        self.resolver = resolver
+    def __init__(self, parsed: ParsedSource) -> None:
+        self.parsed = parsed
         self.active: list[ast.AST] = []
         #: Numbers of classes and other sizes met in calls.
         self.classes: list[int] = []
@@ -122,7 +121,7 @@ class _Walker:
                 for case in statement.cases:
                     for pattern in ast.walk(case.pattern):
                         if isinstance(pattern, ast.MatchValue) and isinstance(subject, Node):
-                            _compare(subject, self.resolver.literal(pattern.value))
+                            _compare(subject, self.parsed.constant(pattern.value))
                     self.body(case.body, scope, depth)
             elif isinstance(statement, ast.Expr | ast.Assert):
                 self.value(
@@ -173,11 +172,11 @@ class _Walker:
         """What one round of a loop over `iterable` gets."""
         if isinstance(iterable, ast.Call):
             name = self.name(iterable.func, scope)
-            if name == "zip":
+            if name == "builtins.zip":
                 return Items(tuple(self.elements(item, scope, depth) for item in iterable.args))
-            if name == "enumerate" and iterable.args:
+            if name == "builtins.enumerate" and iterable.args:
                 return Items((None, self.elements(iterable.args[0], scope, depth)))
-            if name in ("reversed", "list", "tuple") and iterable.args:
+            if name in ("builtins.reversed", "builtins.list", "builtins.tuple") and iterable.args:
                 return self.elements(iterable.args[0], scope, depth)
         value = self.value(iterable, scope, depth)
         if isinstance(value, Items):
@@ -264,7 +263,7 @@ class _Walker:
     def subscript(self, expression: ast.Subscript, scope: dict[str, Value], depth: int) -> Value:
         owner = self.value(expression.value, scope, depth)
         place = expression.slice
-        literal = self.resolver.literal(place)
+        literal = self.parsed.constant(place)
         if isinstance(owner, Items):
             if type(literal) is int and -len(owner.items) <= literal < len(owner.items):
                 return owner.items[literal]
@@ -307,12 +306,12 @@ class _Walker:
             if from_argmax:
                 value.uses.add("index")
             for side in sides:
-                _compare(value, self.resolver.literal(side))
+                _compare(value, self.parsed.constant(side))
 
     def name(self, function: ast.expr, scope: Mapping[str, Value]) -> str:
         if isinstance(function, ast.Name) and isinstance(scope.get(function.id), Node):
             return ""
-        return self.resolver.qualify(function) or (function.id if isinstance(function, ast.Name) else "")
+        return self.parsed.qualname(function) or (function.id if isinstance(function, ast.Name) else "")
 
     # --- calls ---
 
@@ -367,7 +366,7 @@ class _Walker:
         if name in GRADIENTS:
             given = next((item.value for item in call.keywords if item.arg == "argnums"), None)
             given = given or (call.args[1] if len(call.args) > 1 else None)
-            literal = self.resolver.literal(given) if given is not None else 0
+            literal = self.parsed.constant(given) if given is not None else 0
             argnums = tuple(
                 i for i in (literal if isinstance(literal, tuple) else (literal,)) if type(i) is int
             )
@@ -428,9 +427,9 @@ class _Walker:
         arguments = [*call.args, *(item.value for item in call.keywords)]
         last = name.rpartition(".")[2] or _last(call.func)
         if last in _SIZED:
-            numbers = [number for item in arguments for number in _numbers(self.resolver.literal(item))]
+            numbers = [number for item in arguments for number in _numbers(self.parsed.constant(item))]
             (self.classes if last == "one_hot" else self.sizes).extend(numbers)
-        subscripts = self.resolver.literal(call.args[0]) if name == "jax.numpy.einsum" and call.args else None
+        subscripts = self.parsed.constant(call.args[0]) if name == "jax.numpy.einsum" and call.args else None
         if isinstance(subscripts, str) and "..." not in subscripts:
             for term, value in zip(subscripts.partition("->")[0].split(","), positional[1:], strict=False):
                 if isinstance(value, Node):
@@ -449,13 +448,12 @@ class _Walker:
         if name.startswith("jax.random.") and positional:
             _use(positional[0], "seed" if name in ("jax.random.key", "jax.random.PRNGKey") else "key")
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-        owner = self.resolver.qualify(call.func.value) if isinstance(call.func, ast.Attribute) else None
         if method in ("reshape", "split") or name == "jax.numpy.reshape":
             for value in positional if method != "split" else positional[1:]:
                 for item in value.items if isinstance(value, Items) else (value,):
                     if not (name == "jax.numpy.reshape" and item is positional[0]):
                         _use(item, "size")
-        if owner is None or not isinstance(call.func, ast.Attribute):
+        if not isinstance(call.func, ast.Attribute) or not self.parsed.is_global(call.func.value):
             return
         receiver = ast.unparse(call.func.value)
         if method == "update" and len(positional) > 1 and isinstance(positional[1], Node):

@@ -20,7 +20,6 @@ from jax_pmap.model import Binding, RefusalError, Source, Span
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS, SHARD_MAPS
 from jax_pmap.sources import SourceText
 from jax_pmap.syntax.definitions import FUNCTION, Definition, Import, binding_of, bound_name, find, statements
-from jax_pmap.syntax.resolve import Resolver, file_names, import_rows
 from jax_pmap.syntax.scopes import own_nodes, parameters
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -127,15 +126,15 @@ class Bindings:
             return self._made(scope, value.value, hops, index) if type(index) is int else None
         if not isinstance(value, ast.Call):
             return None
-        resolver = self._resolver(scope)
-        name, _ = resolver.transformed(value.func)
+        made = scope.file.names.applied(value)
+        name = made.qualname if made is not None else ""
         if name in self.passed and item is None and value.args:
             found = self._expression(scope, value.args[0], hops - 1)
             if found is None:
                 return None
             call = name, ast.unparse(value), found.receiver + len(found.positional)
             return dataclasses.replace(found, calls=(*found.calls, call))
-        if name == "functools.partial" and resolver.qualify(value.func) == name and value.args:
+        if name == "functools.partial" and value.args:
             return self._partial(scope, value, hops) if item is None else None
         return self._made(scope, value, hops, item)
 
@@ -295,20 +294,6 @@ class Bindings:
                 return self.follow(found, again, head, tail, hops - 1)
         return None
 
-    def _resolver(self, scope: _Scope) -> Resolver:
-        """What imported names mean in a scope."""
-        module, root = import_name(scope.file.path)
-        path = scope.file.path
-        source = Source("", path, "", module, root, "", "")
-        local = {
-            row.name: row.qualified
-            for definition in scope.chain
-            for node in ast.walk(definition)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for row in import_rows(node, source)
-        }
-        return Resolver(file_names(scope.file.tree, source), local)
-
     # --- the answer -----------------------------------------------------------------------
 
     def _source(self, scope: _Scope, qualname: str, statement: ast.stmt, found: Found) -> Source:
@@ -347,7 +332,7 @@ class Bindings:
 
 
 #: A name that a scope does not bind.
-NOTHING = Found(File(Path(), None, ast.Module([], [])), "")  # type: ignore[arg-type]
+NOTHING = Found(File(Path(), None, None), "")  # type: ignore[arg-type]
 
 
 def _object_of(scope: _Scope, name: str) -> tuple[Definition, ...] | None:

@@ -21,6 +21,7 @@ from jax_pmap.locating.words import refuse
 from jax_pmap.model import RefusalError
 from jax_pmap.notebook import is_notebook
 from jax_pmap.syntax.definitions import find, functions_in
+from jax_pmap.syntax.resolve import Resolver
 
 #: Names of candidates and neighbours that a message shows.
 SHOWN = 20
@@ -41,7 +42,12 @@ class File:
 
     path: Path
     source: sources.SourceText
-    tree: ast.Module
+    names: Resolver
+
+    @property
+    def tree(self) -> ast.Module:
+        """What is parsed of it."""
+        return self.names.tree
 
 
 class Project:
@@ -165,7 +171,7 @@ class Project:
         if self.instead is None or self.instead[0] != path.resolve():
             return file
         text = self.instead[1]
-        return File(path, dataclasses.replace(file.source, text=text), sources.parse(text, self.shown(path)))
+        return self._file(path, dataclasses.replace(file.source, text=text))
 
     def _refuse_unreadable(self, path: Path) -> NoReturn:
         shown = self.shown(path)
@@ -188,9 +194,11 @@ class Project:
 
     def parsed(self, path: Path, data: bytes) -> File:
         """The file at `path`, which holds `data`, parsed."""
+        return self._file(path, sources.decode(data, self.shown(path)))
+
+    def _file(self, path: Path, source: sources.SourceText) -> File:
         shown = self.shown(path)
-        source = sources.decode(data, shown)
-        return File(path, source, sources.parse(source.text, shown))
+        return File(path, source, Resolver(source.text, shown, sources.parse(source.text, shown)))
 
     def listed(self, found: Sequence[Candidate]) -> str:
         """The first few candidates, as they are typed."""

@@ -16,7 +16,6 @@ from jax_pmap.emit.weave import RECORDER, weave
 from jax_pmap.model import Callee, Say
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
-from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.runs import behind
 from jax_pmap.session import Session
 
@@ -105,11 +104,11 @@ class Callees:
     def _unknown(self, body: Body) -> list[str]:
         """Sources of what a body calls, differentiates or maps that no name leads to."""
         home = self.bodies.homes[body.scope.index]
-        facts, resolver = home.facts, make_resolver(home.parsed)
+        facts = home.facts
         texts = dict.fromkeys(home.parsed.segment(n.func) for n in called_in(home.parsed.definition))
         made = [*(call.function for call in facts.gradient_calls), *(r.function for r in facts.function_runs)]
         for text in made:
-            texts[behind(home.parsed, resolver, text) or text] = None
+            texts[behind(home.parsed, text) or text] = None
         names = {scope.name for scope in body.scopes.values()}
         call_graph = self.bodies.call_graph
         imported = {row.name for row in facts.imported if call_graph.is_installed(row.name, home)}

@@ -12,7 +12,6 @@ from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.model import Span
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State
-from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.runs import behind, transformed_inside
 
 
@@ -116,12 +115,10 @@ class Opening:
         homes = self.table.homes
         caller = homes[body.scope.index]
         if scope is None and not given:
-            bound = behind(caller.parsed, make_resolver(caller.parsed), callee)
+            bound = behind(caller.parsed, callee)
             if bound:
                 scope, callee = self._scope_of(bound, call, span), bound
-        made = (
-            transformed_inside(caller.parsed, make_resolver(caller.parsed), callee) if scope is None else ""
-        )
+        made = transformed_inside(caller.parsed, callee) if scope is None else ""
         scope = self._scope_of(made, call, span) if made else scope
         if scope is not None:
             scopes = [scope]

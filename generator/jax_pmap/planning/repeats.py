@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from jax_pmap.model import Refusal, RefusalError
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.problems import WorkerProblem
-from jax_pmap.reading.read import make_resolver
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 
@@ -42,10 +41,9 @@ def or_changing(session: Session, target: Target, refusal: Refusal, statics: Seq
 
 def _changing(target: Target) -> ast.Call | None:
     """The first call in the target of what changes by itself."""
-    resolver = make_resolver(target.parsed)
     for node in ast.walk(target.parsed.definition):
         if isinstance(node, ast.Call):
-            name = resolver.qualify(node.func) or ""
+            name = target.parsed.qualname(node.func) or ""
             if any(name == each or name.startswith(f"{each}.") for each in CHANGES):
                 return node
     return None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jax_pmap.reading.facts import Collective, GradientCall
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.resolve import Application, Resolver
+from jax_pmap.syntax.scopes import Function
 
 #: Gradient functions.
 GRADIENTS = frozenset(
@@ -45,53 +45,20 @@ COLLECTIVES = {
 class GradientOf:
     """A gradient function made from a loss: ``jax.value_and_grad(loss)``."""
 
-    function: ast.expr | ast.FunctionDef | ast.AsyncFunctionDef
+    function: ast.expr | Function
     #: Positions the gradient is taken of, or None when computed.
     argnums: tuple[int, ...] | None
 
 
-def gradient_of(resolver: Resolver, expression: ast.expr) -> GradientOf | None:
-    """Reads ``jax.grad(loss, argnums=…)`` and ``partial(jax.grad, argnums=…)(loss)``."""
-    if not isinstance(expression, ast.Call):
+def gradient_of(names: Resolver, made: Application | None) -> GradientOf | None:
+    """Reads ``jax.grad(loss, argnums=…)``, ``partial(jax.grad, argnums=…)(loss)``, a decorator of a loss."""
+    if made is None or made.qualname not in GRADIENTS or not made.args:
         return None
-    name, calls = resolver.transformed(expression)
-    given = [call for call in calls if call.args and _takes(resolver, call)]
-    # A second call with arguments is the call *of* the gradient function.
-    if name not in GRADIENTS or len(given) != 1 or given[0] is not expression:
-        return None
-    return _gradient(resolver, calls, given[0].args[0])
-
-
-def _takes(resolver: Resolver, call: ast.Call) -> bool:
-    """Whether the first argument of this call is the differentiated function, not `partial`'s."""
-    return resolver.qualify(call.func) != "functools.partial"
-
-
-def decorated_gradient(
-    resolver: Resolver, definition: ast.FunctionDef | ast.AsyncFunctionDef
-) -> GradientOf | None:
-    """A loss whose own decorator makes it a gradient function (``@eqx.filter_value_and_grad``)."""
-    for expression in definition.decorator_list:
-        name, calls = resolver.transformed(expression)
-        if name in GRADIENTS:
-            return _gradient(resolver, calls, definition)
-    return None
-
-
-def _gradient(
-    resolver: Resolver,
-    calls: tuple[ast.Call, ...],
-    function: ast.expr | ast.FunctionDef | ast.AsyncFunctionDef,
-) -> GradientOf:
-    options = {keyword.arg: keyword.value for call in calls for keyword in call.keywords}
-    argnums: object = 0
-    if "argnums" in options:
-        argnums = resolver.literal(options["argnums"])
-    elif calls and len(calls[-1].args) > 1 and _takes(resolver, calls[-1]):
-        argnums = resolver.literal(calls[-1].args[1])
+    given = made.argument(1, "argnums")
+    argnums = 0 if given is None else names.constant(given)
     numbers = argnums if isinstance(argnums, tuple) else (argnums,)
     positions = tuple(number for number in numbers if isinstance(number, int))
-    return GradientOf(function, positions if len(positions) == len(numbers) else None)
+    return GradientOf(made.args[0], positions if len(positions) == len(numbers) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +69,19 @@ class BoundGradient:
     gradient: GradientOf
 
 
-def gradient_calls(parsed: ParsedSource, resolver: Resolver) -> tuple[BoundGradient, ...]:
+def gradient_calls(parsed: ParsedSource) -> tuple[BoundGradient, ...]:
     """Calls of gradient functions in the body, in source order."""
-    makers: dict[str, GradientOf] = {}
-    for node in in_sight(parsed):
-        made = None
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node is not parsed.definition:
-            name, made = node.name, decorated_gradient(resolver, node)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name, made = node.targets[0].id, gradient_of(resolver, node.value)
-        if made is not None:
-            makers[name] = made
     rows = []
     for call in body_calls(parsed):
-        made = gradient_of(resolver, call.func)
-        if made is None and isinstance(call.func, ast.Name):
-            made = makers.get(call.func.id)
-        if made is not None:
-            rows.append(BoundGradient(call, made))
+        made = parsed.last_value(call.func)
+        found = None
+        if isinstance(made, ast.Call):
+            found = gradient_of(parsed, parsed.application(made))
+        elif isinstance(made, ast.FunctionDef) and made is not parsed.definition:
+            decorations = (parsed.decoration(made, each) for each in made.decorator_list)
+            found = next(filter(None, (gradient_of(parsed, each) for each in decorations)), None)
+        if found is not None:
+            rows.append(BoundGradient(call, found))
     return tuple(rows)
 
 
@@ -138,29 +100,17 @@ def gradient_facts(parsed: ParsedSource, bound: BoundGradient) -> GradientCall:
     return GradientCall(parsed.span(bound.call), name, of)
 
 
-def collectives(parsed: ParsedSource, resolver: Resolver) -> tuple[Collective, ...]:
+def collectives(parsed: ParsedSource) -> tuple[Collective, ...]:
     """Collectives in the body, in source order."""
     rows = []
     for call in body_calls(parsed):
-        module, _, op = (resolver.qualify(call.func) or "").rpartition(".")
-        if module != "jax.lax" or op not in COLLECTIVES:
+        made = parsed.application(call)
+        module, _, op = made.qualname.rpartition(".") if made else ("", "", "")
+        if made is None or module != "jax.lax" or op not in COLLECTIVES:
             continue
-        position = COLLECTIVES[op]
-        given = call.args[position] if len(call.args) > position else None
-        for keyword in call.keywords:
-            if keyword.arg == "axis_name":
-                given = keyword.value
-        axis_name = resolver.literal(given)
+        axis_name = parsed.constant(made.argument(COLLECTIVES[op], "axis_name"))
         rows.append(Collective(parsed.span(call), op, axis_name if isinstance(axis_name, str) else None))
     return tuple(rows)
-
-
-def in_sight(parsed: ParsedSource) -> Iterator[ast.AST]:
-    """What may bind names the body reads: the statements of the module, then the functions around it."""
-    yield from parsed.tree.body
-    for node in (*parsed.enclosing, parsed.definition):
-        if not isinstance(node, ast.ClassDef):
-            yield from ast.walk(node)
 
 
 def body_calls(parsed: ParsedSource) -> list[ast.Call]:

@@ -25,6 +25,7 @@ class Decorator:
     #: Source as written, without the ``@``.
     text: str
     #: Qualified name, e.g. ``"jax.jit"``; of the wrapped function for ``functools.partial(jax.jit, …)``.
+    #: The source as written where there is none.
     name: str
     #: True when it only compiles or maps (jit, filter_jit, nnx.jit, pmap …) and is set aside.
     set_aside: bool
@@ -146,4 +147,4 @@ class FunctionFacts:
     @property
     def is_class_method(self) -> bool:
         """Whether it is called on its class, which importing the file makes."""
-        return any(decorator.name == "classmethod" for decorator in self.decorators)
+        return any(decorator.name == "builtins.classmethod" for decorator in self.decorators)

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from jax_pmap.model import Binding, Source, Span
 from jax_pmap.syntax.definitions import binding_of, find
-from jax_pmap.syntax.parse import parse
-from jax_pmap.syntax.resolve import file_names
+from jax_pmap.syntax.parse import parse, resolver_of
 from jax_pmap.syntax.scopes import parameters
 from jax_pmap.syntax.text import function_text
 
@@ -77,9 +76,9 @@ def forwarding(source: Source, tree: ast.Module, statement: ast.stmt, rows: Sequ
         offered = list(itertools.takewhile(lambda row: row.default != "", rows))
         taken = _arguments_of(f"lambda {_signature(offered)}: None")
     package, _, last = source.module.rpartition(".")
-    names = file_names(tree, source)
+    top = resolver_of(source).top
     alias = last
-    while alias in names.defined | names.imported.keys() | {each.arg for each in parameters(taken)}:
+    while alias in top.defined | top.imported.keys() | {each.arg for each in parameters(taken)}:
         alias += "_"
     bound = last if alias == last else f"{last} as {alias}"
     name, newline = source.qualname, source.newline

@@ -11,10 +11,9 @@ from jax_pmap.model import ParameterKind, Source
 from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, gradient_facts
 from jax_pmap.reading.decorators import (
     MAPPERS,
-    SET_ASIDE,
-    calls_in,
     donations,
     named_by_options,
+    options_in,
     pmap_hints,
     read_decorators,
     receiver_of,
@@ -22,16 +21,16 @@ from jax_pmap.reading.decorators import (
 )
 from jax_pmap.reading.facts import FunctionFacts, ImportedName, Parameter
 from jax_pmap.reading.runs import function_runs, host_functions
-from jax_pmap.reading.wrappers import passes_on
 from jax_pmap.syntax.parse import ParsedSource, parse
-from jax_pmap.syntax.resolve import UNKNOWN, FileNames, Resolver, file_names, import_rows
+from jax_pmap.syntax.resolve import UNKNOWN, TopLevel
 from jax_pmap.syntax.scopes import (
     ALWAYS_THERE,
-    bound_names,
+    defaults,
     free_names,
     own_nodes,
     parameters,
     quoted_names,
+    used_names,
     written_annotations,
 )
 
@@ -46,31 +45,30 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
     """
     parsed = parsed or parse(source)
     function = parsed.definition
-    resolver = make_resolver(parsed)
-    names = resolver.names
-    used = _free(parsed, resolver)
+    names = parsed.top
+    used = _free(parsed)
     around = _around(parsed)
     closure = sorted(used & around)
     used -= around
 
     static: set[str] = set()
-    donated, elsewhere = donations(parsed, resolver)
+    donated, elsewhere = donations(parsed)
     axis_name: str | None = None
     in_axes: tuple[tuple[str, int | None], ...] = ()
     compilers: set[str] = set()
-    for name, calls, bound in transformations(parsed, resolver):
-        compilers.add(name)
-        static |= named_by_options(parsed, resolver, calls, bound)
-        if name in MAPPERS:
-            found_name, found_axes = pmap_hints(parsed, resolver, calls)
+    for made, bound in transformations(parsed):
+        compilers.add(made.qualname)
+        static |= named_by_options(parsed, made.keywords, bound)
+        if made.qualname in MAPPERS:
+            found_name, found_axes = pmap_hints(parsed, made)
             axis_name, in_axes = axis_name or found_name, in_axes or found_axes
 
     binding = source.binding
     for name, text, bound in binding.calls if binding else ():
         compilers.add(name)
-        written = calls_in(text)
-        static |= named_by_options(parsed, resolver, written, bound)
-        given = named_by_options(parsed, resolver, written, bound, donated=True)
+        options = options_in(parsed, text)
+        static |= named_by_options(parsed, options, bound)
+        given = named_by_options(parsed, options, bound, donated=True)
         elsewhere |= {(each, binding.qualname) for each in given} if binding else set()
 
     order = [parameter.arg for parameter in parameters(function.args)]
@@ -84,7 +82,7 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         name=function.name,
         span=parsed.span(function),
         parameters=tuple(_parameters(parsed)),
-        decorators=read_decorators(parsed, resolver),
+        decorators=read_decorators(parsed),
         docstring=ast.get_docstring(function),
         is_async=isinstance(function, ast.AsyncFunctionDef),
         is_generator=any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own),
@@ -106,19 +104,19 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
         | {node.id for node in everything if isinstance(node, ast.Name)}
         | {node.name for node in everything if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         | around,
-        gradient_calls=tuple(gradient_facts(parsed, found) for found in gradient_calls(parsed, resolver)),
-        function_runs=function_runs(parsed, resolver),
-        host_functions=host_functions(parsed, resolver),
-        collectives=collectives(parsed, resolver),
+        gradient_calls=tuple(gradient_facts(parsed, found) for found in gradient_calls(parsed)),
+        function_runs=function_runs(parsed),
+        host_functions=host_functions(parsed),
+        collectives=collectives(parsed),
         static_parameters=tuple(name for name in order if name in static),
         donated_parameters=tuple(name for name in order if name in donated),
         donated_elsewhere=tuple(sorted(elsewhere)),
         pmap_axis_name=axis_name,
         pmap_in_axes=in_axes,
         returned_names=_returned(own, order),
-        compared=tuple(dict.fromkeys(_compared(everything, order, resolver))),
+        compared=tuple(dict.fromkeys(_compared(everything, order, parsed))),
         called_parameters=_called(everything, order),
-        key_parameters=_keys(parsed, resolver, order),
+        key_parameters=_keys(parsed, order),
         closure_names=tuple(closure),
         receiver=receiver,
         bound_parameters=tuple(held),
@@ -129,24 +127,6 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
             row.qualified == "__future__.annotations" for row in names.imported.get("annotations", ())
         ),
     )
-
-
-def make_resolver(parsed: ParsedSource) -> Resolver:
-    """What names mean inside the target: the file's imports, those of functions, hidden names."""
-    names = file_names(parsed.tree, parsed.source)
-    functions = [
-        node for node in (*parsed.enclosing, parsed.definition) if not isinstance(node, ast.ClassDef)
-    ]
-    local: dict[str, str] = {}
-    hidden: set[str] = set()
-    for function in functions:
-        hidden |= {parameter.arg for parameter in parameters(function.args)} | bound_names(function.body)
-    for node in ast.walk(functions[0]):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            local.update((row.name, row.qualified) for row in import_rows(node, parsed.source))
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            hidden |= {parameter.arg for parameter in parameters(node.args)}
-    return Resolver(names, local, frozenset(hidden - local.keys()))
 
 
 def _parameters(parsed: ParsedSource) -> Iterator[Parameter]:
@@ -175,33 +155,27 @@ def _parameters(parsed: ParsedSource) -> Iterator[Parameter]:
         )
 
 
-def _free(parsed: ParsedSource, resolver: Resolver) -> set[str]:
+def _free(parsed: ParsedSource) -> set[str]:
     """Names the emitted function needs from outside: of body, defaults, annotations, kept decorators."""
     function = parsed.definition
-    used = free_names(function)
-    defaults = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
-    for expression in defaults:
-        used |= free_names(expression)
+    used = free_names(function) | used_names(defaults(function.args))
+    # A quoted name counts when the file knows it; else it is a shape or a literal.
+    known = parsed.top.defined | parsed.top.imported.keys()
     for annotation in written_annotations(function):
-        # A quoted name counts when the file knows it; else it is a shape or a literal.
-        known = resolver.names.defined | resolver.names.imported.keys()
-        used |= free_names(annotation) | (quoted_names(annotation) & known)
-    for decorator in function.decorator_list:
-        if resolver.transformed(decorator)[0] not in SET_ASIDE and not passes_on(parsed, decorator):
-            used |= free_names(decorator)
+        used |= used_names([annotation]) | (quoted_names(annotation) & known)
+    for decorator, written in zip(read_decorators(parsed), function.decorator_list, strict=True):
+        if not decorator.set_aside:
+            used |= used_names([written])
     return used
 
 
 def _around(parsed: ParsedSource) -> set[str]:
     """Names bound by the functions around the target; a class body is not seen from inside."""
-    found: set[str] = set()
-    for outer in parsed.enclosing:
-        if not isinstance(outer, ast.ClassDef):
-            found |= {parameter.arg for parameter in parameters(outer.args)} | bound_names(outer.body)
-    return found
+    functions = (each for each in parsed.enclosing if not isinstance(each, ast.ClassDef))
+    return {name for each in functions for name in parsed.scope_in(each).bindings}
 
 
-def _imported(used: set[str], names: FileNames, function: ast.AST) -> Iterator[ImportedName]:
+def _imported(used: set[str], names: TopLevel, function: ast.AST) -> Iterator[ImportedName]:
     chains = {chain for node in ast.walk(function) for chain in _chain(node)}
     for name in sorted(used & names.imported.keys()):
         rows = names.imported[name]
@@ -231,7 +205,7 @@ def _returned(own: list[ast.AST], order: list[str]) -> tuple[str, ...]:
     return best
 
 
-def _compared(nodes: list[ast.AST], order: list[str], resolver: Resolver) -> Iterator[tuple[str, str]]:
+def _compared(nodes: list[ast.AST], order: list[str], parsed: ParsedSource) -> Iterator[tuple[str, str]]:
     """Parameters that decide branches, with the literal values they are held against."""
     for node in nodes:
         if isinstance(node, ast.Compare):
@@ -239,7 +213,7 @@ def _compared(nodes: list[ast.AST], order: list[str], resolver: Resolver) -> Ite
             for left, right in itertools.pairwise(sides):
                 for one, other in ((left, right), (right, left)):
                     if isinstance(one, ast.Name) and one.id in order:
-                        value = resolver.literal(other)
+                        value = parsed.constant(other)
                         values = value if isinstance(value, tuple) else (value,)
                         yield from ((one.id, repr(item)) for item in values if item is not UNKNOWN)
         elif isinstance(node, ast.Match) and isinstance(node.subject, ast.Name) and node.subject.id in order:
@@ -272,17 +246,17 @@ def _called(nodes: list[ast.AST], order: list[str]) -> tuple[str, ...]:
     return tuple(name for name in order if name in called)
 
 
-def _keys(parsed: ParsedSource, resolver: Resolver, order: list[str]) -> tuple[str, ...]:
+def _keys(parsed: ParsedSource, order: list[str]) -> tuple[str, ...]:
     """Parameters handed to `jax.random` as the key, or named like one and not annotated otherwise."""
     found: set[str] = set()
     for call in body_calls(parsed):
-        if (resolver.qualify(call.func) or "").startswith("jax.random.") and call.args:
+        if (parsed.qualname(call.func) or "").startswith("jax.random.") and call.args:
             first = call.args[0]
             while isinstance(first, ast.Subscript):
                 first = first.value
             if isinstance(first, ast.Name):
                 found.add(first.id)
-    found -= _made_from_seed(parsed, resolver)
+    found -= _made_from_seed(parsed)
     plain = {
         item.arg
         for item in parameters(parsed.definition.args)
@@ -293,10 +267,10 @@ def _keys(parsed: ParsedSource, resolver: Resolver, order: list[str]) -> tuple[s
     )
 
 
-def _made_from_seed(parsed: ParsedSource, resolver: Resolver) -> set[str]:
+def _made_from_seed(parsed: ParsedSource) -> set[str]:
     """Names only ever handed to ``jax.random.key(seed)``: integers, not keys."""
     seeds: set[str] = set()
     for call in body_calls(parsed):
-        if resolver.qualify(call.func) in ("jax.random.key", "jax.random.PRNGKey") and call.args:
+        if parsed.qualname(call.func) in ("jax.random.key", "jax.random.PRNGKey") and call.args:
             seeds |= {node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)}
     return seeds

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from jax_pmap.reading.calls import body_calls, in_sight
+from jax_pmap.reading.calls import body_calls
 from jax_pmap.reading.facts import FunctionRun
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.scopes import names_in
 
 #: Parameters of the loops of `jax.lax`, and those among them that are functions it runs.
 LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -48,23 +49,17 @@ CALLBACKS = frozenset({"jax.pure_callback", "jax.experimental.io_callback", "jax
 MAPS = frozenset({"equinox.filter_vmap", "flax.nnx.vmap", "jax.vmap"})
 
 
-def function_runs(parsed: ParsedSource, resolver: Resolver) -> tuple[FunctionRun, ...]:
+def function_runs(parsed: ParsedSource) -> tuple[FunctionRun, ...]:
     """Every function that a call in the body is known to run, in the order of the calls."""
-    made: dict[str, ast.Call] = {}
-    for node in in_sight(parsed):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            made |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
     return tuple(
         FunctionRun(parsed.span(call), parsed.segment(function), parsed.span(function), repeats, decides)
         for call in body_calls(parsed)
-        for function, repeats, decides in _runs(resolver, call, made)
+        for function, repeats, decides in _runs(parsed, call)
     )
 
 
-def _runs(
-    resolver: Resolver, call: ast.Call, made: Mapping[str, ast.Call]
-) -> Iterator[tuple[ast.expr, bool, bool]]:
-    name = resolver.qualify(call.func)
+def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
+    name = parsed.qualname(call.func)
     if name is not None and name in LOOPS:
         parameters, functions = LOOPS[name]
         given = dict(zip(parameters, call.args, strict=False))
@@ -79,59 +74,52 @@ def _runs(
         for branch in branches:
             yield branch, False, False
     else:
-        maker = call.func if isinstance(call.func, ast.Call) else None
-        if isinstance(call.func, ast.Name):
-            maker = made.get(call.func.id)
-        made_by = resolver.qualify(maker.func) if maker is not None else None
-        if maker is not None and maker.args and made_by in WRAPPERS | MAPS:
-            yield maker.args[0], False, False
+        made = parsed.last_value(call.func)
+        if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | MAPS:
+            yield made.args[0], False, False
 
 
-def host_functions(parsed: ParsedSource, resolver: Resolver) -> frozenset[str]:
+def host_functions(parsed: ParsedSource) -> frozenset[str]:
     """Names of what runs in Python while the program runs: ``{"host"}`` of ``jax.pure_callback(host, …)``."""
-    calls = (call for call in body_calls(parsed) if call.args and resolver.qualify(call.func) in CALLBACKS)
-    return frozenset(
-        node.id for call in calls for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)
-    )
+    calls = (call for call in body_calls(parsed) if call.args and parsed.qualname(call.func) in CALLBACKS)
+    return frozenset(name for call in calls for name in names_in(call.args[0]))
 
 
-def behind(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
+def behind(parsed: ParsedSource, callee: str) -> str:
     """Source of the function that `callee` is with arguments bound to it, or compiled; ``""`` for others.
 
     ``loss`` of ``partial(loss, power=2)``, of ``jit(loss)``, and of a name that the body gives one of these.
     """
-    node: ast.expr = ast.parse(f"({callee})", mode="eval").body
-    names = [each for each in ast.walk(parsed.definition) if isinstance(each, ast.Name)]
-    given = {each.arg for each in ast.walk(parsed.definition) if isinstance(each, ast.arg)}
-    inside = [each for each in ast.walk(parsed.definition) if isinstance(each, ast.Assign)]
-    followed: set[str] = set()
-    while True:
+    node: ast.AST = parsed.inside(callee)
+    passed: list[ast.AST] = []
+    while node not in passed:
+        passed.append(node)
         if isinstance(node, ast.Call) and node.args:
-            name = resolver.qualify(node.func)
+            name = parsed.qualname(node.func)
             if name != "functools.partial" and name not in WRAPPERS:
                 return ""
             node = node.args[0]
-            followed.add("")
-        elif isinstance(node, ast.Name) and node.id not in followed:
-            name = node.id
-            made = [each for each in inside if [getattr(t, "id", "") for t in each.targets] == [name]]
-            stored = sum(each.id == name and not isinstance(each.ctx, ast.Load) for each in names)
-            if len(made) != 1 or stored != 1 or name in given:
-                break
-            followed.add(name)
-            node = made[0].value
-        else:
-            break
-    if not followed or not isinstance(node, ast.Name | ast.Attribute):
-        return ""
-    return ast.unparse(node)
+        elif isinstance(made := made_inside(parsed, node), ast.expr):
+            node = made
+    return ast.unparse(node) if len(passed) > 1 and isinstance(node, ast.Name | ast.Attribute) else ""
 
 
-def transformed_by(resolver: Resolver, made: ast.expr) -> ast.Name | ast.Lambda | None:
+def made_inside(parsed: ParsedSource, node: ast.AST) -> ast.AST | None:
+    """What the one statement in the target that binds a name gives it, or None."""
+    if not isinstance(node, ast.Name):
+        return None
+    scopes = [parsed.scope_in(parsed.definition)]
+    for scope in scopes:  # grows while it is walked
+        scopes += scope.inside
+    found = [each.value for scope in scopes for each in scope.bindings.get(node.id, ())]
+    return found[0] if len(found) == 1 and isinstance(found[0], ast.expr | ast.FunctionDef) else None
+
+
+def transformed_by(names: Resolver, made: ast.expr) -> ast.Name | ast.Lambda | None:
     """The function that an expression makes an object hold: ``loss`` of ``hk.transform(loss)``, else None."""
     node, holds = made, False
     while isinstance(node, ast.Call) and node.args:
-        name = resolver.qualify(node.func)
+        name = names.qualname(node.func)
         holds = holds or name in HOLDERS
         if name not in HOLDERS and not (holds and (name == "functools.partial" or name in WRAPPERS)):
             return None
@@ -147,33 +135,18 @@ def as_decorated(definition: ast.FunctionDef) -> ast.expr:
     return made
 
 
-def transformed_inside(parsed: ParsedSource, resolver: Resolver, callee: str) -> str:
+def transformed_inside(parsed: ParsedSource, callee: str) -> str:
     """Source of the function that ``callee``, a method of an object that the body makes, runs; or ``""``.
 
     ``loss`` of ``hk.transform(loss).apply`` and of ``transformed.apply``, with that made before.
     """
-    node: ast.expr = ast.parse(f"({callee})", mode="eval").body
+    node = parsed.inside(callee)
     if not isinstance(node, ast.Attribute):
         return ""
-    made = node.value
+    made: ast.AST | None = node.value
     if isinstance(made, ast.Name):
-        found = _made_once(parsed.definition, made.id)
-        if found is None:
-            return ""
-        made = found
-    held = transformed_by(resolver, made)
+        made = made_inside(parsed, made)
+    if isinstance(made, ast.FunctionDef):
+        made = as_decorated(made)
+    held = transformed_by(parsed, made) if isinstance(made, ast.expr) else None
     return ast.unparse(held) if held is not None else ""
-
-
-def _made_once(definition: ast.AST, name: str) -> ast.expr | None:
-    """What the one statement in a function that binds a name gives it, decorators and all."""
-    nodes = list(ast.walk(definition))
-    if any(isinstance(each, ast.arg) and each.arg == name for each in nodes):
-        return None
-    made = [each for each in nodes if isinstance(each, ast.Assign)]
-    made = [each for each in made if [getattr(t, "id", "") for t in each.targets] == [name]]
-    defined = [each for each in nodes if isinstance(each, ast.FunctionDef) and each.name == name]
-    stored = sum(isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load) for n in nodes)
-    if len(made) + len(defined) != 1 or stored != len(made):
-        return None
-    return made[0].value if made else as_decorated(defined[0])

@@ -7,39 +7,31 @@ thirty; LibCST is for rewriting. Spans are the same either way (a test holds the
 from __future__ import annotations
 
 import ast
-import re
-from dataclasses import dataclass
+import functools
 
 from jax_pmap.model import Refusal, RefusalError, Source, Span, refused
 from jax_pmap.syntax.definitions import Definition, Function, find
+from jax_pmap.syntax.lines import Lines
+from jax_pmap.syntax.resolve import Resolver
 
-# Only these three end a line for Python; str.splitlines knows more.
-_LINE_END = re.compile(r"\r\n|\r|\n")
 
+class ParsedSource(Resolver):
+    """The file of a target: what its names stand for, and the target in it."""
 
-@dataclass(frozen=True, slots=True)
-class ParsedSource:
-    """One parse of the target's file."""
+    def __init__(
+        self, source: Source, tree: ast.Module, definition: Function, enclosing: tuple[Definition, ...] = ()
+    ) -> None:
+        """Look at the `definition` in the `tree` of a file, and those around it, outermost first."""
+        # The ends of lines differ between files; what is cut out of one has Python's.
+        text = source.text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+        super().__init__(text, source.shown_path, tree, source.module, package=source.is_package)
+        self.source = source
+        self.definition = definition
+        self.enclosing = enclosing
 
-    source: Source
-    tree: ast.Module
-    #: The target in it.
-    definition: Function
-    #: Definitions around the target, outermost first: classes and functions.
-    enclosing: tuple[Definition, ...]
-    lines: tuple[str, ...]
-
-    def span(self, node: ast.expr | ast.stmt) -> Span:
-        """Place of a node in the file. `ast` counts columns in UTF-8 bytes, spans in characters."""
-        return _span(node, self.lines, self.source.shown_path)
-
-    def segment(self, node: ast.expr | ast.stmt) -> str:
-        """Source of a node as written, without the decorators of a definition."""
-        span = self.span(node)
-        if span.line == span.end_line:
-            return self.lines[span.line - 1][span.column : span.end_column]
-        first, *middle, last = self.lines[span.line - 1 : span.end_line]
-        return "\n".join([first[span.column :], *middle, last[: span.end_column]])
+    def inside(self, text: str) -> ast.expr:
+        """The tree of an expression, to be understood as if it stood in the target."""
+        return self.expression(text, self.definition)
 
 
 def parse(source: Source) -> ParsedSource:
@@ -49,7 +41,6 @@ def parse(source: Source) -> ParsedSource:
         RefusalError: JP005 for a file that does not parse, JP002 / JP004 where no function has the name.
     """
     text = source.text.removeprefix("\ufeff")
-    lines = tuple(_LINE_END.split(text))
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -72,24 +63,9 @@ def parse(source: Source) -> ParsedSource:
             "JP004",
             f"`{source.qualname}` is a class.",
             f"Name one of its functions: `{source.shown_path}::{source.qualname}.NAME`.",
-            _span(definition, lines, source.shown_path),
+            Lines(text, source.shown_path).span(definition),
         )
-    return ParsedSource(source, tree, definition, tuple(enclosing), lines)
-
-
-def _span(node: ast.expr | ast.stmt, lines: tuple[str, ...], shown_path: str) -> Span:
-    end_line = node.end_lineno or node.lineno
-    return Span(
-        shown_path,
-        node.lineno,
-        _column(lines[node.lineno - 1], node.col_offset),
-        end_line,
-        _column(lines[end_line - 1], node.end_col_offset or 0),
-    )
-
-
-def _column(line: str, offset: int) -> int:
-    return offset if line.isascii() else len(line.encode()[:offset].decode())
+    return ParsedSource(source, tree, definition, tuple(enclosing))
 
 
 def _syntax_refusal(message: str, span: Span) -> Refusal:
@@ -99,3 +75,13 @@ def _syntax_refusal(message: str, span: Span) -> Refusal:
         "Correct the file. Syntax newer than the Python that runs jax-pmap needs a newer Python for it.",
         span,
     )
+
+
+def resolver_of(source: Source) -> Resolver:
+    """What names stand for in the file of a `source`, parsed once however many are looked up."""
+    return _resolver(source.text.removeprefix("\ufeff"), source.shown_path, source.module, source.is_package)
+
+
+@functools.lru_cache(maxsize=32)
+def _resolver(text: str, shown: str, module: str, package: bool) -> Resolver:
+    return Resolver(text, shown, ast.parse(text), module, package=package)

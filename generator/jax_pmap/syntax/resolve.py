@@ -1,39 +1,91 @@
-"""What names mean in the target's file: imports, module-level names, constants."""
+"""What names stand for in one module: through imports, aliases, `partial`, and calls of its functions.
+
+Nothing is imported or run. A name stands for something only where that is certain: one binding, or several
+that agree. Everything else is unknown.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass
+import builtins
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeAlias
 
-from jax_pmap.model import Source
-from jax_pmap.syntax.definitions import statements
-from jax_pmap.syntax.scopes import bound_names
+from jax_pmap.syntax.definitions import Definition
+from jax_pmap.syntax.imports import Import, Imported, absolute, import_rows
+from jax_pmap.syntax.lines import Lines
+from jax_pmap.syntax.scopes import Binding, Function, Scope, Scopes, positional
+
+Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
+
+#: Public names, by the older or longer paths that mean the same.
+_CANONICAL = {
+    "flax.experimental.nnx": "flax.nnx",
+    "jax._src.api.pmap": "jax.pmap",
+    "jax.ad_checkpoint.checkpoint": "jax.checkpoint",
+    "jax.api": "jax",
+    "jax.experimental.pjit.pjit": "jax.jit",
+    "jax.experimental.shard_map.shard_map": "jax.shard_map",
+    "jax.lax.parallel.axis_index": "jax.lax.axis_index",
+    "jax.random.key": "jax.random.PRNGKey",
+    "jax.remat": "jax.checkpoint",
+    "jax.tree_map": "jax.tree.map",
+    "jax.tree_multimap": "jax.tree.map",
+    "jax.tree_util.tree_map": "jax.tree.map",
+}
+#: Calls of one function that are followed to what they give it.
+_CALLS: Final = 8
 
 
-class _Unknown:
-    """Type of `UNKNOWN`, the answer where an expression is not a literal (None is one)."""
+class Unknown:
+    """The value of what cannot be told by reading."""
+
+    def __repr__(self) -> str:
+        """Its name."""
+        return "UNKNOWN"
 
 
-UNKNOWN = _Unknown()
+UNKNOWN: Final = Unknown()
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """One name bound by one import statement."""
+class FunctionRef:
+    """A function of this module as an expression refers to it."""
 
-    name: str
-    #: What it stands for: ``"jax.numpy"``, ``"functools.partial"``.
-    qualified: str
-    #: Normalised statement that binds this name alone.
-    statement: str
-    #: Whether it stands under ``if TYPE_CHECKING:``.
-    typing_only: bool
+    node: Function
+    #: Leading parameters that are bound already (`self`, or by `partial`).
+    bound: int = 0
+    #: Parameters bound by keyword.
+    keywords: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class FileNames:
-    """Every top-level name of a file, by how it comes about."""
+class Application:
+    """A call, with what `functools.partial` had collected put in front of its own arguments."""
+
+    qualname: str
+    args: tuple[ast.expr | Function, ...]
+    keywords: dict[str, ast.expr]
+    #: The expression or decorator to point at.
+    node: ast.expr
+    #: True when `*args` or `**kwargs` hide arguments.
+    open: bool = False
+    #: True when the application is a decorator that is a plain call: ``@jax.pmap(axis_name=…)``.
+    factory: bool = False
+
+    def argument(self, position: int, name: str) -> ast.expr | Function | None:
+        """The argument at `position` or called `name`, None where it is not given."""
+        if name in self.keywords:
+            return self.keywords[name]
+        return self.args[position] if position < len(self.args) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopLevel:
+    """Every top-level name of a module, by how it comes about."""
 
     #: Names only import statements bind; several rows for ``import a.b`` beside ``import a.c``.
     imported: Mapping[str, tuple[Imported, ...]]
@@ -41,204 +93,454 @@ class FileNames:
     defined: frozenset[str]
     #: Modules imported with a star.
     stars: tuple[str, ...]
-    #: Top-level names assigned exactly once, with the value.
+    #: Names assigned exactly once, with the value.
     values: Mapping[str, ast.expr]
 
 
-def file_names(tree: ast.Module, source: Source) -> FileNames:
-    """Sort the names that the top level of the file binds."""
-    imports: dict[str, list[Imported]] = {}
-    others: set[str] = set()
-    stars: list[str] = []
-    assigned: dict[str, list[ast.expr | None]] = {}
-    typing_blocks = _typing_only(tree)
-    for statement, _ in statements(tree.body):
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            for row in import_rows(statement, source, typing_only=id(statement) in typing_blocks):
-                if row.name == "*":
-                    stars.append(row.qualified)
-                else:
-                    imports.setdefault(row.name, []).append(row)
-            continue
-        bound = bound_names(head_of(statement))
-        others |= bound
-        for name in bound:
-            assigned.setdefault(name, []).append(_value(statement))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Global):
-            others.update(node.names)
+class Resolver(Lines):
+    """One module: where its nodes stand, and what the names in it stand for."""
 
-    imported = {}
-    for name, rows in imports.items():
-        if name in others or len({row.qualified for row in rows}) > 1:
-            # Competing bindings (try / except ImportError): only the module knows which one won.
-            others.add(name)
-        else:
-            at_runtime = [row for row in rows if not row.typing_only] or rows
-            imported[name] = tuple({row.statement: row for row in at_runtime}.values())
-    values = {
-        name: found[0]
-        for name, found in assigned.items()
-        if len(found) == 1 and found[0] is not None and name not in imports
-    }
-    return FileNames(imported, frozenset(others), tuple(dict.fromkeys(stars)), values)
+    def __init__(
+        self, text: str, shown: str, tree: ast.Module, module: str = "", *, package: bool = False
+    ) -> None:
+        """Look at the `tree` of a `text`.
 
+        Args:
+            text: the file, decoded.
+            shown: its name in messages.
+            tree: what `ast` makes of it.
+            module: its dotted name, where that is known: relative imports are resolved by it.
+            package: whether it is an ``__init__.py``.
+        """
+        super().__init__(text, shown)
+        self.tree = tree
+        self.module, self.package = module, package
+        self._names: dict[ast.AST, frozenset[str]] = {}
+        self._applications: dict[ast.Call, Application | None] = {}
 
-def head_of(statement: ast.stmt) -> list[ast.AST]:
-    """What of a statement binds names itself; the blocks inside it are visited as statements."""
-    whole = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
-    if isinstance(statement, whole):
-        return [statement]
-    heads: list[ast.AST] = []
-    for name, value in ast.iter_fields(statement):
-        if name in ("body", "orelse", "finalbody"):
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, ast.ExceptHandler):
-                continue  # its name is unbound again at its end
-            if isinstance(item, ast.match_case):
-                heads.append(item.pattern)
-            elif isinstance(item, ast.AST):
-                heads.append(item)
-    return heads
+    # --- the tree -------------------------------------------------------------------------
 
+    @cached_property
+    def _scopes(self) -> Scopes:
+        return Scopes(self.tree)
 
-def _value(statement: ast.stmt) -> ast.expr | None:
-    if isinstance(statement, ast.Assign):
-        target = statement.targets[0]
-        if len(statement.targets) == 1 and isinstance(target, ast.Name):
-            return statement.value
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return statement.value
-    return None
+    @property
+    def scopes(self) -> Mapping[ast.AST, Scope]:
+        """The scope that each node stands in."""
+        return self._scopes.of
 
+    @property
+    def parents(self) -> Mapping[ast.AST, ast.AST]:
+        """The node around each node."""
+        return self._scopes.parents
 
-def _typing_only(tree: ast.Module) -> set[int]:
-    found: set[int] = set()
-    for statement, _ in statements(tree.body):
-        if isinstance(statement, ast.If) and "TYPE_CHECKING" in (
-            getattr(statement.test, "id", None),
-            getattr(statement.test, "attr", None),
-        ):
-            found.update(id(inner) for inner, _ in statements(statement.body))
-    return found
+    def expression(self, text: str, within: ast.Module | Function) -> ast.expr:
+        """The tree of an expression, to be understood as if it stood in the body of `within`."""
+        node = ast.parse(f"({text})", mode="eval").body
+        self._scopes.add(node, Scope(None, self.scope_in(within)))
+        return node
 
+    def scope_in(self, node: ast.Module | ast.ClassDef | Function) -> Scope:
+        """The scope that a module, a class or a function is, and its body stands in."""
+        inside = node.body if isinstance(node, ast.Lambda) else node.body[0] if node.body else node
+        return self.scopes[inside]
 
-def import_rows(
-    statement: ast.Import | ast.ImportFrom, source: Source, *, typing_only: bool = False
-) -> list[Imported]:
-    """One row per name of an import statement, relative modules made absolute."""
-    rows = []
-    if isinstance(statement, ast.Import):
-        for alias in statement.names:
-            if alias.asname and alias.asname != alias.name:
-                text = f"import {alias.name} as {alias.asname}"
-                rows.append(Imported(alias.asname, alias.name, text, typing_only))
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Every node of the module."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def all_calls(self) -> list[ast.Call]:
+        """Every call of the module."""
+        return [node for node in self.nodes if isinstance(node, ast.Call)]
+
+    def calls(self, node: ast.AST) -> Iterator[ast.Call]:
+        """Every call in `node`, also in functions inside it."""
+        nodes = self.all_calls if node is self.tree else ast.walk(node)
+        return (each for each in nodes if isinstance(each, ast.Call))
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around `node`, from the inside out."""
+        current = self.parents.get(node)
+        while current is not None:
+            yield current
+            current = self.parents.get(current)
+
+    def enclosing_function(self, node: ast.AST) -> Function | None:
+        """The function whose body `node` is in; a decorator or a default is not in the body."""
+        child = node
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.Lambda) and child is parent.body:
+                return parent
+            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and child in parent.body:
+                return parent
+            child = parent
+        return None
+
+    def statement(self, node: ast.AST) -> ast.stmt | None:
+        """The statement that `node` is part of."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next((each for each in self.ancestors(node) if isinstance(each, ast.stmt)), None)
+
+    # --- names ----------------------------------------------------------------------------
+
+    @cached_property
+    def rebound(self) -> frozenset[str]:
+        """Names of the module that its functions may bind anew: those they declare `global`."""
+        declared = (node.names for node in self.nodes if isinstance(node, ast.Global))
+        return frozenset(name for names in declared for name in names)
+
+    @cached_property
+    def imports(self) -> list[Imported]:
+        """A row for each name that an import statement at the top level of the module binds."""
+        bindings = (each for several in self.scopes[self.tree].bindings.values() for each in several)
+        return list(dict.fromkeys(row for each in bindings for row in self._rows(each)))
+
+    @cached_property
+    def top(self) -> TopLevel:
+        """The names that the top level of the module binds."""
+        top = self.scopes[self.tree].bindings
+        stars = [row.qualified for each in top.get("*", ()) for row in self._rows(each)]
+        imported: dict[str, tuple[Imported, ...]] = {}
+        values: dict[str, ast.expr] = {}
+        for name in top.keys() - {"*"}:
+            rows = [row for each in top[name] for row in self._rows(each) if row.name == name]
+            # Of competing bindings (try / except ImportError) only the module knows which one won.
+            if len({row.qualified for row in rows}) == 1 and all(each.kind == "import" for each in top[name]):
+                if name not in self.rebound:
+                    at_runtime = [row for row in rows if not row.typing_only] or rows
+                    imported[name] = tuple({row.statement: row for row in at_runtime}.values())
+            elif len(top[name]) == 1 and isinstance(value := top[name][0].value, ast.expr):
+                values[name] = value
+        defined = (top.keys() | self.rebound) - imported.keys() - {"*"}
+        return TopLevel(imported, frozenset(defined), tuple(dict.fromkeys(stars)), values)
+
+    def _rows(self, binding: Binding) -> list[Imported]:
+        """The rows of the import statement that a binding is."""
+        statement = binding.value
+        if not isinstance(statement, Import):
+            return []
+        child: ast.AST = statement
+        typing_only = False
+        for parent in self.ancestors(statement):
+            asked = isinstance(parent, ast.If) and child in parent.body
+            typing_only |= asked and ast.unparse(parent.test).rpartition(".")[2] == "TYPE_CHECKING"  # type: ignore[attr-defined]
+            child = parent
+        rows = import_rows(statement, self.module, package=self.package)
+        return [replace(row, typing_only=typing_only) for row in rows]
+
+    def imported_as(self, dotted: str) -> str | None:
+        """``"pkg.losses.mse"`` of ``"losses.mse"`` by the imports of the module, None of other names."""
+        head, dot, rest = dotted.partition(".")
+        found = {
+            absolute(each.qualname, self.module, package=self.package) if each.kind == "import" else None
+            for each in self.scopes[self.tree].bindings.get(head, ())
+        }
+        only = found.pop() if len(found) == 1 else None
+        return f"{only}{dot}{rest}" if only else None
+
+    def bindings(self, name: ast.Name) -> list[Binding] | None:
+        """Every binding of a name where it is read; None where nothing in the module binds it."""
+        return self.scopes[name].lookup(name.id)
+
+    def bound_once(self, scope: ast.Module | Definition, name: str) -> ast.stmt | None:
+        """The one statement that binds a name in the body of `scope`; None of several, or none."""
+        found = self.scope_in(scope).bindings.get(name, ())
+        value = found[0].value if len(found) == 1 and found[0].kind != "param" else None
+        return self.statement(value) if value is not None else None
+
+    def is_global(self, node: ast.AST) -> bool:
+        """Whether an expression starts with a name that no function around it binds."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        if not isinstance(node, ast.Name) or node not in self.scopes:
+            return False
+        return self.bindings(node) is self.scopes[self.tree].bindings.get(node.id)
+
+    def qualname(self, node: ast.AST | None) -> str | None:
+        """The dotted name `node` stands for, such as ``"jax.lax.psum"``; None where that is not certain.
+
+        What jax has under several names is called by one of them: `names` tells which was written. Builtins
+        are ``"builtins.len"``; what the module defines has no such name.
+        """
+        found = {canonical(name) for name in self.names(node)}
+        return found.pop() if len(found) == 1 else None
+
+    def names(self, node: ast.AST | None) -> frozenset[str]:
+        """Every dotted name that `node` may stand for, as it was imported; empty where one is not known."""
+        if node is None:
+            return frozenset()
+        if node not in self._names:
+            self._names[node] = frozenset()  # what refers to itself stands for nothing
+            self._names[node] = self._find_names(node)
+        return self._names[node]
+
+    def _find_names(self, node: ast.AST) -> frozenset[str]:
+        if isinstance(node, ast.Attribute):
+            return frozenset(f"{base}.{node.attr}" for base in self.names(node.value))
+        if not isinstance(node, ast.Name) or node not in self.scopes:
+            return frozenset()
+        bindings = self.bindings(node)
+        if bindings is None:
+            return frozenset({f"builtins.{node.id}"} if hasattr(builtins, node.id) else ())
+        found: set[str] = set()
+        for binding in bindings:
+            if binding.kind == "import":
+                found.add(absolute(binding.qualname, self.module, package=self.package))
+                continue
+            is_name = binding.kind == "assign" and isinstance(binding.value, ast.Name | ast.Attribute)
+            names = self.names(binding.value) if is_name else frozenset()
+            if not names:
+                return frozenset()
+            found |= names
+        return frozenset(found)
+
+    # --- values ---------------------------------------------------------------------------
+
+    def assigned(self, node: ast.AST | None) -> ast.AST | None:
+        """`node`, or what the name it is was assigned or given, as far as there is exactly one such."""
+        for _ in range(10):
+            found = self._once(node)
+            if len(found) != 1:
+                return node
+            node = found[0]
+        return node
+
+    def last_value(self, node: ast.AST) -> ast.AST:
+        """`node`, or what the last of the statements that bind the name that it is gives that name."""
+        found = self.bindings(node) if isinstance(node, ast.Name) and node in self.scopes else None
+        return (found[-1].value if found else None) or node
+
+    def values(self, node: ast.AST | None) -> list[ast.AST]:
+        """Every expression that a name may stand for: assigned, or given at the calls; else `node` itself."""
+        if node is None:
+            return []
+        found = [node]
+        for _ in range(10):
+            further = [self._once(each) or [each] for each in found]
+            flat = [each for several in further for each in several]
+            if flat == found or len(flat) > _CALLS:
+                break
+            found = flat
+        return list(dict.fromkeys(found))
+
+    def _once(self, node: ast.AST | None) -> list[ast.AST]:
+        """What a name that is bound once was assigned, or, as a parameter, is given at each call."""
+        if not isinstance(node, ast.Name) or node not in self.scopes:
+            return []
+        found = self.bindings(node)
+        if found is None or len(found) != 1:
+            return []
+        binding = found[0]
+        if binding.kind in ("assign", "def") and binding.value is not None:
+            return [binding.value]
+        if binding.kind == "param" and isinstance(binding.value, ast.arg):
+            return self._given(binding.value)
+        return []
+
+    def _given(self, parameter: ast.arg) -> list[ast.AST]:
+        """What every call in this module gives for a parameter; empty where one of them cannot be told."""
+        arguments = self.parents[parameter]
+        function = self.parents.get(arguments)
+        if not isinstance(function, ast.FunctionDef) or not isinstance(arguments, ast.arguments):
+            return []
+        names = positional(function)
+        found: list[ast.AST] = []
+        for call in self._calls_of.get(function, ()):
+            keyword = next((each.value for each in call.keywords if each.arg == parameter.arg), None)
+            position = names.index(parameter.arg) if parameter.arg in names else len(call.args)
+            if _is_open(call) or (keyword is None and position >= len(call.args)):
+                return []
+            found.append(keyword or call.args[position])
+        return found
+
+    @cached_property
+    def _calls_of(self) -> dict[ast.AST, list[ast.Call]]:
+        """The calls by name of each function that is bound once and used in no other way."""
+        found: dict[ast.AST, list[ast.Call]] = {}
+        handed_on: set[ast.AST] = set()
+        for node in self.nodes:
+            if (
+                not isinstance(node, ast.Name)
+                or not isinstance(node.ctx, ast.Load)
+                or node not in self.scopes
+            ):
+                continue
+            bindings = self.bindings(node) or []
+            if len(bindings) != 1 or bindings[0].kind != "def" or bindings[0].value is None:
+                continue
+            parent = self.parents.get(node)
+            if isinstance(parent, ast.Call) and parent.func is node:
+                found.setdefault(bindings[0].value, []).append(parent)
             else:
-                root = alias.name.partition(".")[0]
-                rows.append(Imported(root, root, f"import {alias.name}", typing_only))
-        return rows
-    module = _absolute(statement, source)
-    for alias in statement.names:
-        name = alias.asname or alias.name
-        text = f"from {module} import {alias.name}"
-        if name != alias.name:
-            text += f" as {name}"
-        qualified = module if alias.name == "*" else f"{module}.{alias.name}"
-        rows.append(Imported(name, qualified, text, typing_only))
-    return rows
+                handed_on.add(bindings[0].value)  # whoever gets it may call it with anything
+        return {function: calls for function, calls in found.items() if function not in handed_on}
 
-
-def _absolute(statement: ast.ImportFrom, source: Source) -> str:
-    if not statement.level:
-        return statement.module or ""
-    parts = source.module.split(".")
-    # One dot is the file's own package, which for an `__init__.py` is the module itself.
-    up = statement.level - (source.path.name == "__init__.py")
-    package = parts[: max(len(parts) - up, 0)]
-    return ".".join([*package, *([statement.module] if statement.module else [])])
-
-
-@dataclass(frozen=True, slots=True)
-class Resolver:
-    """Turns expressions of the file into qualified names and literals."""
-
-    names: FileNames
-    #: Names that imports inside the functions around an expression bind, with their meaning.
-    local: Mapping[str, str]
-    #: Names that mean something local and unknown: parameters, assigned variables.
-    hidden: frozenset[str] = frozenset()
-
-    def qualify(self, expression: ast.expr, depth: int = 8) -> str | None:
-        """Qualified name of a name or attribute (``j.jit`` → ``"jax.jit"``), or None.
-
-        A name the file defines itself keeps its own name, unless it is a plain alias
-        (``jit = jax.jit``), which is followed.
-        """
-        if isinstance(expression, ast.Attribute):
-            base = self.qualify(expression.value, depth)
-            return canonical(f"{base}.{expression.attr}") if base else None
-        if not isinstance(expression, ast.Name):
-            return None
-        name = expression.id
-        if name in self.local:
-            return canonical(self.local[name])
-        if name in self.hidden:
-            return None
-        if rows := self.names.imported.get(name):
-            return canonical(rows[0].qualified)
-        value = self.names.values.get(name)
-        if isinstance(value, ast.Name | ast.Attribute) and depth:
-            return self.qualify(value, depth - 1) or name
-        return name
-
-    def transformed(self, expression: ast.expr) -> tuple[str | None, tuple[ast.Call, ...]]:
-        """Name and option-carrying calls behind a function-making expression.
-
-        ``jax.jit`` → jax.jit · ``jax.jit(static_argnums=0)`` → jax.jit with that call ·
-        ``functools.partial(jax.jit, …)`` → jax.jit with the call of partial.
-        """
-        if isinstance(expression, ast.Call):
-            name, calls = self.transformed(expression.func)
-            if name == "functools.partial" and expression.args:
-                name, calls = self.transformed(expression.args[0])
-            return name, (*calls, expression)
-        if isinstance(expression, ast.Name) and expression.id not in self.hidden:
-            value = self.names.values.get(expression.id)
-            if isinstance(value, ast.Call) and self.qualify(value.func) == "functools.partial":
-                return self.transformed(value)
-        return self.qualify(expression), ()
-
-    def literal(self, expression: ast.expr | None, depth: int = 8) -> object:
-        """Value of a literal expression, module-level constants resolved; `UNKNOWN` if it is none."""
-        if expression is None or not depth:
-            return UNKNOWN
-        if isinstance(expression, ast.Constant):
-            return expression.value
-        if isinstance(expression, ast.Tuple | ast.List):
-            items = tuple(self.literal(item, depth) for item in expression.elts)
-            return UNKNOWN if UNKNOWN in items else items
-        if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.USub):
-            value = self.literal(expression.operand, depth)
+    def constant(self, node: ast.AST | None) -> Value | Unknown:
+        """The literal `node` stands for: a string, a number, None, or a tuple of such."""
+        node = self.assigned(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | None):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self.constant(node.operand)
             return -value if isinstance(value, int | float) else UNKNOWN
-        if isinstance(expression, ast.Name) and expression.id not in self.hidden | self.local.keys():
-            return self.literal(self.names.values.get(expression.id), depth - 1)
+        if isinstance(node, ast.Tuple | ast.List):
+            values: list[Value] = []
+            for element in node.elts:
+                value = self.constant(element)
+                if isinstance(value, Unknown):
+                    return UNKNOWN
+                values.append(value)
+            return tuple(values)
         return UNKNOWN
 
+    def function(self, node: ast.AST | None) -> FunctionRef | None:
+        """The function of this module that `node` stands for, through names, `partial`, `jit` and methods."""
+        node = self.assigned(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return FunctionRef(node)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return self._method(node)
+        if isinstance(node, ast.Call) and node.args and not isinstance(node.args[0], ast.Starred):
+            name = self.qualname(node.func)
+            if name in ("jax.jit", "jax.checkpoint", "jax.named_call", "functools.wraps"):
+                return self.function(node.args[0])
+            if name == "functools.partial":
+                inner = self.function(node.args[0])
+                starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+                if inner is None or starred or any(keyword.arg is None for keyword in node.keywords):
+                    return None
+                named = {keyword.arg for keyword in node.keywords if keyword.arg}
+                return FunctionRef(inner.node, inner.bound + len(node.args) - 1, inner.keywords | named)
+        if isinstance(node, ast.Call):
+            return self._made_by(self.assigned(node.func))
+        return None
 
-#: Public names, by the older or longer paths that mean the same.
-_CANONICAL = {
-    "jax.api": "jax",
-    "jax.experimental.pjit.pjit": "jax.jit",
-    "flax.experimental.nnx": "flax.nnx",
-    "jax.tree_util.tree_map": "jax.tree.map",
-    "jax.tree_map": "jax.tree.map",
-}
+    def _made_by(self, factory: ast.AST | None) -> FunctionRef | None:
+        """The function that a function of this module defines and returns, as in ``make_step(loss_fn)``."""
+        if not isinstance(factory, ast.FunctionDef) or factory.decorator_list:
+            return None
+        returned = [
+            node.value
+            for node in ast.walk(factory)
+            if isinstance(node, ast.Return) and self.enclosing_function(node) is factory
+        ]
+        made = self.assigned(returned[0]) if len(returned) == 1 else None
+        is_inner = isinstance(made, ast.FunctionDef | ast.Lambda) and factory in self.ancestors(made)
+        if not is_inner or (isinstance(made, ast.FunctionDef) and made.decorator_list):
+            return None
+        assert isinstance(made, ast.FunctionDef | ast.Lambda)
+        return FunctionRef(made)
+
+    def functions(self, node: ast.AST | None) -> list[FunctionRef]:
+        """The functions of this module that `node` may stand for: several where callers give several."""
+        found = [self.function(each) for each in self.values(node)]
+        return [reference for reference in found if reference is not None] if None not in found else []
+
+    def _method(self, node: ast.Attribute) -> FunctionRef | None:
+        """``self.step``: the method of the class around, where it is defined once and not decorated."""
+        assert isinstance(node.value, ast.Name)
+        method = self.enclosing_function(node)
+        while method is not None and not isinstance(self.parents.get(method), ast.ClassDef):
+            method = self.enclosing_function(method)
+        if method is None or not method.args.args:
+            return None
+        owner = self.parents[method]
+        if node.value.id != method.args.args[0].arg or not isinstance(owner, ast.ClassDef):
+            return None
+        found = [
+            each
+            for each in owner.body
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == node.attr
+        ]
+        if len(found) != 1:
+            return None
+        decorators = [self.qualname(decorator) for decorator in found[0].decorator_list]
+        if decorators == ["builtins.staticmethod"]:
+            return FunctionRef(found[0])
+        return FunctionRef(found[0], 1) if not decorators else None
+
+    # --- calls ----------------------------------------------------------------------------
+
+    def application(self, call: ast.Call) -> Application | None:
+        """What `call` calls and with which arguments, through `functools.partial`."""
+        if call not in self._applications:
+            self._applications[call] = self._application(call)
+        return self._applications[call]
+
+    def _application(self, call: ast.Call) -> Application | None:
+        collected = self._collected(call.func)
+        name = collected.qualname if collected is not None else self.qualname(call.func)
+        if name is None:
+            return None
+        return self._called(collected or Application(name, (), {}, call), call)
+
+    @staticmethod
+    def _called(made: Application, call: ast.Call) -> Application:
+        """What was collected before, with the arguments of a call."""
+        args = (each for each in call.args if not isinstance(each, ast.Starred))
+        keywords = {each.arg: each.value for each in call.keywords if each.arg}
+        return Application(
+            made.qualname,
+            (*made.args, *args),
+            {**made.keywords, **keywords},
+            call,
+            made.open or _is_open(call),
+        )
+
+    def applied(self, call: ast.Call) -> Application | None:
+        """The same, also where options are given before: ``jax.jit(static_argnums=0)(step)``."""
+        made = self.application(call)
+        if made is None and isinstance(call.func, ast.Call) and not call.func.args:
+            options = self.application(call.func)
+            return self._called(options, call) if options is not None else None
+        return made
+
+    def _collected(self, node: ast.expr) -> Application | None:
+        """`node` as ``functools.partial(f, …)``, written here or assigned to a name."""
+        made = self.assigned(node)
+        if not isinstance(made, ast.Call) or self.qualname(made.func) != "functools.partial":
+            return None
+        if not made.args or isinstance(made.args[0], ast.Starred):
+            return None
+        function, *rest = made.args
+        inner = self._collected(function)
+        name = inner.qualname if inner is not None else self.qualname(function)
+        if name is None:
+            return None
+        call = ast.copy_location(ast.Call(function, rest, made.keywords), made)
+        return replace(self._called(inner or Application(name, (), {}, made), call), node=made)
+
+    def decoration(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr
+    ) -> Application | None:
+        """What `decorator` does with `function`, as a call with it as the first argument."""
+        collected = self._collected(decorator)
+        if collected is not None:
+            return Application(
+                collected.qualname, (*collected.args, function), collected.keywords, decorator, collected.open
+            )
+        if isinstance(decorator, ast.Call):
+            made = self.application(decorator)
+            if made is None:
+                return None
+            return Application(
+                made.qualname, (function, *made.args), made.keywords, decorator, made.open, factory=True
+            )
+        name = self.qualname(decorator)
+        return Application(name, (function,), {}, decorator) if name else None
 
 
+@functools.lru_cache(maxsize=1024)
 def canonical(name: str) -> str:
     """The usual public spelling of a qualified name."""
     for old, new in _CANONICAL.items():
         if name == old or name.startswith(f"{old}."):
             return new + name[len(old) :]
     return name
+
+
+def _is_open(call: ast.Call) -> bool:
+    return any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)

@@ -1,16 +1,240 @@
-"""Free and bound names of a function, by Python's scoping rules."""
+"""The scopes of a module by Python's rules: which names each binds and how, which it takes from outside."""
 
 from __future__ import annotations
 
 import ast
 import builtins
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 #: Names every module has without binding them.
 ALWAYS_THERE = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__", "__debug__"}
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One way a name gets its value in a scope."""
+
+    #: ``"import"``, ``"assign"``, ``"def"``, ``"param"`` or ``"other"``.
+    kind: str
+    #: Dotted name of what is imported, as it is written: ``"jax.numpy"``, ``".losses.mse"``.
+    qualname: str = ""
+    #: What is assigned, or the definition, the parameter, the import statement.
+    value: ast.AST | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """A namespace, what is bound in it, and what its code reads."""
+
+    node: ast.AST | None
+    parent: Scope | None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    #: Names declared `global` here, and `nonlocal`.
+    module_names: set[str] = field(default_factory=set)
+    outer_names: set[str] = field(default_factory=set)
+    #: Names that are read here, those of the scopes inside left out.
+    reads: set[str] = field(default_factory=set)
+    inside: list[Scope] = field(default_factory=list)
+
+    def lookup(self, name: str) -> list[Binding] | None:
+        """Every binding of a name as it is seen from here; None where nothing in the module binds it."""
+        scope: Scope | None = self
+        while scope is not None:
+            # A class is not seen from the functions in it.
+            if name in scope.bindings and (scope is self or not isinstance(scope.node, ast.ClassDef)):
+                return scope.bindings[name]
+            scope = scope.parent
+        return None
+
+    def used(self) -> set[str]:
+        """Names that code here reads, and code in the scopes inside from outside of those."""
+        return self.reads.union(*(each.free() for each in self.inside))
+
+    def free(self) -> set[str]:
+        """Names that code here, and in the scopes inside, takes from outside."""
+        if isinstance(self.node, ast.ClassDef):
+            return (self.reads - self.bindings.keys()).union(*(each.free() for each in self.inside))
+        return self.used() - self.bindings.keys()
+
+
+class Scopes:
+    """The scope of every node of a tree, and the node around it."""
+
+    def __init__(self, *nodes: ast.AST, within: Scope | None = None) -> None:
+        """Collect `nodes` into the scope they stand in; without one, into that of a module."""
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.of: dict[ast.AST, Scope] = {}
+        scope = within or Scope(nodes[0], None)
+        for node in nodes:
+            self.add(node, scope)
+
+    def add(self, node: ast.AST, scope: Scope) -> None:
+        """Collect a node that stands in a scope, and all nodes in it."""
+        self.of[node] = scope
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Store):
+                scope.reads.add(node.id)
+            return
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            self._add_definition(node, scope)
+            return
+        if isinstance(node, ast.stmt):
+            self._bind_statement(node, scope)
+        elif isinstance(node, ast.NamedExpr):
+            around = scope
+            while isinstance(around.node, _COMPREHENSIONS) and around.parent is not None:
+                around = around.parent  # `:=` binds outside the comprehension
+            self._bind_target(around, node.target, node.value)
+        elif isinstance(node, ast.comprehension):
+            self._bind_target(scope, node.target, None)
+            if isinstance(scope.node, _COMPREHENSIONS) and node is scope.node.generators[0]:
+                self.parents[node.iter] = node
+                self.add(node.iter, scope.parent or scope)  # the first iterable is evaluated outside
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            self._bind_target(scope, node.optional_vars, None)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            self._bind(scope, node.name, Binding("other"))
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            self._bind(scope, node.rest, Binding("other"))
+        elif isinstance(node, _COMPREHENSIONS):
+            scope = self._inner(node, scope)
+        for child in ast.iter_child_nodes(node):
+            if child not in self.parents:
+                self.parents[child] = node
+                self.add(child, scope)
+
+    def _bind_statement(self, node: ast.stmt, scope: Scope) -> None:
+        if isinstance(node, ast.Global):
+            scope.module_names.update(node.names)
+            scope.reads.update(node.names)
+        elif isinstance(node, ast.Nonlocal):
+            scope.outer_names.update(node.names)
+            scope.reads.update(node.names)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                self._bind(scope, bound, Binding("import", alias.name if alias.asname else bound, node))
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (f"{node.module}." if node.module else "")
+            for alias in node.names:
+                self._bind(scope, alias.asname or alias.name, Binding("import", f"{base}{alias.name}", node))
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._bind_target(scope, target, node.value)
+        elif isinstance(node, ast.AnnAssign):
+            if node.value is None and isinstance(node.target, ast.Name):
+                scope.bindings.setdefault(node.target.id, [])  # it is a name of this scope, without a value
+            else:
+                self._bind_target(scope, node.target, node.value)
+        elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor):
+            self._bind_target(scope, node.target, None)
+            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                scope.reads.add(node.target.id)
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                self._bind_target(scope, target, None)
+        elif name := getattr(node, "name", None):  # `type Name = ...`
+            self._bind_target(scope, name, None)
+
+    def _add_definition(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda, scope: Scope
+    ) -> None:
+        inner = self._inner(node, scope)
+        if not isinstance(node, ast.Lambda):
+            self._bind(
+                scope, node.name, Binding("other" if isinstance(node, ast.ClassDef) else "def", "", node)
+            )
+        for parameter in getattr(node, "type_params", ()):
+            self._bind(inner, parameter.name, Binding("other"))
+        for name, value in ast.iter_fields(node):
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, ast.arguments):
+                    self.parents[part] = node
+                    self._add_parameters(part, scope, inner)
+                elif isinstance(part, ast.AST):
+                    self.parents[part] = node
+                    self.add(part, inner if name == "body" else scope)
+
+    def _add_parameters(self, arguments: ast.arguments, outer: Scope, inner: Scope) -> None:
+        self.of[arguments] = inner
+        for child in ast.iter_child_nodes(arguments):
+            self.parents[child] = arguments
+            if isinstance(child, ast.arg):
+                self.of[child] = inner
+                self._bind(inner, child.arg, Binding("param", "", child))
+                if child.annotation is not None:
+                    self.parents[child.annotation] = child
+                    self.add(child.annotation, outer)
+            else:
+                self.add(child, outer)
+
+    @staticmethod
+    def _inner(node: ast.AST, scope: Scope) -> Scope:
+        scope.inside.append(Scope(node, scope))
+        return scope.inside[-1]
+
+    def _bind(self, scope: Scope, name: str, binding: Binding) -> None:
+        if name in scope.module_names:
+            while scope.parent is not None:
+                scope = scope.parent
+        while name in scope.outer_names and scope.parent is not None:
+            scope = scope.parent
+        scope.bindings.setdefault(name, []).append(binding)
+
+    def _bind_target(self, scope: Scope, target: ast.expr, value: ast.expr | None) -> None:
+        if isinstance(target, ast.Name):
+            self._bind(scope, target.id, Binding("other" if value is None else "assign", "", value))
+        elif isinstance(target, ast.Tuple | ast.List):
+            values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            plain = len(values) == len(target.elts) and not any(
+                isinstance(each, ast.Starred) for each in (*values, *target.elts)
+            )
+            for index, element in enumerate(target.elts):
+                self._bind_target(scope, element, values[index] if plain else None)
+        elif isinstance(target, ast.Starred):
+            self._bind_target(scope, target.value, None)
+
+
+def _alone(nodes: Iterable[ast.AST]) -> Scope:
+    """The scope of nodes that are looked at without the module they stand in."""
+    # What they declare `global` is bound outside.
+    scope = Scope(None, Scope(None, None))
+    Scopes(*nodes, within=scope)
+    return scope
+
+
+def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names that one scope's own statements bind, `global` and `nonlocal` ones left out."""
+    return set(_alone(nodes).bindings)
+
+
+def used_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names that the nodes of one scope read, and the scopes inside it from outside of those."""
+    return _alone(nodes).used()
+
+
+def free_names(node: ast.AST) -> set[str]:
+    """Names a function, lambda or class takes from around it, builtins included; of others, all they use.
+
+    Of a function: the body and all scopes in it. Its decorators, defaults and annotations are
+    evaluated outside and are not counted.
+    """
+    scope = _alone([node])
+    if isinstance(node, Function | ast.ClassDef):
+        scope = next(each for each in scope.inside if each.node is node)
+        return scope.free()
+    return scope.used()
+
+
+def positional(function: Function) -> list[str]:
+    """Names of the parameters that can be given by position."""
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
 
 
 def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
@@ -22,6 +246,11 @@ def parameters(arguments: ast.arguments) -> Iterator[ast.arg]:
     yield from arguments.kwonlyargs
     if arguments.kwarg:
         yield arguments.kwarg
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Every name that is read or written in `node`."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
 
 
 def root_name(node: ast.AST) -> str | None:
@@ -40,10 +269,10 @@ def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     for node in nodes:
         yield node
         if isinstance(node, ast.Lambda):
-            yield from own_nodes(_defaults(node.args))
+            yield from own_nodes(defaults(node.args))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from own_nodes(node.decorator_list)
-            yield from own_nodes(_defaults(node.args))
+            yield from own_nodes(defaults(node.args))
             yield from own_nodes(written_annotations(node))
         elif isinstance(node, ast.ClassDef):
             yield from own_nodes([*node.decorator_list, *node.bases, *node.keywords])
@@ -59,74 +288,9 @@ def written_annotations(function: ast.FunctionDef | ast.AsyncFunctionDef) -> lis
     return [annotation for annotation in [*found, function.returns] if annotation is not None]
 
 
-def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+def defaults(arguments: ast.arguments) -> list[ast.expr]:
+    """Defaults of parameters, as they are written."""
     return [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
-
-
-def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Names that one scope's own statements bind, `global` and `nonlocal` ones left out."""
-    bound: set[str] = set()
-    elsewhere: set[str] = set()
-    for node in own_nodes(nodes):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            bound.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            bound.add(node.name)
-        elif isinstance(node, ast.MatchMapping) and node.rest:
-            bound.add(node.rest)
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            elsewhere.update(node.names)
-        elif isinstance(node, _COMPREHENSIONS):
-            # `:=` inside a comprehension binds in the function around it.
-            bound.update(inner.target.id for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
-    return bound - elsewhere
-
-
-def free_names(node: ast.AST) -> set[str]:
-    """Names a function, lambda, class or comprehension takes from around it, builtins included.
-
-    Of a function: the body and all scopes in it. Its decorators, defaults and annotations are
-    evaluated outside and are not counted.
-    """
-    if isinstance(node, _FUNCTIONS):
-        body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
-        inside = {parameter.arg for parameter in parameters(node.args)} | bound_names(body)
-        inside |= {parameter.name for parameter in getattr(node, "type_params", [])}
-        return used_names(body) - inside
-    if isinstance(node, ast.ClassDef):
-        return used_names(node.body) - bound_names(node.body)
-    if isinstance(node, _COMPREHENSIONS):
-        parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.comprehension)]
-        for number, clause in enumerate(node.generators):
-            parts += [clause.target, *clause.ifs, *([clause.iter] if number else [])]
-        targets = {
-            inner.id
-            for clause in node.generators
-            for inner in ast.walk(clause.target)
-            if isinstance(inner, ast.Name)
-        }
-        return used_names(parts) - targets
-    return used_names([node])
-
-
-def used_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Names that the nodes of one scope, and the scopes inside it, take from outside."""
-    used: set[str] = set()
-    for node in own_nodes(nodes):
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load | ast.Del):
-                used.add(node.id)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            used.add(node.target.id)
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            used.update(node.names)
-        elif isinstance(node, (*_FUNCTIONS, *_COMPREHENSIONS, ast.ClassDef)):
-            used |= free_names(node)
-    return used
 
 
 def quoted_names(annotation: ast.expr) -> set[str]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from jax_pmap.sources import module_in
+from jax_pmap.syntax.imports import import_rows
 from jax_pmap.syntax.parse import ParsedSource
-from jax_pmap.syntax.resolve import import_rows
-from jax_pmap.syntax.scopes import bound_names, free_names, own_nodes, parameters, root_name, used_names
+from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters, root_name, used_names
 
 _Import: TypeAlias = ast.Import | ast.ImportFrom
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -292,7 +292,9 @@ class Module:
                 else:
                     lines[node.lineno - 1] = " " * node.col_offset + text
                 taken = bool(used) and kept[unit][:1] != (_JAX,)
-                rows = import_rows(_import_of(node, used), self.parsed.source) if taken else []
+                parsed = self.parsed
+                made = _import_of(node, used)
+                rows = import_rows(made, parsed.module, package=parsed.package) if taken else []
                 imports += [row.statement for row in rows if row.name in wanted or row.name == "*"]
                 continue
             lines[unit.first - 1 : unit.last] = self.parsed.lines[unit.first - 1 : unit.last]
@@ -451,16 +453,7 @@ def needs(statement: ast.stmt, future: bool = False) -> set[str]:
     """
     if future:
         statement = _WithoutAnnotations().visit(copy.deepcopy(statement))
-    found = used_names([statement])
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-        found.add(statement.target.id)
-    for node in ast.walk(statement):
-        # A method does not see the names of its class.
-        if isinstance(node, ast.ClassDef):
-            found = found.union(
-                *(free_names(inner) for inner in node.body if isinstance(inner, ast.FunctionDef))
-            )
-    return found
+    return used_names([statement])
 
 
 class _WithoutAnnotations(ast.NodeTransformer):

@@ -92,14 +92,14 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
 def _options(module: Module, call: ast.expr) -> str:
     if not isinstance(call, ast.Call):
         return ""
-    return ", ".join(f"{keyword.arg}={module.source(keyword.value)}" for keyword in call.keywords)
+    return ", ".join(f"{keyword.arg}={module.segment(keyword.value)}" for keyword in call.keywords)
 
 
 def _edits(module: Module, call: ast.expr) -> tuple[Edit, ...]:
     """``jax.pmap(…`` becomes ``functools.partial(jax.pmap, …``; without options, plain `jax.pmap`."""
     if not isinstance(call, ast.Call) or call.args:
         return ()
-    name = module.source(call.func)
+    name = module.segment(call.func)
     if not call.keywords:
         return (module.replace(call, name),)
     start = module.bounds(call.func)[0]

@@ -135,7 +135,7 @@ def _edits(module: Module, mapping: Mapping, axis: str) -> tuple[Edit, ...]:
     node = mapping.node
     if not isinstance(node, ast.Call):
         partial, edits = module.spelled("functools.partial", node)
-        return (module.replace(node, f'{partial}({module.source(node)}, axis_name="{axis}")'), *edits)
+        return (module.replace(node, f'{partial}({module.segment(node)}, axis_name="{axis}")'), *edits)
     if mapping.application.factory or not node.args:
         return ()
     last = max(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.gradients import Gradients, gradients, returned_reduction
 from jax_pmap.checking.mapped import Mapping, Mappings
-from jax_pmap.checking.module import Function, Module, names_in, parameters
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.syntax.scopes import Function, names_in, positional
 
 INVALID = (
     """\
@@ -226,7 +227,7 @@ def _of_shares(module: Module, mapping: Mapping, made: Gradients) -> bool:
     reference, application = mapping.function, mapping.application
     if reference is None or application.open:
         return False
-    names = parameters(reference.node)[reference.bound :]
+    names = positional(reference.node)[reference.bound :]
     node = application.argument(99, "in_axes")
     axes = 0 if node is None else module.constant(node)
     if not isinstance(axes, int | tuple):

@@ -77,7 +77,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             yield module.finding(
                 "JP108",
                 call,
-                f"`{module.source(call.func)}` is mapped with `pmap` and called under `jax.set_mesh`, "
+                f"`{module.segment(call.func)}` is mapped with `pmap` and called under `jax.set_mesh`, "
                 "which raises an error about a context mesh",
                 "Call it outside that block; `pmap` makes a mesh of its own",
             )
@@ -85,7 +85,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             yield module.finding(
                 "JP108",
                 call,
-                f"`{module.source(call.func)}` is mapped with `pmap` and given an array that lies on a "
+                f"`{module.segment(call.func)}` is mapped with `pmap` and given an array that lies on a "
                 "mesh of "
                 "`jax.make_mesh` under another axis name, which is a KeyError",
                 "Make the mesh with `jax.sharding.Mesh(np.array(jax.local_devices()), (axis_name,))`",

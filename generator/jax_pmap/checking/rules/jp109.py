@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
-from jax_pmap.checking.module import UNKNOWN, FunctionRef, Module, parameters
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.syntax.resolve import UNKNOWN, FunctionRef
+from jax_pmap.syntax.scopes import positional
 
 INVALID = (
     """\
@@ -81,7 +83,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         if isinstance(axes, ast.List):
             edits: tuple[Edit, ...] = ()
             if axes is node and axes.elts:
-                inner = ", ".join(module.source(element) for element in axes.elts)
+                inner = ", ".join(module.segment(element) for element in axes.elts)
                 edits = (module.replace(node, f"({inner}{',' if len(axes.elts) == 1 else ''})"),)
             yield module.finding(
                 "JP109",
@@ -128,7 +130,7 @@ def _required(reference: FunctionRef, given: int) -> int | None:
     arguments = reference.node.args
     if arguments.vararg is not None or reference.keywords:
         return None
-    most = len(parameters(reference.node)) - reference.bound
+    most = len(positional(reference.node)) - reference.bound
     least = most - len(arguments.defaults)
     return min(max(given, least), most) if least >= 0 else None
 

@@ -58,7 +58,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             yield module.finding(
                 "JP110",
                 negative,
-                f"`out_axes` holds `{module.source(negative)}`: `pmap` does not count from the end, and "
+                f"`out_axes` holds `{module.segment(negative)}`: `pmap` does not count from the end, and "
                 "the result "
                 "has another shape",
                 "Count the axis of the stacked result from the front",

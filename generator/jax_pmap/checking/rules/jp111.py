@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
-from jax_pmap.checking.module import Module, names_in
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.syntax.scopes import names_in
 
 INVALID = (
     """\

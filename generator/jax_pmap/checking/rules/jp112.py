@@ -85,7 +85,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             and module.qualname(parent.func) == "jax.jit"
         ):
             if len(parent.args) == 1 and not parent.keywords:
-                edits = (module.replace(parent, module.source(node)),)
+                edits = (module.replace(parent, module.segment(node)),)
             yield _finding(module, parent, edits)
         elif isinstance(parent, ast.FunctionDef) and node in parent.decorator_list:
             for decorator in parent.decorator_list[: parent.decorator_list.index(node)]:

@@ -102,7 +102,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         made = module.assigned(size)
         if size is None or not isinstance(made, ast.Call) or not _reaches_pmap(module, mappings, call):
             continue
-        written = module.source(made)
+        written = module.segment(made)
         edits: tuple[Edit, ...] = ()
         if module.qualname(made.func) == "jax.device_count" and made is size:
             text, imports = module.spelled("jax.local_device_count", made.func)

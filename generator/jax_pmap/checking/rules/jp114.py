@@ -72,7 +72,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             ):
                 name = node.value
                 if isinstance(name, ast.Name) and _is_stacked(module, mappings, name):
-                    yield _finding(module, node, module.source(name))
+                    yield _finding(module, node, module.segment(name))
         elif (
             isinstance(node, ast.Call)
             and module.qualname(node.func) == "jax.tree.map"

@@ -84,7 +84,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                     yield module.finding(
                         "JP118",
                         again,
-                        f"`{given.id}` was donated to `{module.source(call.func)}` above: its buffers are "
+                        f"`{given.id}` was donated to `{module.segment(call.func)}` above: its buffers are "
                         "gone",
                         f"Use what was returned, or leave argument {position} out of `donate_argnums`",
                     )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.gradients import gradients
 from jax_pmap.checking.mapped import REDUCTIONS, Mappings
-from jax_pmap.checking.module import Module, names_in
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.syntax.scopes import names_in
 
 INVALID = (
     """\

@@ -260,7 +260,7 @@ def _source(module: Module, made: Gradient) -> str:
     """What a gradient is taken of, as it is written: ``state.params``."""
     given = made.call.args[0] if made.call.args else None
     is_name = isinstance(given, ast.Name | ast.Attribute)
-    return module.source(given) if is_name and given is not None else sorted(made.of)[0]
+    return module.segment(given) if is_name and given is not None else sorted(made.of)[0]
 
 
 def _is_checked(mapping: Mapping) -> bool:

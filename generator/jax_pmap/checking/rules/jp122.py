@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mapping, Mappings
-from jax_pmap.checking.module import Function, Module, parameters
+from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.syntax.scopes import Function, positional
 
 INVALID = (
     """\
@@ -133,7 +134,7 @@ def _split(module: Module, mapping: Mapping) -> set[str]:
         return set()
     if application.argument(99, "static_broadcasted_argnums") is not None:
         return set()
-    names = parameters(reference.node)[reference.bound :]
+    names = positional(reference.node)[reference.bound :]
     node = application.argument(99, "in_axes")
     axes = None if node is None else module.constant(node)
     if not isinstance(axes, tuple) or None not in axes:

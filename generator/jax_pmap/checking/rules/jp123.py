@@ -92,7 +92,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             yield module.finding(
                 "JP123",
                 statement,
-                f"the number of devices is settled: `{module.source(started)}` in line {started.lineno} has "
+                f"the number of devices is settled: `{module.segment(started)}` in line {started.lineno} has "
                 "started jax, so this changes nothing",
                 "Move it to the top of the program, before jax is used",
             )

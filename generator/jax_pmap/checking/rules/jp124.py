@@ -110,7 +110,7 @@ def _with_mesh(module: Module, mappings: Mappings, node: ast.With, mesh: ast.exp
     return module.finding(
         "JP124",
         mesh,
-        f"`with {' '.join(module.source(mesh).split())}:` is deprecated since jax {WITH_MESH.since}",
+        f"`with {' '.join(module.segment(mesh).split())}:` is deprecated since jax {WITH_MESH.since}",
         hint,
     )
 

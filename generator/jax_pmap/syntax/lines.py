@@ -1,0 +1,60 @@
+"""A file's text by its lines, and where the nodes of its tree stand in it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cached_property
+
+from jax_pmap.model import Span
+
+# Only these three end a line for Python; str.splitlines knows more.
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class Lines:
+    """The text of a file. `ast` counts columns in UTF-8 bytes; what is answered here counts characters."""
+
+    def __init__(self, text: str, shown: str) -> None:
+        """Take the `text` of the file that people see as `shown`."""
+        self.text = text
+        self.shown = shown
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """Lines as Python counts them, without their ends."""
+        return tuple(_LINE_END.split(self.text))
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
+
+    def column(self, line: int, byte_column: int) -> int:
+        """Characters before the place that `ast` counts in UTF-8 bytes."""
+        text = self.lines[line - 1]
+        return byte_column if text.isascii() else len(text.encode()[:byte_column].decode(errors="replace"))
+
+    def offset(self, line: int, byte_column: int) -> int:
+        """Offset into the text of a place that `ast` gives."""
+        return self._starts[line - 1] + self.column(line, byte_column)
+
+    def bounds(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        """Offsets of the start and the end of `node`."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
+
+    def segment(self, node: ast.expr | ast.stmt) -> str:
+        """The text of `node` as it is written, without the decorators of a definition."""
+        start, end = self.bounds(node)
+        return self.text[start:end]
+
+    def span(self, node: ast.expr | ast.stmt) -> Span:
+        """The place of `node`."""
+        end_line = node.end_lineno or node.lineno
+        return Span(
+            self.shown,
+            node.lineno,
+            self.column(node.lineno, node.col_offset),
+            end_line,
+            self.column(end_line, node.end_col_offset or 0),
+        )
