@@ -97,3 +97,19 @@ def test_what_shapes_do_not_tell_is_refused(big: Project) -> None:
 def test_a_parallel_function_is_called_with_arrays(big: Project) -> None:
     words = ("verify", "big.py::p_step", "--against", "big.py::step", "--inputs", "big.py::shapes")
     big.refused("JP013", *words, says=("`w` is given by its shapes alone",), exit_code=2)
+
+
+LONG = """
+def deep(w, x):
+    for _ in range(600):
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x)
+"""
+
+
+def test_a_long_program_is_run_on_one_count(big: Project) -> None:
+    big.write("long.py", BIG + LONG)
+    result = big.run("gen", "long.py::deep", "--inputs", "long.py::few", "--output-format", "json")
+    evidence = json.loads(result.stdout)["evidence"]
+    assert evidence["derivation"]["complete"]
+    assert {check["devices"] for check in evidence["checks"]} == {3}

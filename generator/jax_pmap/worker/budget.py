@@ -18,8 +18,10 @@ from .work import work
 COMPILING, COMPUTING = 1.5e-3, 1e9
 #: Seconds that a loop takes to go round once, whatever it computes.
 LOOPING = 1e-5
-#: Device counts that a run may be made on, the most telling first.
-PAIRS = ((3, 8), (2, 3), (2,))
+#: Device counts that a run may be made on, the most telling first, of each and of them.
+PAIRS = ((3, 8), (3, 2), (2,))
+#: Operations above which compiling for each count is most of what a proof takes; one has to do.
+FEW = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def fitting(
     multiple: int = 1,
     shares: int = 0,
 ) -> Run:
-    """The largest run of a derived program, on two device counts, that takes no more than it may.
+    """The largest run of a derived program, on two device counts or one, that takes no more than it may.
 
     Args:
         packed: the values of the call.
@@ -81,13 +83,15 @@ def fitting(
         (size, pair, "to fit memory and time, ") for pair, size in sizes.items() if size < (whole[0] or rows)
     ]
     taken = spent = 0.0
-    for some, counts, why in (whole, *smaller):
+    most = 2 if operations <= FEW else 1
+    for some, pair, why in (whole, *smaller):
+        counts = tuple(pair)[:most]
         share = (some or rows) / max(rows, 1)
         taken = 2 * state * (max(counts) + 1) + 2 * inside * share
         spent = (1 + len(counts)) * (operations * COMPILING + 2 * numbers * share / COMPUTING)
         if taken <= room and spent <= seconds:
-            said = f"the run has a batch of {some} on {' and '.join(map(str, counts))} devices"
-            return Run(some, tuple(counts), why and why + said, spent)
+            said = f"the run has a batch of {some} on {' and '.join(map(str, sorted(counts)))} devices"
+            return Run(some, counts, why and why + said, spent)
     return Run(0, (), f"a run needs about {human(taken)} and {spent:.0f} s, more than there is for it")
 
 

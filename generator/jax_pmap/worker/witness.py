@@ -29,7 +29,7 @@ from .sizes import MANY, alike, program_of
 from .trials import Emitted, OnMesh, Question
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
-FEW = 3000
+FEW = 1000
 #: A prime above `MANY`, and one that gives about as many for a few devices: no share of so many rows is a
 #: multiple of anything by chance.
 PRIMES = (4099, 277)
