@@ -101,9 +101,17 @@ def test_a_parallel_function_is_called_with_arrays(big: Project) -> None:
 
 LONG = """
 def deep(w, x):
-    for _ in range(600):
-        x = jnp.tanh(x @ w)
-    return jnp.mean(x)
+    for _ in range(1200):
+        x = -x
+    return jnp.mean(x @ w)
+
+
+def counted(count, w, x):
+    return count + 1, deep(w, x)
+
+
+def steps():
+    return 7, *map(jnp.asarray, few())
 """
 
 
@@ -113,3 +121,11 @@ def test_a_long_program_is_run_on_one_count(big: Project) -> None:
     evidence = json.loads(result.stdout)["evidence"]
     assert evidence["derivation"]["complete"]
     assert {check["devices"] for check in evidence["checks"]} == {3}
+
+
+def test_a_long_program_that_counts_its_calls_is_held_against_the_call(big: Project) -> None:
+    big.write("long.py", BIG + LONG)
+    made = big.run("gen", "long.py::counted", "--inputs", "long.py::steps", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.words
+    assert "not held against an uncompiled call" not in made.words

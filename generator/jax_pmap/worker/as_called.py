@@ -151,7 +151,8 @@ def alike(whole: Followed, part: Followed, leaves: Sequence[Any]) -> bool:
     inputs = {variables[i]: own for i, own in zip(part.at, part.jaxpr.jaxpr.invars, strict=True)}
     given = {variable: leaves[i] for i, variable in variables.items()}
     same = Same({v: leaf for v, leaf in given.items() if v not in inputs}, inputs)
-    return whole.paths == part.paths and same.jaxprs(whole.jaxpr, part.jaxpr)
+    results = [each.whole(each.jaxpr.jaxpr.outvars) for each in (whole, part)]
+    return whole.paths == part.paths and same.operations(whole.jaxpr, part.jaxpr) and same.results(*results)
 
 
 def kept(values: Values) -> Values:

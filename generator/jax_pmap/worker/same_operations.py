@@ -1,15 +1,19 @@
 """Whether two traces of a function, of other leaves of it, are the same operations on the same values."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from .arguments import same_constant
 from .jaxpr.versions import opened
 
 #: Parameters of operations that are compared as they print.
 PLAIN = (bool, int, float, str, tuple, type(None), np.dtype)
+#: Operations on integers in which Python and jax agree, as long as 32 bits hold the result.
+COUNTING = {"add": operator.add, "sub": operator.sub}
 
 
 class Same:
@@ -26,14 +30,39 @@ class Same:
         self.leaves, self.known = dict(leaves), dict(inputs)
         self.constants: dict[Any, Any] = {}
 
-    def jaxprs(self, one: Any, other: Any) -> bool:
-        """Whether both run the same operations; variables of their inputs are known to be the same."""
+    def operations(self, one: Any, other: Any) -> bool:
+        """Whether both run the same operations; variables of their inputs are known to be the same.
+
+        Those of the first that count on from what a leaf is, as ``step + 1``, are Python's in the second.
+        """
         (one, one_constants), (other, other_constants) = opened(one), opened(other)
         self.leaves.update(zip(one.constvars, one_constants, strict=False))
         self.constants.update(zip(other.constvars, other_constants, strict=False))
-        if len(one.eqns) != len(other.eqns) or len(one.outvars) != len(other.outvars):
+        left = [equation for equation in one.eqns if not self._counted(equation)]
+        return len(left) == len(other.eqns) and all(map(self._equations, left, other.eqns))
+
+    def results(self, some: Sequence[Any], others: Sequence[Any]) -> bool:
+        """Whether leaves of two results are the same: variables of the traces, or what they are."""
+
+        def same(one: Any, other: Any) -> bool:
+            if hasattr(one, "aval") and hasattr(other, "aval"):
+                return self._atoms(one, other)
+            if hasattr(one, "aval"):
+                return one in self.leaves and _equal(self.leaves[one], other, one)
+            return not hasattr(other, "aval") and same_constant(one, other)
+
+        return len(some) == len(others) and all(map(same, some, others))
+
+    def _counted(self, equation: Any) -> bool:
+        """Whether an operation counts on from Python's integers; what it gives is then known too."""
+        count, out = COUNTING.get(equation.primitive.name), equation.outvars[0]
+        if count is None or out.aval.shape or out.aval.dtype.kind != "i":
             return False
-        return all(map(self._equations, one.eqns, other.eqns)) and self._all(one.outvars, other.outvars)
+        known = [int(v.val) if hasattr(v, "val") else self.leaves.get(v) for v in equation.invars]
+        if any(type(each) is not int for each in known):
+            return False
+        self.leaves[out] = count(*known)
+        return True
 
     def _equations(self, one: Any, other: Any) -> bool:
         if one.primitive.name != other.primitive.name or not self._all(one.invars, other.invars):
@@ -58,7 +87,7 @@ class Same:
         if len(first.invars) != len(second.invars) or len(first.constvars) != len(second.constvars):
             return False
         self.known.update(zip(first.invars, second.invars, strict=True))
-        return self.jaxprs(one, other)
+        return self.operations(one, other) and self._all(first.outvars, second.outvars)
 
     def _all(self, some: Sequence[Any], others: Sequence[Any]) -> bool:
         return len(some) == len(others) and all(map(self._atoms, some, others))
