@@ -107,6 +107,30 @@ def loss(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
     return jnp.mean((x @ w - y) ** 2)
 
 
+def in_groups(part: Callable[..., Any], groups: int = 2) -> Callable[..., Any]:
+    """The sum of what `part` makes of each group of a device's rows."""
+
+    def added(w: Any, *batch: Any) -> Any:
+        rows = tuple(each.reshape(groups, -1, *each.shape[1:]) for each in batch)
+        like = jax.eval_shape(part, w, *(each[0] for each in rows))
+        zero = jnp.zeros(like.shape, like.dtype)
+        return lax.scan(lambda total, row: (total + part(w, *row), None), zero, rows)[0]
+
+    return added
+
+
+def weighted(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """The gradient of a weighted mean."""
+    return jax.grad(lambda w: ((x @ w - y) ** 2 * m).sum() / m.sum())(w)
+
+
+def with_total(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """The same in groups, with the sum of the weights first."""
+    total = psum(m.sum())
+    part = in_groups(lambda w, x, y, k, m: jax.grad(lambda w: ((x @ w - y) ** 2 * m).sum() / total)(w))
+    return psum(part(w, x, y, k, m))
+
+
 def two_pass(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
     """The variance as it is written in books."""
     return ((y - y.mean()) ** 2).mean()
@@ -556,6 +580,82 @@ TRAPS: dict[str, Trap] = {
         traced=((2, 2), (4, 2), (2, 4)),
         run=((2, 4),),
         axes=("i", "j"),
+    ),
+    # Groups of a device's rows, one after the other.
+    "a sum in groups": Trap(
+        True, summed, lambda w, x, y, k, m: psum(in_groups(lambda w, x, y, k, m: x.sum(0))(w, x, y, k, m))
+    ),
+    "a mean in groups": Trap(True, loss, lambda w, x, y, k, m: pmean(in_groups(loss)(w, x, y, k, m) / 2)),
+    "a mean in groups that is not divided": Trap(
+        False, loss, lambda w, x, y, k, m: pmean(in_groups(loss)(w, x, y, k, m))
+    ),
+    "a mean in groups divided by the devices": Trap(
+        False, loss, lambda w, x, y, k, m: psum(in_groups(loss)(w, x, y, k, m) / lax.psum(1, "i"))
+    ),
+    "a weighted mean in groups, its weights first": Trap(True, weighted, with_total),
+    "the mean of weighted means in groups": Trap(
+        False, weighted, lambda w, x, y, k, m: pmean(in_groups(weighted)(w, x, y, k, m) / 2)
+    ),
+    "a number beside each group": Trap(
+        False,
+        lambda w, x, y, k, m: x.sum(0) + w,
+        lambda w, x, y, k, m: psum(
+            in_groups(lambda w, x, y, k, m: x.sum(0) + w / lax.psum(1, "i"))(w, x, y, k, m)
+        ),
+    ),
+    "a number that is that of the device in each group": Trap(
+        False,
+        lambda w, x, y, k, m: x.sum(0) * 6 / 24,
+        lambda w, x, y, k, m: psum(
+            in_groups(lambda w, x, y, k, m: x.sum(0) * 6 / len(x))(w, x, y, k, m) / lax.psum(1, "i")
+        ),
+    ),
+    "the whole share in each group": Trap(
+        False, summed, lambda w, x, y, k, m: psum(in_groups(lambda w, _, *rest: x.sum(0))(w, x, y, k, m))
+    ),
+    "a collective in each group": Trap(
+        False,
+        summed,
+        lambda w, x, y, k, m: psum(in_groups(lambda w, x, y, k, m: psum(x.sum(0)))(w, x, y, k, m)),
+    ),
+    "one draw for all groups": Trap(
+        False,
+        lambda w, x, y, k, m: (y * jax.random.normal(jax.random.key(0), y.shape)).sum(),
+        lambda w, x, y, k, m: psum(
+            in_groups(
+                lambda w, x, y, k, m: (
+                    y * jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("i")), y.shape)
+                ).sum()
+            )(w, x, y, k, m)
+        ),
+    ),
+    "groups that are squared as they are added": Trap(
+        False,
+        lambda w, x, y, k, m: (x.sum(0)) ** 2,
+        lambda w, x, y, k, m: psum(in_groups(lambda w, x, y, k, m: x.sum(0) ** 2)(w, x, y, k, m)),
+    ),
+    "the largest of each group, added": Trap(
+        False,
+        lambda w, x, y, k, m: y.max(),
+        lambda w, x, y, k, m: lax.pmax(in_groups(lambda w, x, y, k, m: y.max())(w, x, y, k, m), "i"),
+    ),
+    "groups stacked and joined": Trap(
+        True,
+        lambda w, x, y, k, m: y * 2,
+        lambda w, x, y, k, m: lax.scan(
+            lambda total, rows: (total + rows[1].sum(), rows[0] * 2),
+            0.0,
+            (y.reshape(2, -1), m.reshape(2, -1)),
+        )[1].reshape(-1),
+        I,
+    ),
+    "groups stacked and joined in another order": Trap(
+        False,
+        lambda w, x, y, k, m: y * 2,
+        lambda w, x, y, k, m: lax.scan(
+            lambda total, rows: (total + rows.sum(), rows * 2), 0.0, y.reshape(2, -1), reverse=True
+        )[1].T.reshape(-1),
+        I,
     ),
     # Keys.
     "one key for all devices": Trap(

@@ -183,17 +183,23 @@ def derivation_of(
         # The compiler has the meaning of the whole: each trace is a program of one device by itself.
         every = [derivation_of(Terms(), reference, [each], names) for each in parallel]
         return replace(next((found for found in every if not found.complete), every[0]), mapped=False)
-    try:
-        found = walk.run(parallel, [walk.replicated(term) for term in given])
-    except Apart as apart:
-        return Derivation(walk.operations, (Ending(0, str(apart)),), unmet=multiples(walk.unmet))
-    if len(found) != len(wanted):
-        return Derivation(walk.operations, (Ending(0, "it has another number of results"),))
-    endings = [
-        ending
-        for index, (one, other) in enumerate(zip(found, wanted, strict=True))
-        if (ending := compared(terms, index, one, other.term)) is not None
-    ]
+    endings: Sequence[Ending] = ()
+    for microbatches in (False, True):
+        if microbatches and not (endings and walk.could_be_microbatches):
+            break
+        walk = walker(terms, parallel)
+        walk.microbatches = microbatches
+        try:
+            found = walk.run(parallel, [walk.replicated(term) for term in given])
+        except Apart as apart:
+            return Derivation(walk.operations, (Ending(0, str(apart)),), unmet=multiples(walk.unmet))
+        if len(found) != len(wanted):
+            return Derivation(walk.operations, (Ending(0, "it has another number of results"),))
+        endings = [
+            ending
+            for index, (one, other) in enumerate(zip(found, wanted, strict=True))
+            if (ending := compared(terms, index, one, other.term)) is not None
+        ]
     return Derivation(
         walk.operations,
         tuple(endings),

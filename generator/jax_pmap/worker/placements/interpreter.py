@@ -168,6 +168,11 @@ class Interpreter:
         self._around: list[Any] = []
         #: Nesting depth of loops, to tell their parameters apart.
         self._depth = 0
+        #: Whether a loop that adds up what it makes of groups of a device's rows is read as what it would
+        #: make of all of them at once, and whether there was one. Read the other way, it is what a reference
+        #: with the same loop is.
+        self.microbatches = False
+        self.could_be_microbatches = False
 
     def _differing(self, name: str) -> tuple[int, ...]:
         sizes: set[int] = set()
@@ -670,10 +675,14 @@ class Interpreter:
         jaxprs = [e.params["jaxpr"] for e in equations]
         bodies = [opened(jaxpr)[0] for jaxpr in jaxprs]
         lengths = {e.params["length"] for e in equations}
+        over = operands[constants + carried :]
+        if len(lengths) == 1 and any(self._is_grouped(operand) for operand in over):
+            self.could_be_microbatches = True
+            if self.microbatches:
+                return self._in_microbatches(equations, operands)
         by_row = len(lengths) > 1
         if by_row:
             # As many rounds as there are examples on a device.
-            over = operands[constants + carried :]
             lost = next((p for each in over for p in each.places if isinstance(p, Unknown)), None)
             if lost is not None:
                 return [self.unknown(lost.reason, lost.equations) for _ in equations[0].outvars]
@@ -750,6 +759,99 @@ class Interpreter:
                 at = [self._rows(place, depth) for place in out[index].places]
             made.append(self._looped(equations, index, variable, key, inner, free, at))
         return made
+
+    @staticmethod
+    def _is_grouped(value: Value) -> bool:
+        """Whether a value is a device's rows in groups, as ``reshape(K, -1, ...)`` makes them."""
+        return len(value.places) == 1 and value.places[0] == Mixed((0, 1), 1, 1)
+
+    def _in_microbatches(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
+        """What a scan over K groups of each device's rows adds up and stacks.
+
+        A group is a share as that of one of K times as many devices, so the body is read as their program:
+        what is whole to these is, and of what is partial the sum over the rounds is taken here, and over the
+        devices later. As ``(N K)**power * sum(v) == V``, what is added up is ``K**power`` times too small. A
+        collective over the devices is none over the groups, so in the body nothing is claimed of it.
+        """
+        params = equations[0].params
+        constants, carried = scan_sizes(params)
+        groups = params["length"]
+        start, over = operands[constants : constants + carried], operands[constants + carried :]
+        bodies = [opened(e.params["jaxpr"])[0] for e in equations]
+        [(axis, counts)] = self.axes.items()
+
+        def given(value: Value) -> Value:
+            if value.places == self.whole:
+                return value
+            lost = value.places[0]
+            if isinstance(lost, Unknown):
+                return value
+            return self.unknown("each round of a loop over groups of rows has the same of it", equations[0])
+
+        def item(value: Value) -> Value:
+            if not self._is_grouped(value):
+                return self.unknown("a loop over groups of rows goes over something else too", equations[0])
+            node = self.terms[value.term]
+            assert node.shape is not None
+            rows = (node.shape[0] * node.shape[1], *node.shape[2:])
+            return Value(self.terms.apply("reshape", (), (value.term,), rows, node.dtype), (Sharded(0),))
+
+        def zero(value: Value, body: Any, index: int) -> Value:
+            if not self.terms.is_zero(value.term) or value.places != self.whole:
+                return self.unknown("a loop over groups of rows starts with what is not zero", equations[0])
+            if not adds_up(body, constants + index, index):
+                return self.unknown("a loop over groups of rows does more than add up", equations[0])
+            return value
+
+        inside = [
+            *map(given, operands[:constants]),
+            *(zero(value, bodies[0], index) for index, value in enumerate(start)),
+            *map(item, over),
+        ]
+        inner = f"{axis} in {groups} groups"
+        outside = self.axes, self.seen, self._scalars
+        # What power of the count a number is off by is another question for another count.
+        self.axes, self._scalars = {inner: tuple(count * groups for count in counts)}, {}
+        self.seen = {inner: self.seen[axis]}
+        try:
+            out = self.run([e.params["jaxpr"] for e in equations], inside)
+        finally:
+            self.axes, self.seen, self._scalars = outside
+        for table in (self.conditions, self.unmet):
+            for each in [each for each in table if each.axis == inner]:
+                del table[each]
+                table[replace(each, multiple=each.multiple * groups, axis=axis)] = None
+        return [
+            self._added_up(value, groups, equations[0])
+            if index < carried
+            else self._grouped_again(value, groups, equations[0])
+            for index, value in enumerate(out)
+        ]
+
+    def _added_up(self, value: Value, groups: int, equation: Any) -> Value:
+        """The sum over the rounds of a loop over groups of rows."""
+        [place] = value.places
+        if isinstance(place, Unknown):
+            return value
+        if not isinstance(place, (Partial, Replicated)):
+            return self.unknown("a loop over groups of rows adds up what is divided among them", equation)
+        power = -place.power if isinstance(place, Partial) else 1 - place.power
+        if power not in (0, 1) and kind_of(self.terms[value.term].dtype) not in "fc":
+            return self.unknown("a loop over groups of rows adds up parts of whole numbers", equation)
+        factor = groups**power if power in (0, 1) else float(groups) ** power
+        return Value(self.terms.scale(factor, value.term), value.places)
+
+    def _grouped_again(self, value: Value, groups: int, equation: Any) -> Value:
+        """What a loop over groups of rows stacks, which joined again is that of all rows."""
+        [place] = value.places
+        node = self.terms[value.term]
+        if isinstance(place, Unknown):
+            return value
+        if place != Sharded(0) or node.shape is None:
+            return self.unknown("a loop over groups of rows stacks what is not of each row", equation)
+        shape = (groups, node.shape[0] // groups, *node.shape[1:])
+        term = self.terms.apply("reshape", (), (value.term,), shape, node.dtype)
+        return Value(term, (Mixed((0, 1), 1, 1),))
 
     def _looped(
         self,
@@ -1250,6 +1352,19 @@ class Interpreter:
                     self.path(equation),
                 )
         return Value(value.term, tuple(places))
+
+
+def adds_up(body: Any, given: int, index: int) -> bool:
+    """Whether a loop only adds to one of the values that it carries: input `given`, and result `index`."""
+    carry, result = body.invars[given], body.outvars[index]
+    users = [e for e in body.eqns if any(v is carry for v in e.invars)]
+    return (
+        len(users) == 1
+        and primitive_name(users[0]) in ("add", "add_any")
+        and users[0].outvars[0] is result
+        and sum(v is carry for v in users[0].invars) == 1
+        and not any(v is carry for v in body.outvars)
+    )
 
 
 #: Primitives that draw random numbers.
