@@ -581,3 +581,53 @@ def test_rows_that_only_a_large_batch_loses_are_found(project: Project):
     project.write("limit.py", textwrap.dedent(THRESHOLD))
     words = ("limit.py::drops_of_many", "--against", "limit.py::step", "--inputs", "limit.py::inputs")
     project.refused("JP045", "verify", *words, says=("with a batch of 4095",), exit_code=1)
+
+
+DROPS = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+    on_devices = functools.partial(jax.pmap, axis_name="d", out_axes=None)
+
+
+    def mean(x):
+        return jnp.mean(x)
+
+
+    def split(x):
+        return x.reshape(jax.device_count(), -1)
+
+
+    @on_devices
+    def p_mean(x):
+        return jax.lax.pmean(jnp.mean(x), "d")
+
+
+    @on_devices
+    def p_valid_mean(x):
+        local = jnp.mean(x)
+        return jax.lax.pmean(jnp.where(jnp.isnan(local), 0.0, local), "d")
+
+
+    def without_nan(x):
+        return p_valid_mean(split(x))
+
+
+    def as_number(x):
+        return float(p_mean(split(x)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("without_nan", "a NaN among the rows is passed over"),
+        ("as_number", "has another type on 8 devices: float, the reference's is an array"),
+    ],
+)
+def test_a_share_dropped_for_its_nan_and_a_number_for_an_array(shared: Project, name: str, says: str) -> None:
+    shared.write("drops.py", DROPS)
+    words = ("verify", f"drops.py::{name}", "--against", "drops.py::mean", "--arg", "x=f32[24]")
+    shared.refused("JP045", *words, says=(says,), exit_code=1)

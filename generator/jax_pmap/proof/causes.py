@@ -23,6 +23,7 @@ INSTEAD = {
     "repeated": "the value with copies of the last row added to share the batch evenly, and they count",
     "kept": "what was given, unchanged: an update is left out that the reference makes",
     "let in": "no number where the reference's is one: a NaN or an infinity among the rows is let into it",
+    "passed": "a number where the reference's is none: a NaN among the rows is passed over",
     "nan": "no number where the reference's is one: a share without any valid row divides by zero",
 }
 #: Characters of an expression that stands for an output without a name.

@@ -1,6 +1,7 @@
 """What becomes of a NaN: jax's `pmax` and `pmin` pass over one that only some devices have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -8,13 +9,25 @@ import numpy as np
 
 from . import arguments, prove
 from .arguments import LeafAxes, Values
+from .jaxpr.versions import primitive_name
+from .jaxpr.walk import equations, is_mapped
 from .leaves import is_float
 
 
-def passed_over(
+@dataclass(frozen=True)
+class Lost:
+    """A leaf of the result that one NaN makes NaN on one device and not on several."""
+
+    path: str
+    leaf: int
+    one: np.ndarray
+    several: np.ndarray
+
+
+def lost(
     reference: Callable[[Values], Any], call: Callable[[Values], Any], values: Values, axes: LeafAxes
-) -> str | None:
-    """A sentence on outputs that one NaN makes NaN on one device and not on several; None without any.
+) -> list[Lost]:
+    """What one NaN makes NaN on one device and not on several.
 
     `values` are those of a run that went well; the NaN is put into the first row of every float leaf.
     """
@@ -22,15 +35,31 @@ def passed_over(
         spoiled = arguments.map_batch(values, axes, spoil)
         want, got = reference(spoiled), call(spoiled)
         pairs = zip(prove.leaf_table(want), jax.tree.leaves(got), strict=True)
-        lost = [path for (path, one), several in pairs if lacks(one, several)]
+        return [
+            Lost(path, index, prove.host(one), prove.host(several))
+            for index, ((path, one), several) in enumerate(pairs)
+            if lacks(one, several)
+        ]
     except MemoryError:
         raise
     except BaseException:
-        return None  # What no function takes shows nothing.
-    if not lost:
-        return None
-    names = ", ".join(f"`{path}`" for path in lost if path) or "the output"
-    return f"a NaN among the rows shows in {names} on one device and not on several, as behind a pmax or pmin"
+        return []  # What no function takes shows nothing.
+
+
+def noted(leaves: Sequence[Lost]) -> list[str]:
+    """A sentence on such leaves; none without any."""
+    names = ", ".join(f"`{each.path}`" for each in leaves if each.path) or "the output"
+    end = "shows in {} on one device and not on several, as behind a pmax or pmin"
+    return [f"a NaN among the rows {end.format(names)}"] if leaves else []
+
+
+def passes_over(jaxpr: Any) -> bool:
+    """Whether a program has what loses a NaN that only some devices have: a maximum or minimum over them.
+
+    To the compiler's mind, one over rows may be one over devices.
+    """
+    names = {primitive_name(each) for each in equations(jaxpr)}
+    return not names.isdisjoint({"pmax", "pmin"} if is_mapped(jaxpr) else {"reduce_max", "reduce_min"})
 
 
 def spoil(leaf: Any, axis: int) -> Any:

@@ -7,13 +7,12 @@ from typing import Any
 
 import jax
 
-from . import arguments, noise, prove
+from . import arguments, nans, noise, prove
 from .arguments import Values
 from .compiled import compiled, executables
 from .donation import check_donation
 from .explain import add_cause
 from .generator import repeat_draws
-from .nans import passed_over
 from .prove import Trial
 from .server import Answer, Problem, describe_exception, summary
 from .sizes import check_odd, minds_size, program, run_large
@@ -216,7 +215,8 @@ def prove_emitted(
                 if large is not None and large.get("failure", {}).get("what") != "exception":
                     checks.append(large)
             if count == max(sizes) and "failure" not in checks[-1] and re.search("pmax|pmin", emitted.code):
-                notes += note_on_nans(trials, lambda v, f=function: question.invoke(f, v), count, size)  # type: ignore[misc]
+                call = functools.partial(question.invoke, function)
+                notes += nans.noted(lost_nans(trials, call, count, size))
             if remainder != "error" and "failure" not in checks[-1]:
                 checks += check_uneven(trials, function, emitted, count, base, remainder)
         if "failure" in checks[-1]:
@@ -232,11 +232,10 @@ def prove_emitted(
     }
 
 
-def note_on_nans(trials: Trials, call: Callable[[Values], Any], count: int, size: int) -> list[str]:
+def lost_nans(trials: Trials, call: Callable[[Values], Any], count: int, size: int) -> list[nans.Lost]:
     """What becomes of a NaN, where several devices make another thing of it than one."""
     question, kind = trials.question, "float64" if trials.question.wide else "given"
     shares = question.shares(size, count)
     values = trials.at(kind, 0, size, shares)[0].values[0]
     with prove.x64(question.precision(kind)), repeat_draws(shares):
-        note = passed_over(question.reference, call, values, question.axes)
-    return [note] if note else []
+        return nans.lost(question.reference, call, values, question.axes)

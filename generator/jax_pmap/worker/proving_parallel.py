@@ -2,16 +2,20 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
-from . import arguments, noise, prove, strengthen
+from . import arguments, nans, noise, prove, strengthen
 from .apart import apart
+from .arguments import Packed, Values
 from .calling import Calling
 from .generator import repeat_draws
+from .jaxpr.trace import NUMBERS
 from .jaxpr.walk import equations, subjaxprs
+from .leaves import category
 from .parallel import (
     MOST_LAYOUTS,
     Caller,
@@ -25,7 +29,7 @@ from .parallel import (
     layouts,
 )
 from .prove import Trial
-from .proving import check_count, note_on_nans, usable_sizes
+from .proving import check_count, lost_nans, usable_sizes
 from .server import Answer, Problem
 from .sizes import check_odd, check_ragged, check_sizes
 from .trials import Question, Trials
@@ -79,13 +83,13 @@ def try_layouts(
     return {"batch": sizes[count], "tried": tried}
 
 
-def sums_gradients(call: Callable[[arguments.Values], Any], question: Question) -> bool:
+def sums_gradients(call: Callable[[Values], Any], question: Question) -> bool:
     """Whether a program, on 2 devices, is mapped by a `shard_map` that sums gradients of what is replicated.
 
     It does with its check of what varies, which is the default.
     """
     values = arguments.cut(question.data[0], question.axes, 2)
-    packed = arguments.Packed(values, question.statics)
+    packed = Packed(values, question.statics)
     try:
         traced = jax.make_jaxpr(lambda leaves: arguments.partitioned(call(packed.unpack(leaves)))[0])(
             packed.leaves
@@ -167,10 +171,69 @@ def prove_parallel(
     if "failure" in checks[-1]:
         return checks, []
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
-        lies_on = devices_of(caller.laid_out(given.values[0]))
-    lost = note_on_nans(trials, make(given), count, size)
+        result = caller.laid_out(given.values[0])
+        wrong = None if caller.raw else numbers_for_arrays(question, result)
+    lies_on = devices_of(result)
+    lost = lost_nans(trials, make(given), count, size)
+    if wrong is None and lost and loses_nans_itself(question, caller, given.values[0]):
+        wrong = of_lost(lost[0])
+    if wrong is not None:
+        about = {"devices": count, "precision": "given", "batch": size, "alone": True}
+        return [*checks, {**about, "failure": {"step": 0, **wrong}}], []
     more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
-    return checks + more, notes + lost
+    return checks + more, notes + nans.noted(lost)
+
+
+def numbers_for_arrays(question: Question, result: Any) -> Answer | None:
+    """The failure of a result that has a number of Python where the reference, traced, has an array."""
+    packed = Packed(question.data[0], question.statics)
+    kinds: list[str] = []
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        flat = jax.tree.leaves(question.traceable(packed.unpack(leaves)))
+        kinds[:] = [category(leaf) for leaf in flat]
+        return []
+
+    try:
+        jax.eval_shape(run, packed.leaves)
+    except MemoryError:
+        raise
+    except BaseException:
+        return None
+    for (path, leaf), wanted in zip(prove.leaf_table(result), kinds, strict=False):
+        if category(leaf) in NUMBERS and wanted == "array":
+            return {"what": "type", "path": path, "got": type(leaf).__name__, "want": "an array"}
+    return None
+
+
+def loses_nans_itself(question: Question, caller: Caller, values: Values) -> bool:
+    """Whether nothing in a parallel function loses a NaN but its own code; False where it is not traced."""
+    packed = Packed(values, question.statics)
+    try:
+        with prove.x64(question.x64):
+            traced = jax.make_jaxpr(
+                lambda leaves: arguments.partitioned(caller.laid_out(packed.unpack(leaves)))[0]
+            )(packed.leaves)
+    except MemoryError:
+        raise
+    except BaseException:
+        return False
+    return not nans.passes_over(traced)
+
+
+def of_lost(leaf: nans.Lost) -> Answer:
+    """The failure of a result that is a number where the reference's is NaN."""
+    return {
+        "what": "value",
+        "path": leaf.path,
+        "leaf": leaf.leaf,
+        "error": math.inf,
+        "tolerance": 0.0,
+        "ratio": None,
+        "cause": "passed",
+        "on": "the given inputs with NaN in their first row",
+        **prove.elements(leaf.several, leaf.one, 0.0),
+    }
 
 
 def fails_wide(checks: Sequence[Answer]) -> str:
@@ -184,7 +247,7 @@ def fails_wide(checks: Sequence[Answer]) -> str:
 
 def depends_on_draws(question: Question, leaf: int | None) -> bool:
     """Whether random numbers go into an output of the reference, or into any where none is named."""
-    packed = arguments.Packed(question.data[0], question.statics)
+    packed = Packed(question.data[0], question.statics)
 
     def run(leaves: Sequence[Any]) -> Any:
         return jax.tree.leaves(question.traceable(packed.unpack(leaves)))
