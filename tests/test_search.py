@@ -1,5 +1,6 @@
 """What the search for a plan settles without observing: static values, structure, sizes left out."""
 
+import ast
 import json
 import textwrap
 from pathlib import Path
@@ -12,12 +13,15 @@ from project import Project
 from jax_pmap.drift import outdated
 from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Body
+from jax_pmap.model import Source
 from jax_pmap.planning.callables import only_given_whole
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.roles import Roles, holds_state
 from jax_pmap.session import Session
-from jax_pmap.syntax.text import FunctionText
+from jax_pmap.syntax.parse import parse
+from jax_pmap.syntax.resolve import Resolver
+from jax_pmap.syntax.text import FunctionText, function_text
 
 USUAL = """
     import dataclasses
@@ -143,6 +147,12 @@ def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, fo
     assert (said is None) if found is None else (said is not None and f"has no `{found}`: use `" in said)
 
 
+def called(text: str) -> str:
+    imports = "import jax\nimport numpy as np\nimport jax.numpy as jnp\nfrom jax.numpy import var\n"
+    names = Resolver(f"{imports}{text}", "f.py", ast.parse(f"{imports}{text}"))
+    return names.qualname(names.all_calls[0].func) or ""
+
+
 @pytest.mark.parametrize(
     ("text", "written"),
     [
@@ -154,6 +164,8 @@ def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, fo
         ("jax.nn.logsumexp(x, b=w)", None),
         ("np.var(x)", "np.mean((x - np.mean(x)) ** 2)"),
         ("var(x, None)", "jnp.mean((x - jnp.mean(x)) ** 2)"),
+        ("std(x)", None),  # Nothing says what it is.
+        ("jax.numpy.ptp(x)", "jax.numpy.max(x) - jax.numpy.min(x)"),
         ("(x @ w).std()", "(lambda values: jnp.sqrt(jnp.mean((values - jnp.mean(values)) ** 2)))(x @ w)"),
         ("jnp.linalg.norm(x - 1, axis=1)", "jnp.sqrt(jnp.sum((x - 1) ** 2, axis=1))"),
         (
@@ -163,8 +175,37 @@ def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, fo
     ],
 )
 def test_reductions_are_written_as_what_can_be_made_whole(text: str, written: str | None) -> None:
-    found = reduction(text)
+    found = reduction(text, called(text))
     assert (found and found.written()) == written
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("sm(x)", "jax.nn.softmax"),
+        ("spread(x)", "jax.numpy.std"),
+        ("N.softmax(x)", "jax.nn.softmax"),
+        ("x.std()", ""),
+        ("softmax(x)", ""),
+        ("np.var(x)", "np.var"),
+    ],
+)
+def test_what_a_call_calls_is_known_under_any_name(tmp_path: Path, call: str, name: str) -> None:
+    code = f"""
+        import jax.nn as N
+        import jax.numpy as jnp
+        from jax.nn import softmax as sm
+        try:
+            import jax.numpy as np
+        except ImportError:
+            import numpy as np
+        spread = jnp.std
+        def softmax(x): return jnp.sum(x)
+        def f(x): return {call}
+    """
+    source = Source("", tmp_path / "f.py", "f.py", "f", tmp_path, "f", textwrap.dedent(code))
+    (found,) = (each for each in Body(function_text(parse(source))).expressions if each.is_call)
+    assert found.called == name
 
 
 @pytest.mark.parametrize(
@@ -200,7 +241,7 @@ def test_reductions_are_written_as_what_can_be_made_whole(text: str, written: st
 def test_what_is_written_for_a_reduction_is_equal_to_it(text: str) -> None:
     x = jnp.arange(20.0).reshape(4, 5) % 7
     names = {"jnp": jnp, "jax": jax, "w": jnp.eye(5) + 0.1, "x": x, "n": 1, "largest": x, "weights": x}
-    found = reduction(text)
+    found = reduction(text, called(text))
     assert found is not None
     # Names of the caller's are not those of what is written.
     assert jnp.allclose(eval(found.written(), names), eval(text, names), equal_nan=True)

@@ -34,8 +34,8 @@ PARAMETERS = {
 TOGETHER = dict.fromkeys(PARAMETERS, 2) | {"norm": 1, "vector_norm": 1}
 #: Those of which every example has a part of the result, and not all of it.
 BY_ROW = frozenset({"softmax", "log_softmax"})
-#: Where the functions are: what is called like one of these is no array.
-MODULES = frozenset({"jnp", "jax", "np", "numpy", "jp", "jnn", "jsp", "nn", "linalg", "special"})
+#: Where the functions are.
+MODULES = frozenset({"jax.nn", "jax.numpy", "jax.numpy.linalg", "jax.scipy.special", "numpy", "numpy.linalg"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,22 +221,27 @@ def free_name(wanted: str, given: Mapping[str, str]) -> str:
     return free_name(f"{wanted}_", given) if wanted in used else wanted
 
 
-def reduction(text: str) -> Reduction | None:
-    """The call `text` of a variance, norm, covariance, softmax or their like, or None for anything else."""
+def reduction(text: str, called: str) -> Reduction | None:
+    """The call `text` of a variance, norm, covariance, softmax or their like, or None for anything else.
+
+    Args:
+        text: the source of the call.
+        called: the qualified name of what it calls (``"jax.numpy.std"``), ``""`` of a method of an array, as
+            in ``x.std(0)``.
+    """
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         return None
     if not isinstance(call, ast.Call) or any(isinstance(each, ast.Starred) for each in call.args):
         return None
-    func, owner = call.func, ""
-    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    positional = list(call.args)
-    if isinstance(func, ast.Attribute):
-        owner = ast.unparse(func.value).split(".")[0]
-        if owner not in MODULES:
-            # `x.std(0)` is a method; `jnp.linalg.norm(x)` and `jax.nn.logsumexp(x)` are functions of modules.
-            positional.insert(0, func.value)
+    func, positional = call.func, list(call.args)
+    origin, _, name = called.rpartition(".")
+    if not called and isinstance(func, ast.Attribute):
+        positional.insert(0, func.value)
+        name = func.attr
+    elif origin not in MODULES:
+        return None
     parameters = PARAMETERS.get(name, ())
     names = [*parameters[: len(positional)]]
     names += [{"a": "x", "m": "x", "correction": "ddof"}.get(k.arg or "", k.arg or "") for k in call.keywords]
@@ -252,10 +257,14 @@ def reduction(text: str) -> Reduction | None:
     rows = ast.unparse(nodes[order["rowvar"]]) if "rowvar" in order else "True"
     if "x" not in order or not written or rows not in (("True",) if "y" in order else ("True", "False")):
         return None
+    spelled = ast.unparse(func)
+    # What jax.numpy is called there: `jnp` where ``jax.numpy.linalg.norm`` is written ``jnp.linalg.norm``.
+    modules = [module for module in ("jax.numpy", "numpy") if called.startswith(f"{module}.")]
+    inner = called.removeprefix(modules[0]) if modules else ""
     return Reduction(
         name,
         {parameter: ast.unparse(nodes[index]) for parameter, index in order.items()},
         order,
         len(positional) > len(call.args),
-        owner if owner in ("jnp", "jp", "np", "numpy") else "",
+        spelled.removesuffix(inner) if inner and spelled.endswith(inner) else "",
     )

@@ -73,6 +73,8 @@ class Expression:
     text: str
     #: True for a call, whose result may couple examples.
     is_call: bool
+    #: What it calls, by its qualified name: ``"jax.nn.softmax"``; ``""`` where that is not known.
+    called: str
     #: True for a tuple, list or dict display.
     is_display: bool
     #: True where a mean or sum of its parts is the mean or sum of it: + - and displays.
@@ -209,6 +211,10 @@ class Body:
     def head(self) -> Span:
         """Where the function's name stands."""
         return self.span(self.function.name)
+
+    def called(self, node: cst.CSTNode) -> str:
+        """The qualified name of what `node` calls, ``""`` where that is not known."""
+        return self.text.called.get(self.code(node.func), "") if isinstance(node, cst.Call) else ""
 
     def code(self, node: cst.CSTNode) -> str:
         """Source of `node` as written."""
@@ -400,6 +406,7 @@ class Body:
             self.span(node),
             self.code(node),
             is_call=isinstance(node, cst.Call),
+            called=self.called(node),
             is_display=isinstance(node, cst.Tuple | cst.List | cst.Dict),
             is_linear=is_linear(node),
             is_product=is_product(node),

@@ -251,7 +251,7 @@ class Editor(cst.CSTTransformer):
         self, sync: Sync, original: cst.BaseExpression, updated: cst.BaseExpression
     ) -> cst.BaseExpression:
         """A reduction as sums and means of all devices, of its arguments as they are now."""
-        found = reduction(sync.value)
+        found = reduction(sync.value, self.body.called(original))
         assert found is not None and isinstance(original, cst.Call) and isinstance(updated, cst.Call)
         before, after = (
             [*([each.func.value] if found.is_method else []), *(arg.value for arg in each.args)]  # type: ignore[attr-defined]

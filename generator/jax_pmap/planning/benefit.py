@@ -43,10 +43,10 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
     gathered = next(sync for sync in observation.syncs if sync.op == "all_gather")
     where = place(gathered.span)
     around = [e for e in body.expressions if inside(where, place(e.span)) and place(e.span) != where]
-    text, span = min(
-        ((e.text, e.span) for e in around),
+    text, span, called = min(
+        ((e.text, e.span, e.called) for e in around),
         key=lambda found: len(found[0]),
-        default=(gathered.value, gathered.span),
+        default=(gathered.value, gathered.span, ""),
     )
     unopened = unreadable(text, span, observation.closed)
     if unopened is not None:
@@ -57,7 +57,7 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
         "JP043",
         f"`{shortened(text)}` couples the examples of the batch: with all of them gathered, each of "
         f"{LARGEST_COUNT} devices would do {work} of one",
-        way_out(text),
+        way_out(text, called),
         span,
     )
 

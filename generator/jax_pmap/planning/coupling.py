@@ -62,14 +62,14 @@ def coupled(
         "JP043",
         f"`{short}` couples the examples of the batch: on shards it is neither a share of the whole value "
         "nor a mean, sum, maximum or minimum of it",
-        way_out(text),
+        way_out(text, culprit.called if culprit else ""),
         span,
     )
 
 
-def way_out(text: str) -> str:
-    """What to do about an expression that couples the examples."""
-    found = reduction(text)
+def way_out(text: str, called: str) -> str:
+    """What to do about an expression that couples the examples, maybe by what is `called` in it."""
+    found = reduction(text, called)
     instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
     return (
         f"{instead}, keep it on one device, or try --backend jit, where the compiler keeps the global meaning"

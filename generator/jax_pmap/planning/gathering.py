@@ -120,7 +120,7 @@ class Gathering:
         """Have devices compute a variance, a norm or their like together, by its sums or means."""
         added = False
         for culprit in culprits:
-            found = reduction(culprit.text) if culprit.is_call else None
+            found = reduction(culprit.text, culprit.called) if culprit.is_call else None
             if found is None:
                 continue
             # Narrow floats would be rounded between the means.

@@ -251,13 +251,21 @@ class Resolver(Lines):
         value = found[0].value if len(found) == 1 and found[0].kind != "param" else None
         return self.statement(value) if value is not None else None
 
-    def is_global(self, node: ast.AST) -> bool:
-        """Whether an expression starts with a name that no function around it binds."""
+    def _root(self, node: ast.AST) -> ast.Name | None:
+        """The name that a name or attribute starts with, None of other expressions."""
         while isinstance(node, ast.Attribute):
             node = node.value
-        if not isinstance(node, ast.Name) or node not in self.scopes:
-            return False
-        return self.bindings(node) is self.scopes[self.tree].bindings.get(node.id)
+        return node if isinstance(node, ast.Name) and node in self.scopes else None
+
+    def is_global(self, node: ast.AST) -> bool:
+        """Whether an expression starts with a name that no function around it binds."""
+        root = self._root(node)
+        return root is not None and self.bindings(root) is self.scopes[self.tree].bindings.get(root.id)
+
+    def is_imported(self, node: ast.AST) -> bool:
+        """Whether an expression starts with a name that an import binds, be it one of several."""
+        root = self._root(node)
+        return root is not None and any(each.kind == "import" for each in self.bindings(root) or ())
 
     def qualname(self, node: ast.AST | None) -> str | None:
         """The dotted name `node` stands for, such as ``"jax.lax.psum"``; None where that is not certain.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from jax_pmap.syntax.parse import ParsedSource
 
@@ -22,6 +23,8 @@ class FunctionText:
     shown_path: str
     #: What the file has in its place, where the definition only calls that.
     forwards: str = ""
+    #: What the names stand for that it calls: ``{"sm": "jax.nn.softmax"}``.
+    called: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def digest(self) -> str:
@@ -38,6 +41,7 @@ def function_text(parsed: ParsedSource) -> FunctionText:
         indent=node.col_offset,
         shown_path=parsed.source.shown_path,
         forwards=parsed.source.forwards,
+        called=_called(parsed),
     )
 
 
@@ -57,3 +61,13 @@ def _dedented(parsed: ParsedSource) -> str:
         indent = len(line) - len(line.lstrip())
         lines.append(line if number in inside else line[min(margin, indent) :])
     return "\n".join(lines) + "\n"
+
+
+def _called(parsed: ParsedSource) -> dict[str, str]:
+    """What the names stand for that the target calls: as they are written where imports leave that open."""
+    found: dict[str, set[str]] = {}
+    for call in parsed.calls(parsed.definition):
+        written = ast.unparse(call.func)
+        if name := parsed.qualname(call.func) or (written if parsed.is_imported(call.func) else ""):
+            found.setdefault(written, set()).add(name)
+    return {written: names.pop() if len(names) == 1 else written for written, names in found.items()}
