@@ -8,7 +8,7 @@ import re
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.values import UNKNOWN, Array
-from jax_pmap.syntax.resolve import Unknown
+from jax_pmap.syntax.resolve import Unknown, given_for
 from jax_pmap.syntax.scopes import positional
 
 #: Names of what is mapped as equal copies, one for each device.
@@ -157,15 +157,15 @@ def _given_copies(mappings: Mappings, mapping: Mapping, names: list[str]) -> set
     calls = [call for call in module.all_calls if mappings.pmap_at(call.func) is mapping]
     found: set[str] = set()
     for position, name in enumerate(names):
-        given = [call.args[position] for call in calls if position < len(call.args)]
-        if given and len(given) == len(calls) and all(_is_copies(module, each) for each in given):
+        given = [given_for(call, position, name) for call in calls]
+        if given and all(each is not None and _is_copies(module, each) for each in given):
             found.add(name)
     return found
 
 
 def _is_copies(module: Module, node: ast.AST) -> bool:
-    """``jnp.stack([key] * n)`` and its like."""
-    made = module.assigned(node)
+    """``jnp.stack([key] * n)`` and its like, here or in a function that returns it."""
+    made = module.result(node)
     if not isinstance(made, ast.Call) or not made.args:
         return False
     name = module.qualname(made.func) or ""

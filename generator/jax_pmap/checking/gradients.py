@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from jax_pmap.checking.mapped import COLLECTIVES, REDUCTIONS, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.syntax.resolve import FunctionRef
+from jax_pmap.syntax.resolve import FunctionRef, returned_by
 from jax_pmap.syntax.scopes import Function, names_in
 
 _GRADIENTS = ("jax.grad", "jax.value_and_grad", "equinox.filter_grad", "equinox.filter_value_and_grad")
@@ -200,19 +200,7 @@ def returned_reduction(module: Module, made: Gradients) -> ast.Call | None:
     if made.loss is None:
         return None
     function = made.loss.node
-    if isinstance(function, ast.Lambda):
-        returned: list[ast.expr] = [function.body]
-    else:
-        returned = [
-            node.value
-            for node in ast.walk(function)
-            if isinstance(node, ast.Return)
-            and node.value is not None
-            and module.enclosing_function(node) is function
-        ]
-    if len(returned) != 1:
-        return None
-    value = returned[0]
+    value = returned_by(function)
     if made.has_aux and isinstance(value, ast.Tuple) and value.elts:
         value = value.elts[0]
     if isinstance(value, ast.Name) and not isinstance(function, ast.Lambda):

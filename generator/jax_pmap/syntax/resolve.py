@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from jax_pmap.syntax.definitions import Definition
 from jax_pmap.syntax.imports import Import, Imported, absolute, import_rows
 from jax_pmap.syntax.lines import Lines
-from jax_pmap.syntax.scopes import Binding, Function, Scope, Scopes, positional
+from jax_pmap.syntax.scopes import Binding, Function, Scope, Scopes, own_nodes, positional
 
 Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
 
@@ -321,6 +321,16 @@ class Resolver(Lines):
         found = self.bindings(node) if isinstance(node, ast.Name) and node in self.scopes else None
         return (found[-1].value if found else None) or node
 
+    def result(self, node: ast.AST | None) -> ast.AST | None:
+        """The same, also through calls of functions of this module that return one expression."""
+        made = self.assigned(node)
+        for _ in range(10):
+            function = self.assigned(made.func) if isinstance(made, ast.Call) else None
+            if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+                break
+            made = self.assigned(returned_by(function)) or made
+        return made
+
     def values(self, node: ast.AST | None) -> list[ast.AST]:
         """Every expression that a name may stand for: assigned, or given at the calls; else `node` itself."""
         if node is None:
@@ -356,16 +366,16 @@ class Resolver(Lines):
             return []
         names = positional(function)
         found: list[ast.AST] = []
-        for call in self._calls_of.get(function, ()):
-            keyword = next((each.value for each in call.keywords if each.arg == parameter.arg), None)
+        for call in self.calls_of.get(function, ()):
             position = names.index(parameter.arg) if parameter.arg in names else len(call.args)
-            if _is_open(call) or (keyword is None and position >= len(call.args)):
+            given = None if _is_open(call) else given_for(call, position, parameter.arg)
+            if given is None:
                 return []
-            found.append(keyword or call.args[position])
+            found.append(given)
         return found
 
     @cached_property
-    def _calls_of(self) -> dict[ast.AST, list[ast.Call]]:
+    def calls_of(self) -> dict[ast.AST, list[ast.Call]]:
         """The calls by name of each function that is bound once and used in no other way."""
         found: dict[ast.AST, list[ast.Call]] = {}
         handed_on: set[ast.AST] = set()
@@ -430,12 +440,7 @@ class Resolver(Lines):
         """The function that a function of this module defines and returns, as in ``make_step(loss_fn)``."""
         if not isinstance(factory, ast.FunctionDef) or factory.decorator_list:
             return None
-        returned = [
-            node.value
-            for node in ast.walk(factory)
-            if isinstance(node, ast.Return) and self.enclosing_function(node) is factory
-        ]
-        made = self.assigned(returned[0]) if len(returned) == 1 else None
+        made = self.assigned(returned_by(factory))
         is_inner = isinstance(made, ast.FunctionDef | ast.Lambda) and factory in self.ancestors(made)
         if not is_inner or (isinstance(made, ast.FunctionDef) and made.decorator_list):
             return None
@@ -539,6 +544,20 @@ class Resolver(Lines):
             )
         name = self.qualname(decorator)
         return Application(name, (function,), {}, decorator) if name else None
+
+
+def given_for(call: ast.Call, position: int, name: str) -> ast.expr | None:
+    """The argument of a call at a position, or under a name; None where it has neither."""
+    named = next((each.value for each in call.keywords if each.arg == name), None)
+    return named if named is not None or position >= len(call.args) else call.args[position]
+
+
+def returned_by(function: Function) -> ast.expr | None:
+    """What the one `return` of a function gives; None where there are several, or none."""
+    if isinstance(function, ast.Lambda):
+        return function.body
+    found = [node.value for node in own_nodes(function.body) if isinstance(node, ast.Return)]
+    return found[0] if len(found) == 1 else None
 
 
 @functools.lru_cache(maxsize=1024)

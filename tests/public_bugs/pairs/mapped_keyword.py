@@ -24,7 +24,7 @@ def reference(weights, logits):
 
 
 def shard(logits):
-    return logits.reshape(jax.device_count(), -1, 8)
+    return logits.reshape(jax.local_device_count(), -1, 8)
 
 
 by_position = jax.pmap(weighted, in_axes=(0, None))

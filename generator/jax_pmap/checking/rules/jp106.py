@@ -85,6 +85,28 @@ def run(key, x):
     keys = jnp.stack([key] * jax.local_device_count())
     return add_noise(keys, x)
 """,
+    """\
+import jax
+import jax.numpy as jnp
+
+
+def noise(key, shape):
+    return jax.random.normal(key, shape)
+
+
+def copies(key):
+    keys = jnp.stack([key] * jax.local_device_count())
+    return keys
+
+
+@jax.pmap
+def add_noise(x, key):
+    return x + noise(key, x.shape)
+
+
+def run(key, x):
+    return add_noise(x, key=copies(key))
+""",
 )
 VALID = (
     """\

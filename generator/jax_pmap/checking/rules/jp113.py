@@ -7,6 +7,7 @@ from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.syntax.resolve import returned_by
 
 INVALID = (
     """\
@@ -48,6 +49,25 @@ init = jax.pmap(lambda key: jax.random.normal(key, (3,)))
 
 def run(key):
     return init(jnp.stack([key] * jax.device_count()))
+""",
+    """\
+import jax
+import jax.numpy as jnp
+
+
+def draw(key):
+    return jax.random.normal(key, (3,))
+
+
+def copies(key, n):
+    return jnp.stack([key] * n)
+
+
+init = jax.pmap(draw)
+
+
+def run(key):
+    return init(copies(key, jax.device_count()))
 """,
 )
 VALID = (
@@ -153,24 +173,30 @@ def _counted(module: Module, size: ast.AST | None) -> ast.AST | None:
     return size if isinstance(made, ast.Call) and _counts_all(module, made) else None
 
 
-def _reaches_pmap(module: Module, mappings: Mappings, call: ast.Call) -> bool:
-    """Whether the value is handed to a pmapped function: there and then, or by the name it is given."""
-    node: ast.AST = call
+def _reaches_pmap(module: Module, mappings: Mappings, call: ast.Call, depth: int = 4) -> bool:
+    """Whether the value is handed to a pmapped function: there and then, by name, or by a caller."""
+    statement = module.statement(call)
     for parent in module.ancestors(call):
         if isinstance(parent, ast.Call) and mappings.pmap_at(parent.func) is not None:
             return True
-        if isinstance(parent, ast.stmt):
-            node = parent
+        if parent is statement:
             break
-    if not isinstance(node, ast.Assign):
-        return False
-    names = {target.id for target in node.targets if isinstance(target, ast.Name)}
     around = module.enclosing_function(call) or module.tree
-    return any(
-        mappings.pmap_at(each.func) is not None
-        and any(isinstance(argument, ast.Name) and argument.id in names for argument in each.args)
+    names: set[str] = set()
+    if isinstance(statement, ast.Assign):
+        names = {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    given = [
+        argument
         for each in module.calls(around)
-    )
+        if names and mappings.pmap_at(each.func) is not None
+        for argument in (*each.args, *(keyword.value for keyword in each.keywords))
+    ]
+    if any(isinstance(argument, ast.Name) and argument.id in names for argument in given):
+        return True
+    if not isinstance(around, ast.FunctionDef) or module.assigned(returned_by(around)) is not call:
+        return False
+    asked = module.calls_of.get(around, ()) if depth else ()
+    return any(_reaches_pmap(module, mappings, each, depth - 1) for each in asked)
 
 
 RULE = Rule(

@@ -8,6 +8,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.syntax.resolve import returned_by
 from jax_pmap.syntax.scopes import Function, positional
 
 INVALID = (
@@ -109,7 +110,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         split = _split(module, mapping) if is_none else set()
         if not split or not _is_plain(module, function):
             continue
-        returned = _returned(function)
+        returned = returned_by(function)
         if returned is None or (
             isinstance(returned, ast.Name | ast.Subscript)
             and not isinstance(module.assigned(returned), ast.BinOp | ast.Call)
@@ -160,13 +161,6 @@ def _is_plain(module: Module, function: Function) -> bool:
             if not method and not (name or "").startswith(_PLAIN):
                 return False
     return True
-
-
-def _returned(function: Function) -> ast.expr | None:
-    if isinstance(function, ast.Lambda):
-        return function.body
-    returns = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
-    return returns[0] if len(returns) == 1 else None
 
 
 def _made_of(function: Function, split: set[str]) -> set[str]:
