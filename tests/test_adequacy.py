@@ -271,7 +271,7 @@ def test_a_nan_that_several_devices_pass_over_is_named():
     assert nans.noted(nans.lost(reference, reference, values, {"x": {0: 0}})) == []
 
 
-def test_a_slice_that_only_a_large_batch_reaches_is_no_mean(project: Project):
+def test_a_slice_that_only_a_large_batch_reaches_is_no_mean(project: Project) -> None:
     project.write(
         "first.py",
         """
@@ -288,6 +288,7 @@ def test_a_slice_that_only_a_large_batch_reaches_is_no_mean(project: Project):
             return jnp.mean(x - jnp.mean(x))
 
 
+        p_f = jax.pmap(lambda x: jax.lax.pmean(f(x), "d"), axis_name="d", out_axes=None)
         p_centred = jax.pmap(lambda x: jax.lax.pmean(centred(x), "d"), axis_name="d", out_axes=None)
 
 
@@ -296,7 +297,10 @@ def test_a_slice_that_only_a_large_batch_reaches_is_no_mean(project: Project):
         """,
     )
     example = ("--inputs", "first.py::inputs")
-    project.refused("JP045", "gen", "first.py::f", *example, says=("with a batch of 32768",), exit_code=1)
+    made = project.run("gen", "first.py::f", *example, "--no-run")
+    assert "all_gather" in made.stdout
+    against = ("--against", "first.py::f", *example)
+    project.refused("JP045", "verify", "first.py::p_f", *against, says=("with a batch of",), exit_code=1)
     answer = project.refused(
         "JP045",
         *("verify", "first.py::p_centred", "--against", "first.py::centred", "--devices", "2", *example),

@@ -49,6 +49,8 @@ class Observer(Placer):
         """An observer of `body`; see `Placer` and `Decider`."""
         super().__init__(body, facts, axis_name, itemsize, call_graph, mutated, settled)
         self.session, self.say, self.own_shares = session, say, own_shares
+        #: Rows of the batch that is observed, where it is not the given one.
+        self.rows: int | None = None
         #: The last question that the worker was asked, and its answer.
         self._last: tuple[Answer, Answer] | None = None
 
@@ -94,6 +96,7 @@ class Observer(Placer):
             "results": self.results,
             "axis_name": self.axis_name,
             "count": count,
+            "rows": self.rows,
             "overrides": dict(overrides),
             "measure": any(sync.op == "all_gather" for sync in state.syncs),
             **roles.request(),

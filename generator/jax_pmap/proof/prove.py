@@ -128,6 +128,8 @@ def prove(
             if complete and not plan.mesh and all(count % 2 == 0 for count in told["counts"]):
                 notes[ON_EVEN.format(" and ".join(map(str, told["counts"])))] = None
             why = why_not_run(told) if run_code else NO_RUN
+            if told["unshown"]:
+                why = f"a run has no batch of {told['unshown'][0]:,}"
             if why and not complete:
                 raise RefusalError(neither(found, why, target))
         used, rows = counts, None

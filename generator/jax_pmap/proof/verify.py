@@ -165,6 +165,8 @@ class _Verification:
         self.repeated: list[int] = []
         #: Whether `shard_map` sums the gradients of what is replicated.
         self.summed = False
+        #: Sizes of the batch for which it is not derived equal, where it is for the given one.
+        self.unshown: list[int] = []
 
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
@@ -530,6 +532,7 @@ class _Verification:
                 layout=layout,
                 count=run.devices,
                 with_given=run is able[-1],
+                unshown=self.unshown,
                 derived=derivation is not None and derivation.complete,
             )
             run.checks, run.equal_draws = answer["checks"], answer["equal_draws"]
@@ -600,6 +603,7 @@ class _Verification:
             return None
         own = {line for file, line in answer["repeated"] if Path(file) == self.source.path}
         self.repeated, self.summed = sorted(own), answer.get("summed", False)
+        self.unshown = answer["unshown"]
         return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Answer, layout: Mapping[str, str], loaded: Loaded) -> Iterator[str]:

@@ -29,6 +29,7 @@ from . import (
     settings,
     sharing,
     strengthen,
+    telling,
     witness,
 )
 from .arguments import Compiled, Packed, Values
@@ -46,7 +47,7 @@ from .examples import (
     inputs_from_specs,
     plain,
 )
-from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names
+from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
@@ -226,11 +227,13 @@ def observe_code(request: Answer) -> Answer:
     `reference_code` is the tapped original, `code` the tapped original with collectives in it. It is told
     from placements: both are traced from shapes, the code on the shares of several counts of devices.
 
-    The batch is the given one, as far as the devices share it. Where the function fails on that, or on a
-    share of it (a reshape that wants pairs), every share is as large as the batch that was given.
+    The batch is of so many `rows`, or the given one, as far as the devices share it. Where the function
+    fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that batch.
     """
     base = arguments.batch_size(TARGET.values(request.get("overrides", {})), leaf_axes(request))
     count = request["count"]
+    if request["rows"] is not None:
+        return observed(request, request["rows"])
     try:
         answer = observed(request, base // count * count)
     except Problem as problem:
@@ -511,8 +514,28 @@ def derive_code(request: Answer) -> Answer:
     """Derive the emitted file equal to the reference; see `witness.of_emitted`."""
     trials = trials_of({**request, "derived": True}, strengthen.Found())
     emitted = emitted_of(request)
-    room, seconds = request["room"], request["seconds"]
-    return witness.of_emitted(trials.question, emitted, room, seconds, request["multiple"])
+    room, seconds, multiple = request["room"], request["seconds"], request["multiple"]
+    rows = telling_rows(request, multiple) if emitted.mesh is None else ()
+    return witness.of_emitted(trials.question, emitted, room, seconds, multiple, rows)
+
+
+def telling_rows(request: Answer, multiple: int = 1) -> "tuple[int, ...] | None":
+    """Sizes of the batch for which the target is another program than for the given one; see `telling`."""
+    key = about({"overrides": {}, **request}, "axes", "statics", "overrides"), multiple
+
+    def found() -> "tuple[int, ...] | None":
+        packed = Packed(TARGET.values(request.get("overrides", {})), request["statics"])
+        axes = leaf_axes(request)
+        size = next(iter(sizes_for(arguments.batch_size(TARGET.data[0], axes))), 0) * multiple
+        with prove.x64(TARGET.x64):
+            return telling.telling(TARGET.reference, TARGET.fn, packed, axes, size, multiple)
+
+    return TARGET.once("telling", key, found)
+
+
+def tell_sizes(request: Answer) -> Answer:
+    """``{"rows"}``: sizes of the batch that tell what the given one does not; see `telling`."""
+    return {"rows": list(telling_rows(request) or ())}
 
 
 def prove_code(request: Answer) -> Answer:
@@ -665,7 +688,10 @@ def derive_parallel(request: Answer) -> Answer:
     if other:
         answer = witness.witness_of_two(question, reference, made)
     else:
-        answer = witness.witness(question, made, 0, 0.0, foreign=True)
+        sources = [there.function, TARGET.fn]
+        answer = witness.witness(
+            question, made, 0, 0.0, foreign=True, telling=lambda length: telling.tried(length, sources)
+        )
     if answer["repeated"]:
         with prove.only_devices(2), prove.x64(TARGET.x64):
             answer["summed"] = proving_parallel.sums_gradients(made(2), question)
@@ -684,6 +710,7 @@ def prove_parallel(request: Answer) -> Answer:
         request["layout"],
         request["count"],
         with_given=request["with_given"],
+        unshown=request.get("unshown", ()),
     )
     question = trials.question
     adequacy = question.adequacy([request["count"]])
@@ -729,6 +756,7 @@ HANDLERS: dict[str, Callable[[Answer], Answer]] = {
     "repeat_rows": repeat_rows,
     "synchronise": synchronise,
     "observe": observe_code,
+    "telling_sizes": tell_sizes,
     "draws": survey_draws,
     "reference": set_reference,
     "derive": derive_code,

@@ -31,7 +31,7 @@ from .parallel import (
 from .prove import Trial
 from .proving import check_count, lost_nans, usable_sizes
 from .server import Answer, Problem
-from .sizes import check_odd, check_ragged, check_sizes
+from .sizes import check_odd, check_ragged, check_sizes, run_large
 from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
@@ -122,10 +122,12 @@ def prove_parallel(
     count: int,
     *,
     with_given: bool,
+    unshown: Sequence[int] = (),
 ) -> tuple[list[Answer], list[str]]:
     """The runs of a user's parallel function on all the devices there are, in one layout; and notes.
 
-    Those in the user's own dtypes and on other batch sizes are made `with_given`.
+    Those in the user's own dtypes and on other batch sizes are made `with_given`: also on the most rows
+    of those that are `unshown`: for which deriving it came to no end.
     """
     question = trials.question
 
@@ -151,7 +153,7 @@ def prove_parallel(
     if question.wide and (why := fails_wide(checks)):
         # In the user's own dtypes it may run: a literal beside `axis_index`, which has 32 bits, is enough.
         trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
-        checks, notes = prove_parallel(trials, calling, layout, count, with_given=with_given)
+        checks, notes = prove_parallel(trials, calling, layout, count, with_given=with_given, unshown=unshown)
         return checks, [f"it fails in float64, and was compared in its own dtypes alone: {why}", *notes]
     if "failure" in checks[-1] and question.repeat:
         checks[-1]["failure"]["drawn"] = depends_on_draws(question, checks[-1]["failure"].get("leaf"))
@@ -181,6 +183,12 @@ def prove_parallel(
         about = {"devices": count, "precision": "given", "batch": size, "alone": True}
         return [*checks, {**about, "failure": {"step": 0, **wrong}}], []
     more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
+    if unshown and not any("failure" in check for check in more):
+        kind = "float64" if question.wide else "given"
+        large = run_large(trials, make, inconsistent, count, kind, unshown[::-1])
+        more += [] if large is None else [large]
+        if large is None:
+            notes.append(f"not tried on a batch of {unshown[0]:,}, which is worked on otherwise")
     return checks + more, notes + nans.noted(lost)
 
 

@@ -132,12 +132,13 @@ def run_large(
     replicas: Replicas,
     count: int,
     kind: str,
+    sizes: Sequence[int] = (),
 ) -> Answer | None:
-    """One run on `MANY` rows a device, or in all where those would take too much room.
+    """One run on the first of `sizes` that there is room for, by default `MANY` rows a device, or in all.
 
-    None where these would too, or the reference fails on them.
+    None where there is none, or the reference fails on it.
     """
-    many = next((rows for rows in (MANY * count, MANY) if enlarge(trials, rows)), 0)
+    many = next((rows for rows in sizes or (MANY * count, MANY) if enlarge(trials, rows)), 0)
     if not many:
         return None
     for index in (-1, -2):

@@ -50,6 +50,8 @@ def witness(
     foreign: bool = False,
     multiple: int = 1,
     mesh: "OnMesh | None" = None,
+    uniform: bool = False,
+    telling: Callable[[int], Sequence[int]] = lambda operations: (),
 ) -> Answer:
     """What deriving shows of a parallel function; see `derive.describe`.
 
@@ -67,6 +69,9 @@ def witness(
         foreign: whether the function is not made of the reference's own text.
         multiple: what the function itself takes multiples of alone, as rows on a device.
         mesh: what the function arranges its devices in; it is derived for their number alone then.
+        uniform: whether the reference is known to be one program for batches of all sizes.
+        telling: other sizes of the batch that a program of so many operations is derived for besides;
+            ``"unshown"`` are those for which it is not, where it is for the given one.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
@@ -86,6 +91,7 @@ def witness(
                 foreign=foreign,
                 multiple=multiple,
                 mesh=mesh,
+                uniform=uniform,
             )
             if multiple < asked <= MOST_MULTIPLE:
                 # On shares that a rule asks for, more can be said.
@@ -99,9 +105,17 @@ def witness(
                     foreign=foreign,
                     multiple=multiple,
                     mesh=mesh,
+                    uniform=uniform,
                 )
         if answer["batch"]:
             break
+    answer |= {"unshown": []}
+    for rows in telling(answer["operations"]) if answer["complete"] else ():
+        with prove.x64(question.x64):
+            why = _otherwise_on(question, parallel, packed, rows)
+        if why is not None:
+            answer["unshown"].append(rows)
+            answer |= {"complete": False, "endings": [why]}
     if is_abstract(values):
         answer["run"] = {"rows": 0, "counts": [], "why": "the inputs are shapes alone", "seconds": 0.0}
     return answer
@@ -118,6 +132,7 @@ def _derived(
     foreign: bool,
     multiple: int,
     mesh: "OnMesh | None",
+    uniform: bool,
 ) -> tuple[Answer, int]:
     """The answer of `witness` for one size of the batch, and the multiple of rows that rules ask for.
 
@@ -140,7 +155,7 @@ def _derived(
     asked = _multiple(found.unmet, size)
     needed = _multiple(found.conditions, size)
     others: Sequence[tuple[Traced, int, Sequence[int]]] = ()
-    if found.complete:
+    if found.complete and not uniform:
         known = math.lcm(needed, multiple)
         others, hidden = _larger(question, reference, packed, size, chosen, foreign=foreign, multiple=known)
         needed = math.lcm(needed, hidden if found.mapped else 1)
@@ -175,6 +190,30 @@ def _derived(
         "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why, "seconds": run.seconds},
     }
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
+
+
+def _otherwise_on(
+    question: Question, parallel: Callable[[int], Callable[[Values], Any]], packed: Packed, rows: int
+) -> "Answer | None":
+    """Where the derivation ends for a batch of `rows`; None where it does not, or the function raises."""
+    leaves = abstract_leaves(packed, question.axes, rows)
+    try:
+        reference = Traced(question.traceable, packed, leaves)
+        found = _compared(reference, parallel, packed, leaves, counts_for(rows))
+    except Problem:
+        raise
+    except _Untraced as problem:
+        if not problem.programs:
+            return None  # Whoever calls it with so many is told.
+        found = Derivation(0, (Ending(0, str(problem)),))
+    except BaseException:
+        return None
+    if found.complete:
+        return None
+    first = found.endings[0]
+    why = f"a batch of {rows} is worked on in another way than the given one, and there {first.why}"
+    ended: Answer = dict(describe(dataclasses.replace(found, endings=(first,)))["endings"][0], why=why)
+    return ended
 
 
 def _multiple(conditions: Sequence[Multiple], size: int) -> int:
@@ -236,11 +275,11 @@ def _compared(
         programs, failed = list(problem.programs), str(problem)
     why = _other_form(reference, programs)
     if why:
-        raise _Untraced(failed or why)
+        raise _Untraced(failed or why, programs=programs)
     jaxprs = [each.jaxpr for each in programs]
     found = derive(reference.jaxpr, jaxprs, leaf_names(packed)) if len(jaxprs) > 1 or not failed else None
     if failed or found is None:
-        raise _Untraced(failed, found)
+        raise _Untraced(failed, found, programs)
     return found
 
 
@@ -477,6 +516,7 @@ def witness_of_two(
             "multiple": needed,
             "asked": 0,
             "run": None,
+            "unshown": [],
         }
     return answer
 
@@ -515,7 +555,7 @@ def _two(
 def _ended(why: str) -> Answer:
     """The answer where nothing could be derived at all."""
     ended = describe(Derivation(0, (Ending(0, why),)))
-    return {**ended, "counts": [], "batch": 0, "multiple": 1, "asked": 0, "run": None}
+    return {**ended, "counts": [], "batch": 0, "multiple": 1, "asked": 0, "run": None, "unshown": []}
 
 
 def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
@@ -534,11 +574,30 @@ def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
     return ""
 
 
-def of_emitted(question: Question, emitted: Emitted, room: int, seconds: float, multiple: int = 1) -> Answer:
-    """What deriving shows of code that was emitted, called as the user calls it."""
+def of_emitted(
+    question: Question,
+    emitted: Emitted,
+    room: int,
+    seconds: float,
+    multiple: int = 1,
+    telling: "Sequence[int] | None" = (),
+) -> Answer:
+    """What deriving shows of code that was emitted, called as the user calls it.
+
+    It is derived for the batches that are `telling` besides: None where the reference is one program for all.
+    """
 
     def parallel(count: int) -> Callable[[Values], Any]:
         function = emitted.define(count, question.x64)
         return lambda values: question.invoke(function, values)
 
-    return witness(question, parallel, room, seconds, multiple=multiple, mesh=emitted.mesh)
+    return witness(
+        question,
+        parallel,
+        room,
+        seconds,
+        multiple=multiple,
+        mesh=emitted.mesh,
+        uniform=telling is None,
+        telling=lambda operations: telling or (),
+    )

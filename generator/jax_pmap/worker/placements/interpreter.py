@@ -279,7 +279,9 @@ class Interpreter:
         if kind not in "fiuc" or not self.axes:
             return None
         if kind in "iu":
-            return self._integer_powers([int(value) for value in values])
+            found = self._integer_powers([int(value) for value in values])
+            # Of larger batches it would be a number that has no room in so few bits.
+            return None if found is not None and any(found[0]) and np.dtype(dtype).itemsize < 4 else found
         unit = 8 * min(eps_of(dtype), SINGLE)
         given: list[Any] = [complex(value) if kind == "c" else float(value) for value in values]
         if not all(np.isfinite(given)):

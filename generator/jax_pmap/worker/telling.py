@@ -1,0 +1,195 @@
+"""Sizes of the batch at which a function is another program: what hangs on them in Python shows there.
+
+A rate of ``min(rows / 256, 64)`` is in proportion to the rows up to 16384 of them, and ``rows == 1024`` holds
+for one number alone. A trace is of one size, so several are made; for most functions one of them suffices, in
+which the rows are a symbol.
+"""
+
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from .arguments import LeafAxes, Packed, Values
+from .budget import size as operations
+from .functions import unwrapped
+from .jaxpr.trace import Traced, abstract_leaves, counts_for
+from .jaxpr.walk import equations
+from .neighbours import INSTALLED
+from .server import Problem
+from .sizes import alike, is_narrow, program_of
+
+#: Rows, in units that 3 and 8 devices share. From one to the next they are at most eight times as many: a
+#: threshold then lies between a share of one of them and the whole. They have no common factors.
+LADDER = (1, 7, 53, 421, 3361, 26881, 215041)
+UNIT = 24
+#: Operations from which on a program is traced for fewer sizes, and these.
+MANY_OPERATIONS, FEW_STEPS = 3000, (53, 3361)
+#: Numbers in the user's code that are tried as sizes.
+MOST_NUMBERS = 12
+
+
+def telling(
+    function: Callable[[Values], Any],
+    source: Any,
+    packed: Packed,
+    axes: LeafAxes,
+    size: int,
+    multiple: int = 1,
+) -> "tuple[int, ...] | None":
+    """Sizes of the batch for which `function` is not the program that it is for `size` rows.
+
+    None where it is one program for all of them.
+
+    Numbers in a trace may be in proportion to the rows, or inversely. A size that the function does not take
+    is left out, and what goes through rows one by one is not tried on many.
+
+    Args:
+        function: is traced; it is called with values.
+        source: the user's function that it calls, whose numbers are tried as sizes.
+        packed: the values.
+        axes: their batch axes.
+        size: rows; of 0, nothing is found.
+        multiple: what the rows on a device are a multiple of.
+    """
+
+    def traced(rows: int) -> "Traced | None":
+        try:
+            return Traced(function, packed, abstract_leaves(packed, axes, rows))
+        except Problem:
+            raise
+        except BaseException:  # What grows with the square of the rows has no room: whoever calls it is told.
+            return None
+
+    if holds_for_all(function, packed, axes):
+        return None
+    if not size:
+        return ()
+    reference, twice = traced(size), traced(2 * size)
+    if reference is None or twice is None:
+        return ()
+    length = operations(reference.jaxpr)
+    if operations(twice.jaxpr) >= length + size:
+        return ()
+    laws = program_of(reference.jaxpr, size), program_of(twice.jaxpr, 2 * size)
+    found = []
+    for rows in tried(length, [source], multiple):
+        if rows == size or not (program := traced(rows)):
+            continue
+        if not alike(*laws, program_of(program.jaxpr, rows)):
+            found.append(rows)
+        if operations(program.jaxpr) > 2 * length + UNIT:
+            break  # It is unrolled, and would be a longer program each time.
+    return tuple(found)
+
+
+def tried(operations: int, sources: Sequence[Any], multiple: int = 1) -> tuple[int, ...]:
+    """Sizes of the batch that may tell more than another one, of a program of so many operations.
+
+    Numbers in the code of the functions that are its `sources` are some of them.
+    """
+    if operations > MANY_OPERATIONS:
+        return tuple(step * UNIT * multiple for step in FEW_STEPS)
+    every = sorted({number for source in sources for number in numbers_in(source)})
+    numbers = [number for number in every if len(counts_for(number)) == 2]
+    return (*(step * UNIT * multiple for step in LADDER), *numbers[:MOST_NUMBERS])
+
+
+def holds_for_all(function: Callable[[Values], Any], packed: Packed, axes: LeafAxes) -> bool:
+    """Whether a function is one program for all sizes of the batch, with polynomials in them.
+
+    It is traced with a symbol for the size, which has no number: Python code that needs one raises. What
+    only compares it with a number, or looks it up, goes on, and is seen to do so.
+    """
+    from jax import export
+
+    (rows,) = export.symbolic_shape("rows")
+    kind, asked = type(rows), []
+    before = {name: getattr(kind, name) for name in ("__eq__", "__hash__")}
+
+    def noted(name: str) -> Callable[..., Any]:
+        def method(symbol: Any, *other: Any) -> Any:
+            file = sys._getframe(1).f_code.co_filename
+            if not INSTALLED.search(file) and "jax_pmap" not in file:
+                asked.append(name)
+            return before[name](symbol, *other)
+
+        return method
+
+    try:
+        for name in before:
+            setattr(kind, name, noted(name))
+        program = Traced(function, packed, abstract_leaves(packed, axes, rows))
+    except Problem:
+        raise
+    except BaseException:
+        return False
+    finally:
+        for name, method in before.items():
+            setattr(kind, name, method)
+        jax.clear_caches()
+    return not asked and _is_polynomial(program.jaxpr)
+
+
+def _is_polynomial(jaxpr: Any) -> bool:
+    """Whether the sizes in a program are polynomials, and none becomes a number of few bits."""
+    sizes = set()
+    for equation in equations(jaxpr):
+        dims = [d for v in equation.outvars for d in getattr(v.aval, "shape", ())]
+        if equation.primitive.name == "dim_as_value":
+            dims.append(equation.params["dim"])
+            sizes.update(equation.outvars)
+        if any(not isinstance(dim, int) and "(" in str(dim) for dim in dims):
+            return False  # `floordiv(rows, 2)`, `mod`, `max`.
+        narrowed = any(is_narrow(out.aval.dtype) for out in equation.outvars if hasattr(out.aval, "dtype"))
+        if narrowed and not sizes.isdisjoint(v for v in equation.invars if not hasattr(v, "val")):
+            return False
+    return True
+
+
+def numbers_in(source: Any) -> list[int]:
+    """Whole numbers in the code of a function, and of functions and tables of the user's that it names."""
+    found: set[int] = set()
+    seen: set[int] = set()
+
+    def of(value: Any) -> Iterator[Any]:
+        raw = unwrapped(value)[0]
+        if raw is not None and not INSTALLED.search(raw.__code__.co_filename):
+            yield raw.__code__
+            names = {name for code in _codes(raw.__code__) for name in code.co_names}
+            yield from (raw.__globals__[name] for name in sorted(names & raw.__globals__.keys()))
+            yield from (cell.cell_contents for cell in raw.__closure__ or () if _is_filled(cell))
+
+    waiting = [source]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, types.CodeType):
+            waiting += [each for code in _codes(value) for each in code.co_consts]
+        elif type(value) is int:
+            found.add(value)
+        elif isinstance(value, (tuple, list, set, frozenset, dict)) and len(value) <= UNIT:
+            waiting += [*value, *(value.values() if isinstance(value, dict) else ())]
+        else:
+            waiting += of(value)
+    return sorted(n for n in found if UNIT // 3 <= n <= LADDER[-1] * UNIT)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object, and those of what is defined in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from _codes(each)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 (raises where it is empty)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""What Python makes of the size of a batch, where the given sizes do not show it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from project import Project, simulated
+
+pytest_plugins = ["project"]
+
+RATES = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+TABLE = {1024: 0.3}
+
+
+def warm(rows):
+    return max(1.0, rows / 16384) ** 0.5
+
+
+def capped(x):
+    return jnp.mean(x) * min(x.shape[0] / 256, 64.0)
+
+
+def helped(x):
+    return jnp.mean(x) * warm(x.shape[0])
+
+
+def looked_up(x):
+    return jnp.mean(x) * TABLE.get(len(x), 0.1)
+
+
+def wrapped(x):
+    return jnp.mean(x) * np.int8(x.shape[0] % 128)
+
+
+def few_bits(x):
+    return jnp.sum(x) / jnp.asarray(x.shape[0], jnp.int16)
+
+
+@jax.jit
+def by_hand(x):
+    local = lambda x: jax.lax.psum(capped(x), "i") * 1.0
+    return jax.pmap(local, "i", out_axes=None)(x.reshape(jax.device_count(), -1))
+
+
+@jax.jit
+def by_hand_right(x):
+    rows = lambda x: jax.lax.psum(x.shape[0], "i")
+    local = lambda x: jax.lax.pmean(jnp.mean(x), "i") * min(rows(x) / 256, 64.0)
+    return jax.pmap(local, "i", out_axes=None)(x.reshape(jax.device_count(), -1))
+"""
+NAMES = ("capped", "helped", "looked_up", "wrapped", "few_bits")
+CALLS = """\
+import importlib
+import numpy as np
+import rates
+
+for name in {names}:
+    made = importlib.import_module(name + "_pmap")
+    for rows in (24, 160, 200, 1024, 8192, 20000, 32000, 80000):
+        if name == "few_bits" and rows > 32767:
+            continue  # The original takes no more.
+        x = np.random.default_rng(rows).normal(1.0, 1.0, rows).astype("float32")
+        want = np.asarray(getattr(rates, name)(x))
+        assert np.allclose(getattr(made, name)(x), want, rtol=1e-3), (name, rows)
+"""
+
+
+def test_numbers_made_of_the_size_are_made_of_that_of_the_whole_batch(shared: Project) -> None:
+    shared.write("rates.py", RATES)
+    for name in NAMES:
+        made = shared.run(
+            "gen", f"rates.py::{name}", "--arg", "x=f32[24]", "--no-run", "-o", f"{name}_pmap.py"
+        )
+        assert made.exit_code == 0, made.stderr
+    call = [sys.executable, "-c", CALLS.format(names=NAMES)]
+    ran = subprocess.run(call, env=simulated(8), capture_output=True, text=True, cwd=Path.cwd())
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(("name", "code"), [("by_hand", 1), ("by_hand_right", 0)])
+def test_a_cap_that_only_a_large_batch_reaches_is_seen_in_written_code(
+    shared: Project, name: str, code: int
+) -> None:
+    shared.write("rates.py", RATES)
+    against = ("--against", "rates.py::capped", "--arg", "x=f32[24]")
+    found = shared.run("verify", f"rates.py::{name}", *against)
+    assert found.exit_code == code, found.stderr
+    assert ("with a batch of" in found.words) == bool(code)
