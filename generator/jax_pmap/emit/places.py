@@ -96,6 +96,8 @@ class Scope:
     #: Empty for a lambda.
     name: str
     span: Span
+    #: Those that are given by position or by name.
+    parameters: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +180,16 @@ class Body:
         self.assigned: dict[cst.CSTNode, str] = {}
         self.numbers = itertools.count(1) if numbers is None else numbers
         self.local_names = frozenset(local_names(function))
-        parameters = function.params
-        self.parameters = frozenset(
-            each.name.value
-            for each in (*parameters.posonly_params, *parameters.params, *parameters.kwonly_params)
-        )
         self.scope = self._open(function, function.name.value)
+        self.parameters = self.scope.parameters
         self._suite(function.body, self.scope.index)
 
     # -- places ----------------------------------------------------------------------------
 
-    def _open(self, node: cst.CSTNode, name: str) -> Scope:
-        scope = Scope(next(self.numbers), name, self.span(node))
+    def _open(self, node: cst.FunctionDef | cst.Lambda, name: str) -> Scope:
+        given = (*node.params.posonly_params, *node.params.params, *node.params.kwonly_params)
+        names = frozenset(each.name.value for each in given)
+        scope = Scope(next(self.numbers), name, self.span(node), names)
         self.scopes[scope.index] = scope
         self.scope_nodes[node] = scope
         return scope

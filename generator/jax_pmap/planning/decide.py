@@ -319,9 +319,9 @@ class Decider:
                 # A sum with what was zero the first time round seemed partial as a whole.
                 for sync in [s for s in state.syncs if s.op in PARTIAL and s.span == culprit.span]:
                     state.take_back(sync)
-        if added:
+        if added or any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
-        if any(self.opening.look_inside(state, culprit) for culprit in culprits):
+        if any(self.mending.gradients_of_given(state, culprit, events) for culprit in culprits):
             return True
         value = self.table.by_point.get(statement.value) if statement.value is not None else None
         # `x -= x.mean()`: the name varies because what is added to it is partial.

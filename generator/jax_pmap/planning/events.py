@@ -51,6 +51,11 @@ class Event:
             leaf["kind"] == "replicated" and leaf["category"] not in ("key", "opaque") for leaf in self.leaves
         )
 
+    @property
+    def floats(self) -> bool:
+        """Whether it is arrays of floats alone."""
+        return all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in self.arrays)
+
     def partial(self, numbers: bool = False) -> list[Answer]:
         """Its partial array leaves; with `numbers`, Python numbers too."""
         return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]

@@ -118,6 +118,26 @@ class Mending:
             return False
         return state.add(self.table.sync(op, value.text, "after", made.span, event), point)
 
+    def gradients_of_given(self, state: State, culprit: Expression, events: Sequence[Event]) -> bool:
+        """Average the gradients that a library takes of a function which it is handed.
+
+        Of ``w`` in ``minimize(lambda w: jnp.mean((x @ w - y) ** 2), w0)``, which is whole, the average is
+        taken: of equal copies that is each of them, and its derivative is the average of the derivatives.
+        `culprit` is the call that hands the function on, or what the function is called with.
+        """
+        added = False
+        handed = {scope for scope, point in state.opened if point == culprit.point}
+        own = self.table.statements[culprit.statement].scope
+        handed |= {own} if culprit.text in self.table.scopes[own].parameters else set()
+        for index in handed & state.loops:
+            given = self.table.scopes[index].parameters
+            inside_ = [event for event in events if self.table.owner[event.point].scope == index]
+            for point, event in {event.point: event for event in reversed(inside_)}.items():
+                name = self.table.by_point.get(point)
+                if name is not None and name.text in given and event.alike and event.floats:
+                    added |= state.add(self.table.sync("pmean", name.text, "wrap", name.span, event), point)
+        return added
+
     def result(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial parts of the result whole where they are returned."""
         assert statement.value is not None

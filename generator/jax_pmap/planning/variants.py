@@ -124,7 +124,8 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     if request.backend is not Backend.JIT:
         check_structure(target, roles, observer.watch.guards)
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
-    syncs = minimal(observer, roles, count, at_work(observer, found.syncs, found.observations), target)
+    syncs = at_work(observer, roles, count, found.syncs, found.observations)
+    syncs = minimal(observer, roles, count, syncs, target)
     for variant in found.variants:
         folded = find_folds(observer, roles, variant, count, syncs)
         if isinstance(folded, Refusal):
@@ -281,11 +282,16 @@ def minimal(
 
 
 def at_work(
-    observer: Observer, syncs: Sequence[Sync], observations: Sequence[Observation]
+    observer: Observer,
+    roles: Roles,
+    count: int,
+    syncs: tuple[Sync, ...],
+    observations: Sequence[Observation],
 ) -> tuple[Sync, ...]:
     """Without the collectives that were never seen to be taken of anything but what is whole already.
 
-    A maximum or a mean may have been put around what turned out to need one further inside.
+    A maximum or a mean may have been put around what turned out to need one further inside. Those that are
+    there for what is differentiated are found again without them.
     """
 
     def idle(sync: Sync) -> bool:
@@ -293,7 +299,9 @@ def at_work(
         seen = [each.idle[point] for each in observations if point is not None and point in each.idle]
         return sync.op in ("pmean", "pmax", "pmin") and bool(seen) and all(seen)
 
-    return tuple(sync for sync in syncs if not idle(sync))
+    fewer = tuple(sync for sync in syncs if not idle(sync))
+    outcome = observer.observe(roles, {}, count, fewer) if fewer != syncs else None
+    return syncs if outcome is None or isinstance(outcome, Refusal) else outcome.syncs
 
 
 def outermost_guards(branches: Sequence[Branch]) -> tuple[Guard, ...]:
