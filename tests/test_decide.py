@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from jax_pmap import pipeline
+from jax_pmap import model, pipeline
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
 from jax_pmap.inputs.load import load
 from jax_pmap.locate import locate
-from jax_pmap.model import Refusal, Request
+from jax_pmap.model import Refusal
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles
 from jax_pmap.reading.target import read_target
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker.protocol import Request, encode
 
 FOLDER = Path(__file__).parent / "decisions"
 #: Of each function its arguments as `--arg` has them, those that hold the batch, and the collectives.
@@ -50,19 +51,17 @@ class Recorded:
         self.answers: list[Any] = [] if session is not None else json.loads(path.read_text(encoding="utf-8"))
         self.asked = 0
 
-    def ask(self, method: str, doing: str, **request: Any) -> Any:
+    def ask(self, request: Request[Any], doing: str) -> Any:
         if self.session is not None:
-            answer = self.session.ask(method, doing, **request)
-            self.answers.append(answer)
-            return json.loads(json.dumps(answer))
+            self.answers.append(json.loads(encode(self.session.ask(request, doing))))
         self.asked += 1
-        return self.answers[self.asked - 1]
+        return request.read(self.answers[self.asked - 1])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_collectives_follow_from_what_a_trace_showed(name: str, update_goldens: bool) -> None:
     arguments, batch, wanted = CASES[name]
-    request = Request(f"programs.py::{name}", directory=FOLDER, args=tuple(arguments.split()))
+    request = model.Request(f"programs.py::{name}", directory=FOLDER, args=tuple(arguments.split()))
     target = read_target(locate(request.target, request.directory, request.instead), request)
     path = FOLDER / f"{name}.json"
     roles = Roles({argument: {0: 0} for argument in batch.split()}, (), frozenset(), {})
@@ -93,7 +92,7 @@ def test_collectives_follow_from_what_a_trace_showed(name: str, update_goldens: 
 
 def test_a_value_that_nothing_makes_whole_is_refused_where_it_stands() -> None:
     """The answers of a sort, its operand no share that could be gathered."""
-    request = Request("programs.py::ranked", directory=FOLDER)
+    request = model.Request("programs.py::ranked", directory=FOLDER)
     target = read_target(locate(request.target, request.directory, request.instead), request)
     session = Recorded(FOLDER / "ranked.json")
     for event in session.answers[0]["events"]:

@@ -20,6 +20,7 @@ from jax_pmap.locate import locate
 from jax_pmap.model import RefusalError, Request, Source
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.parse import parse
+from jax_pmap.worker.protocol import InputsFound, SearchInputs
 
 HEAD = "import functools\nimport jax\nimport jax.numpy as jnp\nimport optax\n"
 
@@ -52,24 +53,28 @@ def namespace_of(code: str) -> dict[str, Any]:
     return namespace
 
 
-def found(worker: types.SimpleNamespace, code: str, name: str, *given: str, **more: Any) -> dict[str, Any]:
+def parts(asked: InputSearch) -> tuple[Any, ...]:
+    return asked.request.parameters, asked.request.readings, asked.request.sizes
+
+
+def found(worker: types.SimpleNamespace, code: str, name: str, *given: str, **more: Any) -> InputsFound:
     """The worker's answer, after checking that what it found really runs."""
     specs = dict(parse_argument(text) for text in given)
     asked = question(code, name, specs, more.pop("replicated", ()))
     namespace = namespace_of(code)
     fn = more.pop("wrap", lambda fn: fn)(namespace[name])
-    answer: dict[str, Any] = worker.guess.find_inputs(fn, **asked.request, namespaces=[namespace], **more)
-    if "specs" in answer:
-        values = worker.specs.materialize_arguments(answer["specs"], 3, namespace)
-        how = {row["name"]: row["how"] for row in asked.request["parameters"]}
+    answer: InputsFound = worker.guess.find_inputs(fn, *parts(asked), namespaces=[namespace], **more)
+    if answer.failed is None:
+        values = worker.specs.materialize_arguments(answer.specs, 3, namespace)
+        how = {row["name"]: row["how"] for row in asked.request.parameters}
         args = [value for key, value in values.items() if how[key] == "positional"]
         fn(*args, **{key: value for key, value in values.items() if how[key] == "keyword"})
     return answer
 
 
-def lines(answer: dict[str, Any]) -> list[str]:
-    assert "specs" in answer, answer
-    return [format_argument(name, answer["specs"][name]) for name in answer["assumed"]]
+def lines(answer: InputsFound) -> list[str]:
+    assert answer.failed is None, answer
+    return [format_argument(name, answer.specs[name]) for name in answer.assumed]
 
 
 # --- the text of a spec --------------------------------------------------------------------
@@ -368,7 +373,7 @@ def test_search(worker: types.SimpleNamespace, name: str) -> None:
     code, expected = CASES[name]
     answer = found(worker, textwrap.dedent(code), name)
     assert " ".join(lines(answer)) == expected
-    assert answer["tried"] <= 40
+    assert answer.tried <= 40
 
 
 def test_collectives_in_the_body_trace_under_the_callers_axis(worker: types.SimpleNamespace) -> None:
@@ -400,7 +405,7 @@ def test_what_the_user_prints_stays_out_of_the_way(
 ) -> None:
     code = "def f(x):\n    print('tracing')\n    return x"
     asked = question(code, "f", {})
-    worker.guess.find_inputs(namespace_of(code)["f"], **asked.request)
+    worker.guess.find_inputs(namespace_of(code)["f"], *parts(asked))
     assert capsys.readouterr().out == ""
 
 
@@ -414,19 +419,20 @@ def test_search_restores_what_it_replaced(worker: types.SimpleNamespace) -> None
 
 def test_objects_are_named_as_what_is_missing(worker: types.SimpleNamespace) -> None:
     code = "def f(state, batch):\n    return state.apply_fn(state.params, batch['x'])"
-    failed = found(worker, code, "f")["failed"]
-    assert failed["argument"] == "state"
-    assert "object" in failed["reason"]
+    failed = found(worker, code, "f").failed
+    assert failed is not None
+    assert failed.argument == "state"
+    assert "object" in failed.reason
 
 
 def test_failure_carries_the_closest_error(worker: types.SimpleNamespace) -> None:
     code = "def f(x):\n    return x @ jnp.zeros((5, 4)) @ jnp.zeros((7, 7))"
     answer = found(worker, code, "f", limit=100)
-    assert answer["failed"]["argument"] == "x"
-    assert "dot_general" in answer["failed"]["error"]
-    assert answer["tried"] <= 100
+    assert answer.failed.argument == "x"
+    assert "dot_general" in answer.failed.error
+    assert answer.tried <= 100
     broken = found(worker, "def g(x):\n    return undefined_name(x)", "g")
-    assert "undefined_name" in broken["failed"]["error"]
+    assert "undefined_name" in broken.failed.error
 
 
 # --- values --------------------------------------------------------------------------------
@@ -473,12 +479,9 @@ class Worker:
     def __init__(self, guess: Any, code: str, name: str) -> None:
         self.guess, self.namespace, self.name = guess, namespace_of(code), name
 
-    def ask(self, method: str, doing: str, **request: Any) -> dict[str, Any]:
-        assert method == "search_inputs"
-        answer: dict[str, Any] = self.guess.find_inputs(
-            self.namespace[self.name], **request, namespaces=[self.namespace]
-        )
-        return answer
+    def ask(self, request: SearchInputs, doing: str) -> Any:
+        asked = request.parameters, request.readings, request.sizes
+        return self.guess.find_inputs(self.namespace[self.name], *asked, namespaces=[self.namespace])
 
 
 def collected(worker: types.SimpleNamespace, code: str, *texts: str) -> tuple[dict[str, Spec], list[str]]:

@@ -22,6 +22,7 @@ from jax_pmap.session import Session
 from jax_pmap.syntax.parse import parse
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.text import FunctionText, function_text
+from jax_pmap.worker.protocol import Raised
 
 USUAL = """
     import dataclasses
@@ -143,7 +144,7 @@ def test_state_alone_is_no_batch_and_where_the_data_is_read_is_said(project: Pro
 )
 def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, found: str | None) -> None:
     (tmp_path / "models.py").touch()
-    said = outdated({"type": kind, "message": message}, tmp_path)
+    said = outdated(Raised(kind, message), tmp_path)
     assert (said is None) if found is None else (said is not None and f"has no `{found}`: use `" in said)
 
 

@@ -1,11 +1,13 @@
 """The worker and its session without the pipeline: environment, limits, input functions, its end."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import typing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from jax_pmap.home import Home, remove_left
 from jax_pmap.model import RefusalError, Source
 from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.session import Session, worker_environment
+from jax_pmap.worker import methods, protocol
 from jax_pmap.worker.target import Target
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -69,28 +72,18 @@ def worker(folder):
 
 
 def load(session, folder):
-    session.ask(
-        "load",
-        "loading",
-        path=str(folder / "train.py"),
-        module="train",
-        root=str(folder),
-        source=None,
-        function="def scale(x, y):\n    return x * y\n",
-        line=5,
-        name="scale",
-        devices=session.devices,
-        collectives=False,
-        in_place=True,
+    definition = protocol.Definition(
+        "def scale(x, y):\n    return x * y\n", str(folder / "train.py"), 5, "scale"
     )
+    module = protocol.Module(str(folder / "train.py"), "train", str(folder))
+    request = protocol.Load(module, definition, session.devices, collectives=False, in_place=True)
+    session.ask(request, "loading")
 
 
 def inputs(session, folder, reference):
     file, double, _ = reference.partition("::")
-    where = {"path": str(folder / file), "module": Path(file).stem, "root": str(folder)} if double else None
-    return session.ask(
-        "inputs_from_callable", "calling", reference=reference, directory=str(folder), file=where
-    )
+    where = protocol.Module(str(folder / file), Path(file).stem, str(folder)) if double else None
+    return session.ask(protocol.InputsFromCallable(reference, str(folder), where), "calling")
 
 
 # --- the environment ----------------------------------------------------------------------
@@ -116,8 +109,11 @@ def test_the_flags_of_the_user_stay():
 
 
 def test_the_worker_has_the_devices_asked_for(worker):
-    assert worker.versions["devices"] == 3
-    assert worker.versions["python"] == sys.version.split()[0]
+    with pytest.raises(RefusalError) as caught:
+        worker.ask(protocol.MakeDevices(4, 0, (), None), "starting")
+    assert "asked for 4 simulated CPU devices" in caught.value.refusal.reason
+    worker.ask(protocol.MakeDevices(3, 0, (), None), "starting")
+    assert worker.versions.python == sys.version.split()[0]
 
 
 # --- input functions ----------------------------------------------------------------------
@@ -135,9 +131,9 @@ def test_the_worker_has_the_devices_asked_for(worker):
 def test_inputs(worker, folder, name, shapes, seeds):
     for reference in (f"train.py::{name}", f"train:{name}"):
         answer = inputs(worker, folder, reference)
-        assert [a["leaves"][0]["shape"] for a in answer["arguments"]] == shapes
-        assert [a["name"] for a in answer["arguments"]] == ["x", "y"]
-        assert answer["seeds"] == seeds
+        assert [a["leaves"][0]["shape"] for a in answer.arguments] == shapes
+        assert [a["name"] for a in answer.arguments] == ["x", "y"]
+        assert answer.seeds == seeds
 
 
 @pytest.mark.parametrize(
@@ -180,7 +176,48 @@ def test_inputs_that_cannot_be_had(worker, folder, reference, kind, says):
 def test_the_worker_goes_on_after_a_problem(worker, folder):
     with pytest.raises(WorkerProblem):
         inputs(worker, folder, "train.py::many")
-    assert inputs(worker, folder, "train.py::pair")["seeds"] == 1
+    assert inputs(worker, folder, "train.py::pair").seeds == 1
+
+
+# --- requests and answers -----------------------------------------------------------------
+
+
+def test_a_record_is_what_it_was_once_it_was_json():
+    roles = protocol.Roles({"batch": {0: 1}}, ("config",))
+    chain = (("w", (0, "w")), ("b", (1, 2)))
+    mesh = protocol.Mesh({"data": 2}, 2, ((("data",), ()), None))
+    emitted = protocol.Emitted("", "f", "m", "f.py", "batch", (0, 2), mesh)
+    request = protocol.Derive(protocol.Comparison(roles, chain, 2), emitted, 1, 8, 0.5)
+    line = protocol.encode({"method": "Derive", "request": request})
+    assert protocol.request_of(line) == request
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"axes": {}}, "Roles.statics is missing"),
+        ({"axes": {}, "statics": [], "more": 1}, "Roles has no field more"),
+        ({"axes": {"x": {"0": "1"}}, "statics": []}, r"Roles.axes\[x\]\[0\] is '1', no int"),
+        ({"axes": {}, "statics": "x"}, "Roles.statics is 'x', no tuple"),
+    ],
+)
+def test_what_does_not_fit_a_record_is_named(data, says):
+    with pytest.raises(ValueError, match=says):
+        protocol.decode(protocol.Roles, data)
+
+
+def test_a_problem_of_each_kind_of_field_comes_through():
+    problem = protocol.Problem("program", "no", protocol.Raised("E", "no"), state="never called", code=3)
+    again = protocol.decode(protocol.Problem, json.loads(protocol.encode(problem)))
+    assert (again.error, again.code, str(again)) == (problem.error, 3, "no")
+
+
+@pytest.mark.parametrize("request_type", methods.HANDLERS, ids=lambda each: each.__name__)
+def test_every_request_has_the_handler_that_its_types_say(request_type):
+    hints = typing.get_type_hints(methods.HANDLERS[request_type])
+    (answer,) = typing.get_args(request_type.__orig_bases__[0])
+    assert hints["request"] is request_type
+    assert hints["return"] == answer
 
 
 # --- errors of the user's code ------------------------------------------------------------
@@ -204,12 +241,9 @@ def test_an_answer_holds_until_anything_of_the_target_changes():
 def test_the_place_of_an_error_is_the_users_own(tmp_path):
     (tmp_path / "pyproject.toml").touch()
     mine, theirs = str(tmp_path / "a" / "train.py"), "/env/lib/python3.11/site-packages/optax/base.py"
-    error = {
-        "file": theirs,
-        "line": 7,
-        "frames": [["/elsewhere/run.py", 1, "f"], [mine, 3, "g"], [theirs, 7, "h"]],
-        "traceback": ['  File "train.py", line 3, in g\n', "ValueError: no\n"],
-    }
+    frames = (("/elsewhere/run.py", 1, "f"), (mine, 3, "g"), (theirs, 7, "h"))
+    blocks = ('  File "train.py", line 3, in g\n', "ValueError: no\n")
+    error = protocol.Raised("ValueError", "no", theirs, 7, frames, blocks)
     span = error_span(error, tmp_path)
     assert (span.file, span.line) == ("a/train.py", 3)
     source = Source(
@@ -225,11 +259,11 @@ def test_the_place_of_an_error_is_the_users_own(tmp_path):
     )
     span = error_span(error, tmp_path, source)
     assert (span.file, span.line) == ("run.py", 1)
-    assert error_span({}, tmp_path) is None
+    assert error_span(None, tmp_path) is None
     (detail,) = error_details(error)
     assert detail.splitlines()[0] == "Traceback (most recent call last):"
     assert detail.endswith("ValueError: no")
-    assert error_details({}) == ()
+    assert error_details(None) == ()
 
 
 # --- the end ------------------------------------------------------------------------------
@@ -265,7 +299,7 @@ def test_a_program_that_is_no_python(tmp_path, spare, monkeypatch, text, says):
     monkeypatch.setattr(sessions, "START", 0.5)
     program = script(tmp_path, text)
     with Session(program, tmp_path, 2, 60, None) as session, pytest.raises(RefusalError) as caught:
-        session.ask("load", "loading")
+        session.ask(protocol.Forget(), "starting")
     assert caught.value.refusal.code == "JP009"
     assert says in caught.value.refusal.reason
     assert str(program) in caught.value.refusal.reason
@@ -287,7 +321,7 @@ def test_a_time_limit_during_the_start(tmp_path, spare):
         Session(Path(sys.executable), tmp_path, 2, 0.05, None) as session,
         pytest.raises(RefusalError) as caught,
     ):
-        session.ask("load", "loading")
+        session.ask(protocol.Forget(), "starting")
     assert caught.value.refusal.code == "JP010"
     assert list(spare.iterdir()) == []
 
@@ -313,8 +347,9 @@ def test_closing_ends_everything_the_worker_started(tmp_path, spare):
 def test_a_worker_does_not_outlive_a_killed_generator(folder):
     code = (
         "import sys\nfrom pathlib import Path\nfrom jax_pmap.session import Session\n"
+        "from jax_pmap.worker.protocol import Forget\n"
         f"session = Session(Path(sys.executable), Path({str(folder)!r}), 2, 60, None)\n"
-        "try:\n    session.ask('unheard of', 'greeting')\nexcept RuntimeError:\n    pass\n"
+        "session.ask(Forget(), 'greeting')\n"
         "print(session._process.pid, session._home.name, flush=True)\nimport time; time.sleep(100)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(sessions.__file__).parents[1])}

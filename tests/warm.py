@@ -13,7 +13,8 @@ import pytest
 
 from jax_pmap import pipeline
 from jax_pmap.model import RefusalError, Request
-from jax_pmap.session import Member, Session
+from jax_pmap.session import Session
+from jax_pmap.worker.protocol import Member
 
 
 class Kept:

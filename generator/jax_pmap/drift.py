@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jax_pmap.checking.removals import NAMES
+from jax_pmap.worker.protocol import Raised
 
 #: What to do instead of names that code of one device uses; those of parallel code are in `removals`.
 INSTEAD = {each.name: each.cure for each in NAMES} | {
@@ -39,14 +38,14 @@ GONE = (
 KINDS = frozenset({"AttributeError", "ImportError", "ModuleNotFoundError"})
 
 
-def outdated(error: Mapping[str, Any], directory: Path) -> str | None:
+def outdated(error: Raised | None, directory: Path) -> str | None:
     """What to do about a name that the installed version of a library does not have, or None.
 
-    `error` is an exception as the worker describes it; modules in `directory` are the user's own.
+    Modules in `directory` are the user's own.
     """
-    if error.get("type") not in KINDS:
+    if error is None or error.type not in KINDS:
         return None
-    found = next((match for form in GONE if (match := form.search(str(error.get("message", ""))))), None)
+    found = next((match for form in GONE if (match := form.search(error.message))), None)
     if found is None:
         return None
     library = found["module"].partition(".")[0]

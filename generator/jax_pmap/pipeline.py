@@ -32,14 +32,15 @@ from jax_pmap.model import (
     refused,
     staged,
 )
-from jax_pmap.problems import WorkerProblem, error_details, error_span, first_line
+from jax_pmap.problems import WorkerProblem, error_details, error_line, error_span
+from jax_pmap.worker import protocol
 
 if TYPE_CHECKING:
     from jax_pmap.emit.in_place import Edition
     from jax_pmap.inputs.load import Loaded
     from jax_pmap.planning.search import Observed
     from jax_pmap.reading.target import Target
-    from jax_pmap.session import Member, Session
+    from jax_pmap.session import Session
 
 T = TypeVar("T")
 #: Refusals of what cannot be looked into: a variable, a decorator, a method of an object of the module's.
@@ -135,11 +136,11 @@ def _opaque(problem: WorkerProblem) -> Refusal:
 
     Any other problem is a bug of ours.
     """
-    if problem.kind == "reference":
-        error = problem.error
+    error = problem.error
+    if problem.kind == "reference" and error is not None:
         return Refusal(
             "JP015",
-            f"The function fails on these inputs: {error['type']}: {first_line(error['message'])}",
+            f"The function fails on these inputs: {error_line(error)}",
             "Give inputs it runs on, every time it runs: --inputs FILE::callable, or --arg NAME=SPEC",
             error_span(error, Path.cwd()),
             error_details(error),
@@ -148,10 +149,10 @@ def _opaque(problem: WorkerProblem) -> Refusal:
         return _graph(problem)
     if problem.kind != "opaque":
         raise problem
-    name = problem.data["argument"]
+    name = problem.name
     return Refusal(
         "JP059",
-        f"`{problem.message}` is a {problem.data['type']} among the arrays of `{name}`: no array, and no "
+        f"`{problem.message}` is a {problem.type} among the arrays of `{name}`: no array, and no "
         "constant either, since it cannot be hashed",
         f"Leave it out of `{name}`, or make it hashable (a tuple, a frozen dataclass)",
     )
@@ -159,17 +160,17 @@ def _opaque(problem: WorkerProblem) -> Refusal:
 
 def _graph(problem: WorkerProblem) -> Refusal:
     """Flax NNX objects that jax cannot take apart as a tree."""
-    place, other = problem.message, problem.data["other"]
+    place, other = problem.message, problem.name
     if other:
         return Refusal(
             "JP057",
-            f"`{place}` and `{other}` are one {problem.data['type']}; devices get arguments as trees, where "
+            f"`{place}` and `{other}` are one {problem.type}; devices get arguments as trees, where "
             f"it becomes two, and `{place}` cannot be assigned to make it one again",
             "Pass a list in place of the tuple, or the objects as arguments of their own",
         )
     return Refusal(
         "JP057",
-        f"`{place}` is a {problem.data['type']} of a Flax whose NNX objects are no pytrees",
+        f"`{place}` is a {problem.type} of a Flax whose NNX objects are no pytrees",
         "Use flax 0.12 or later, or pass what `nnx.split` gives and merge it inside the function",
     )
 
@@ -218,9 +219,9 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
             except RefusalError:
                 # It has to be opened, which an edit of the file can do.
                 raise RefusalError(refusal) from None
-        files = session.ask("loaded_files", "listing what was imported")["files"]
+        files = session.ask(protocol.LoadedFiles(), "listing what was imported")
         made = _proved(session, target, loaded, observed, request, say)
-        return dataclasses.replace(made, files=tuple(files), listings=observed.listings)
+        return dataclasses.replace(made, files=files, listings=observed.listings)
 
 
 def _called(request: Request) -> Request:
@@ -265,7 +266,7 @@ def by_length(target: Target) -> tuple[str, ...]:
     return ("unfused",) if long else ()
 
 
-def _session(request: Request, devices: int | None = None, member: Member | None = None) -> Session:
+def _session(request: Request, devices: int | None = None, member: protocol.Member | None = None) -> Session:
     """A worker, with `devices` devices or as many as the proof of emitted code takes."""
     from jax_pmap.interpreter import interpreter_of
     from jax_pmap.session import Session
@@ -394,7 +395,7 @@ def _in_processes(
     """`evidence` with that of the emitted code in several processes, each a worker of its own."""
     from jax_pmap.proof.processes import run_in_processes
 
-    def start(devices: int, member: Member) -> Session:
+    def start(devices: int, member: protocol.Member) -> Session:
         started = _session(request, devices, member)
         started.compiled_as = session.compiled_as
         return started
@@ -449,11 +450,11 @@ def _check_edit(session: Session, target: Target, plan: Plan, request: Request) 
 
     check_constants(target, plan)
     lines = compiled_at(target) if request.backend is Backend.PMAP else []
-    if lines and tuple(map(int, session.versions["jax"].split(".")[:2])) < (0, 8):
+    if lines and tuple(map(int, session.versions.jax.split(".")[:2])) < (0, 8):
         raise refused(
             "JP046",
             f"line {lines[0]} compiles `{target.facts.name}` with jit, and jax "
-            f"{session.versions['jax']} does not run the drop-in of a pmap inside jit",
+            f"{session.versions.jax} does not run the drop-in of a pmap inside jit",
             f"Use --backend shard_map, or call `{target.facts.name}` there without jit",
             target.facts.span,
         )
@@ -468,7 +469,7 @@ def _prove_edit(
 
     edition = emit_in_place(target, plan, request, None)
     jit = request.backend is Backend.JIT
-    place = {"program": False, "owner": edition.owner}
+    place = protocol.InPlace(program=False, owner=edition.owner)
     return prove(
         session,
         target,
@@ -504,17 +505,13 @@ def _run_edited(
     try:
         load(session, edited, request, staged("loading", say), edition.text)
         original = function_text(target.parsed)
-        session.ask(
-            "reference",
-            "defining the original",
-            function=original.text,
-            enclosed=edition.enclosed,
-            line=original.line,
-            path=str(target.source.path),
-            name=target.facts.name,
+        definition = protocol.Definition(
+            original.text, str(target.source.path), original.line, target.facts.name
         )
-        session.ask("trace", "tracing the function", axes={}, statics=observed.roles.statics, size=None)
-        session.ask("precision", "tracing the function", statics=observed.roles.statics)
+        statics = observed.roles.statics
+        session.ask(protocol.SetReference(definition, tuple(edition.enclosed)), "defining the original")
+        session.ask(protocol.Trace(protocol.Roles({}, statics)), "tracing the function")
+        session.ask(protocol.Precision(statics), "tracing the function")
     except WorkerProblem as problem:
         raise refused(
             "JP045",
@@ -524,7 +521,7 @@ def _run_edited(
             error_details(problem.error),
         ) from None
     most = max((check.devices for check in evidence.checks), default=SIMULATED)
-    place = {"program": True, "owner": ""}
+    place = protocol.InPlace(program=True, owner="")
     jit = request.backend is Backend.JIT
     found = prove(
         session,

@@ -3,53 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from jax_pmap.config import project_root
 from jax_pmap.model import Source, Span
+from jax_pmap.worker.protocol import Problem, Raised, Row
 
-#: What a worker answers.
-Answer = dict[str, Any]
+#: A failure in the user's code or inputs; the stage that asked knows which code it is.
+WorkerProblem = Problem
+#: An object of JSON from the worker.
+Answer = Row
 #: Folders of code that is not the user's.
 INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 
 
-class WorkerProblem(Exception):
-    """A failure in the user's code or inputs; the stage that asked knows which code it is."""
-
-    def __init__(self, kind: str, message: str, data: Answer) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.data = data
-
-    @property
-    def error(self) -> Answer:
-        """The user's exception as the worker described it, or an empty dict."""
-        error: Answer = self.data.get("error") or {}
-        return error
-
-
-def error_span(error: Answer, directory: Path, source: Source | None = None) -> Span | None:
+def error_span(error: Raised | None, directory: Path, source: Source | None = None) -> Span | None:
     """The deepest frame in user code, or the deepest one in the target's own file.
 
     Args:
-        error: the user's exception as the worker described it.
+        error: the user's exception, if there is one.
         directory: files below the project that `directory` is in are named from its root.
         source: the target, if its own file is the one to name.
     """
-    frames: Sequence[Sequence[Any]] = error.get("frames", ())
+    if error is None:
+        return None
     if source is not None:
-        for file, line, _ in reversed(frames):
+        for file, line, _ in reversed(error.frames):
             if Path(file) == source.path:
-                return Span(source.shown_path, int(line))
-    for file, line, _ in reversed(frames):
+                return Span(source.shown_path, line)
+    for file, line, _ in reversed(error.frames):
         if not INSTALLED.search(file):
-            return Span(shown_file(file, directory), int(line))
-    if error.get("file") and not error["file"].startswith("<"):
-        return Span(shown_file(error["file"], directory), int(error["line"] or 0))
+            return Span(shown_file(file, directory), line)
+    if error.file and not error.file.startswith("<"):
+        return Span(shown_file(error.file, directory), error.line)
     return None
 
 
@@ -60,10 +46,15 @@ def shown_file(file: str, directory: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else file
 
 
-def error_details(error: Answer) -> tuple[str, ...]:
+def error_details(error: Raised | None) -> tuple[str, ...]:
     """The user's own traceback, as one detail."""
-    blocks = error.get("traceback", ())
+    blocks = error.traceback if error is not None else ()
     return ("Traceback (most recent call last):\n" + "".join(blocks).rstrip(),) if blocks else ()
+
+
+def error_line(error: Raised) -> str:
+    """``TypeError: `` and the first line of its message."""
+    return f"{error.type}: {first_line(error.message)}"
 
 
 def first_line(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -16,14 +15,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from jax_pmap.home import Home
 from jax_pmap.model import Refusal, RefusalError, Span, refused
-from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, error_span, shown_file
+from jax_pmap.problems import INSTALLED, error_span, shown_file
+from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Member, Problem, Request, Versions
+
+A = TypeVar("A")
 
 #: Bytes a worker may take beyond what jax itself maps, unless `--memory` says otherwise.
 DEFAULT_MEMORY = 8 << 30
@@ -78,16 +80,6 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
     return environment
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One of several processes that jax makes one of."""
-
-    #: ``"127.0.0.1:54321"``, where the first of them waits for the others.
-    address: str
-    processes: int
-    index: int
-
-
 class Session:
     """One worker process for one run; a context manager that always ends the whole process group."""
 
@@ -112,7 +104,7 @@ class Session:
         if member is not None:
             self.environment["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
-        self.versions: Answer = {}
+        self.versions = Versions("", "")
         #: How XLA is to compile besides; see `worker/compiling.py`.
         self.compiled_as: frozenset[str] = frozenset()
         self._start()
@@ -163,7 +155,7 @@ class Session:
         assert self._process.stdout is not None
         self._drain = threading.Thread(target=self._keep_output, args=(self._process.stdout,), daemon=True)
         self._drain.start()
-        self._send("hello", {})
+        self._send(protocol.Hello())
 
     def __enter__(self) -> Session:
         """Nothing to do: the process is already starting while the generator imports its own modules."""
@@ -178,7 +170,7 @@ class Session:
     def renew(self) -> None:
         """Make the worker ready for another target: nothing of the last one is kept."""
         self.output.clear()
-        if self.ask("forget", "starting over")["set"]:
+        if self.ask(protocol.Forget(), "starting over"):
             self.restart()
 
     def close(self) -> None:
@@ -239,15 +231,16 @@ class Session:
         except (OSError, ValueError):
             return
 
-    def _send(self, method: str, request: Answer) -> None:
-        data = (json.dumps({"method": method, **request}) + "\n").encode()
+    def _send(self, request: Request[Any]) -> None:
+        line = protocol.encode({"method": type(request).__name__, "request": request})
+        data = (line + "\n").encode()
         try:
             while data:
                 data = data[os.write(self._requests, data) :]
         except BrokenPipeError:
             return  # The worker is gone; reading its answer says so.
 
-    def _receive(self, doing: str) -> Answer:
+    def _receive(self, request: Request[A], doing: str) -> A:
         parts: list[bytes] = []
         deadline = time.monotonic() + self.timeout
         first = min(deadline, time.monotonic() + START)
@@ -267,8 +260,10 @@ class Session:
                 parts.append(chunk)
             elif ready or ended:
                 raise RefusalError(self._ended(doing))
-        answer: Answer = json.loads(b"".join(parts))
-        return answer
+        answer = json.loads(b"".join(parts))
+        if "ok" in answer:
+            return request.read(answer["ok"])
+        raise self._raised(protocol.decode(Problem, answer["problem"]), doing)
 
     def _too_slow(self, doing: str) -> Refusal:
         with contextlib.suppress(ProcessLookupError):
@@ -354,54 +349,44 @@ class Session:
             span,
         )
 
-    def ask(self, method: str, doing: str, **request: Any) -> Answer:
+    def ask(self, request: Request[A], doing: str) -> A:
         """Send one request and wait for its answer.
 
         Raises:
             RefusalError: the worker ran into a limit, ended, or met a problem every caller
                 treats alike (import errors, an unusable interpreter, memory).
+            Problem: any other one.
         """
         if not self._greeted:
-            self.versions = self._checked(self._receive("starting the worker"), "starting the worker")
+            self.versions = self._receive(protocol.Hello(), "starting the worker")
             self._greeted = True
-            self._send(
-                "devices",
-                {
-                    "devices": self.devices,
-                    "memory": self.memory,
-                    "ways": sorted(self.compiled_as),
-                    "member": None if self.member is None else dataclasses.asdict(self.member),
-                },
-            )
-            self.versions |= self._checked(self._receive("starting the worker"), "starting the worker")
-        self._send(method, request)
-        return self._checked(self._receive(doing), doing)
+            ways = tuple(sorted(self.compiled_as))
+            devices = protocol.MakeDevices(self.devices, self.memory, ways, self.member)
+            self._send(devices)
+            self._receive(devices, "starting the worker")
+        self._send(request)
+        return self._receive(request, doing)
 
-    def _checked(self, answer: Answer, doing: str) -> Answer:
-        if "ok" in answer:
-            ok: Answer = answer["ok"]
-            return ok
-        problem, message = answer["problem"], answer["message"]
-        if problem == "interpreter":
+    def _raised(self, problem: Problem, doing: str) -> Exception:
+        """What to raise for a problem."""
+        message = problem.message
+        if problem.kind == "interpreter":
             hint = "Name the Python your code runs under, with jax installed: --python PATH"
             if self.python.absolute() == Path(sys.executable).absolute():
                 hint += "\nOr activate its environment: this is the Python that jax-pmap itself runs under"
             elif "import" in message:
                 hint += f"\nOr install it there: {self.python} -m pip install jax"
-            raise refused("JP009", f"`{self.python}` cannot run your code: {message}", hint)
-        if problem == "memory" or out_of_memory(answer):
-            raise RefusalError(
-                self._out_of_memory(doing, error_span(answer.get("error") or {}, self.directory))
-            )
-        if problem == "bug":
-            raise RuntimeError(f"worker failed while {doing}\n{answer['traceback']}")
-        raise WorkerProblem(problem, message, answer)
+            return refused("JP009", f"`{self.python}` cannot run your code: {message}", hint)
+        if problem.kind == "memory" or out_of_memory(problem):
+            return RefusalError(self._out_of_memory(doing, error_span(problem.error, self.directory)))
+        if problem.kind == "bug":
+            return RuntimeError(f"worker failed while {doing}\n{problem.traceback}")
+        return problem
 
 
-def out_of_memory(answer: Answer) -> bool:
+def out_of_memory(problem: Problem) -> bool:
     """Whether a problem is jax's or Python's way of saying that memory ran out."""
-    error = answer.get("error") or {}
-    text = f"{error.get('type', '')}: {error.get('message', '')}"
+    text = f"{problem.error.type}: {problem.error.message}" if problem.error is not None else ""
     return bool(re.match(r"MemoryError|.*RESOURCE_EXHAUSTED|.*Out of memory|.*ArrayMemoryError", text))
 
 

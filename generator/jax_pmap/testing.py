@@ -14,6 +14,7 @@ from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
 from jax_pmap.worker.leaves import is_key, to_float64
 from jax_pmap.worker.one_device import OneDevice
+from jax_pmap.worker.protocol import Failure, Problem
 from jax_pmap.worker.prove import (
     Rounding,
     Trial,
@@ -27,7 +28,6 @@ from jax_pmap.worker.prove import (
     same_form,
     x64,
 )
-from jax_pmap.worker.server import Problem
 from jax_pmap.worker.tracing import Measured, measure_in
 
 #: Device counts that are tried, as far as there are devices.
@@ -198,8 +198,8 @@ def _compare(got: Any, want: Any, allowed: list[float], count: int, *, widths: b
         left, right = host(leaf), host(target)
         error, scale = distance(left, right)
         if not error <= bound:
-            found = {"what": "value", "step": 0, "ratio": ratio(left, right)}
-            cause = likeliest_cause(found, count)
+            found = Failure("value", ratio=ratio(left, right))
+            cause = likeliest_cause(found, "given", count)
             raise AssertionError(
                 f"{where} differs on {count} devices: error {error / (scale or 1.0):.1e} of its size, bound "
                 f"{bound / (scale or 1.0):.1e}" + (f". Likeliest cause: {cause}" if cause else "")

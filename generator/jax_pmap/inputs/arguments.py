@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jax_pmap.inputs.annotations import form_of_annotation, read_dims, whole
 from jax_pmap.inputs.forms import Classes, classes_in, form_of, spec_children, unknown
@@ -16,6 +15,7 @@ from jax_pmap.model import ParameterKind
 from jax_pmap.reading.facts import FunctionFacts, Parameter
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.scopes import parameters
+from jax_pmap.worker.protocol import SearchInputs
 
 _HOW = {
     ParameterKind.POSITIONAL_ONLY: "positional",
@@ -28,10 +28,9 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True)
 class InputSearch:
-    """The question for the worker: `request` holds the keyword arguments of `guess.find_inputs`."""
+    """The question for the worker."""
 
-    #: ``{"parameters": […], "readings": […], "sizes": […]}``, plain JSON.
-    request: dict[str, Any]
+    request: SearchInputs
     #: Specs by name when nothing is left to search (everything given, annotated or defaulted), else None.
     specs: dict[str, Spec] | None
     #: Names whose specs annotations gave: to be printed as assumed, too.
@@ -97,7 +96,7 @@ def input_search(
     first = readings[0]
     done = all(whole(form) for form in first.values())
     return InputSearch(
-        {"parameters": rows, "readings": readings, "sizes": sizes},
+        SearchInputs(tuple(rows), tuple(readings), tuple(sizes)),
         {name: {k: v for k, v in form.items() if k != "assumed"} for name, form in first.items()}
         if done
         else None,

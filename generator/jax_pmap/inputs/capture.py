@@ -16,6 +16,7 @@ from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker import protocol
 
 #: What only traces when the function around it is compiled, and what traces always, by tracer.
 TRACERS = {
@@ -67,42 +68,31 @@ def capture(
     for eager in (False, True):
         say(f"running {said(request)}" + (" without jit" if eager else ""))
         try:
-            answer = session.ask(
-                "capture",
-                f"running `{said(request)}`",
-                program=program.request(),
-                place={
-                    "path": str(target.source.path),
-                    "line": definition.lineno,
-                    "column": definition.col_offset,
-                    "owner": owner_of(target),
-                },
-                sources={str(path): source for path, source in (sources or {}).items()},
+            asked = protocol.Capture(
+                program.request(),
+                protocol.Def(str(source.path), definition.lineno, definition.col_offset, owner_of(target)),
+                protocol.Definition(text.text, str(source.path), text.line, target.facts.name),
+                str(source.root),
+                {str(path): stand_in for path, stand_in in (sources or {}).items()},
                 eager=eager,
                 visible=visible,
-                path=str(target.source.path),
-                root=str(target.source.root),
-                function=text.text,
-                line=text.line,
-                name=target.facts.name,
                 collectives=bool(target.facts.collectives),
                 in_place=target.facts.changes_seen,
             )
+            answer = session.ask(asked, f"running `{said(request)}`")
         except WorkerProblem as problem:
             if problem.kind == "traced" and not eager:
                 session.restart()
                 continue
             raise _refusal(problem, session, target, request) from None
-        return Captured(tuple(answer["arguments"]), _shown(answer["called_at"], request.directory))
+        return Captured(answer.arguments, _shown(answer.called_at, request.directory))
     raise AssertionError  # The second run ends in an answer or a refusal.
 
 
 def _refusal(problem: WorkerProblem, session: Session, target: Target, request: Request) -> Exception:
     name = f"`{target.source.qualname}`"
     if problem.kind == "traced":
-        under = next(
-            (TRACERS[each] for each in problem.data["tracers"] if each in TRACERS), "a transformation"
-        )
+        under = next((TRACERS[each] for each in problem.tracers if each in TRACERS), "a transformation")
         return refused(
             "JP020",
             f"`{said(request)}` calls {name} only inside {under}, so its arguments have no values",
@@ -112,7 +102,6 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
         )
     if problem.kind not in ("program", "inputs", "count"):
         return problem
-    state = problem.data.get("state")
     if request.inputs is not None and MISFIT in problem.message:
         takes = ", ".join(parameter.name for parameter in target.facts.parameters)
         return refused(
@@ -122,11 +111,11 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
             "as (args, kwargs)",
             target.facts.span,
         )
-    if problem.error:
+    if problem.error is not None:
         hint = "Mend the program, or give it the options under which it runs; it starts in this folder"
-        if problem.error["type"] == "EOFError":
+        if problem.error.type == "EOFError":
             hint = "It reads its standard input, which is closed here: give what it asks for by options"
-        elif problem.error["type"] == "ModuleNotFoundError":
+        elif problem.error.type == "ModuleNotFoundError":
             hint = "Install it, or name the interpreter that has it: --python PATH"
         hint = outdated(problem.error, session.directory) or hint
         return refused(
@@ -136,7 +125,7 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
             error_span(problem.error, session.directory),
             error_details(problem.error) + session.printed(),
         )
-    code = problem.data.get("code")
+    code = problem.code
     how = (
         "ends"
         if code in (0, None)
@@ -158,7 +147,7 @@ def _refusal(problem: WorkerProblem, session: Session, target: Target, request: 
             f"`{said(request)}` {how} and never loads `{shown}`, where {name} is defined",
             "Name a program that imports that file, or the file that the program imports",
         ),
-    }[str(state)]
+    }[problem.state]
     return refused("JP019", reason, hint, target.facts.span, session.printed())
 
 

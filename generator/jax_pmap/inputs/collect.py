@@ -16,6 +16,7 @@ from jax_pmap.options import no_argument
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
 from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.worker import protocol
 
 
 def collect(
@@ -41,36 +42,37 @@ def collect(
     if search.specs is not None:
         return search.specs, [format_argument(name, search.specs[name]) for name in search.annotated]
     say("finding shapes the function runs on")
-    answer = session.ask(
-        "search_inputs", "finding example inputs", **request_for(search.request, facts, bound)
-    )
-    failed = answer.get("failed")
+    asked = request_for(search.request, facts, bound)
+    answer = session.ask(asked, "finding example inputs")
+    failed = answer.failed
     if failed is None:
-        specs: dict[str, Spec] = answer["specs"]
-        return specs, [format_argument(name, specs[name]) for name in answer["assumed"]]
-    name = failed["argument"] or next((p.name for p in facts.parameters if p.name not in given), "x")
-    why = f": {failed['reason']}" if failed["reason"] else ""
+        specs = dict(answer.specs)
+        return specs, [format_argument(name, specs[name]) for name in answer.assumed]
+    name = failed.argument or next((p.name for p in facts.parameters if p.name not in given), "x")
+    why = f": {failed.reason}" if failed.reason else ""
     command = command_of(parsed.source, request.directory)
     run = f"Take what your program passes: --run {shlex.quote(command)}\nOr describe" if command else ""
     raise refused(
         "JP014",
-        f"no example was found for argument `{failed['path'] or name}` of `{facts.name}`{why}",
+        f"no example was found for argument `{failed.path or name}` of `{facts.name}`{why}",
         f"{run or 'Describe'} it, or give a function that returns all arguments:\n"
         f"  --arg '{name}=f32[24,8]'  # an array\n"
         f"  --arg '{name}=py:EXPRESSION'  # an object, as your module makes it\n"
         "  --inputs FILE::make_inputs",
         facts.span,
-        (failed["error"],) if failed.get("error") else (),
+        (failed.error,) if failed.error else (),
     )
 
 
-def request_for(search: dict[str, Any], facts: FunctionFacts, bound: Sequence[str]) -> dict[str, Any]:
+def request_for(
+    search: protocol.SearchInputs, facts: FunctionFacts, bound: Sequence[str]
+) -> protocol.SearchInputs:
     """The question of shapes; arguments beside `bound` ones are passed by name."""
     if not bound:
         return search
     free = {p.name for p in facts.parameters if p.kind is ParameterKind.POSITIONAL_OR_KEYWORD}
-    rows = [{**row, "how": "keyword"} if row["name"] in free else row for row in search["parameters"]]
-    return {**search, "parameters": rows}
+    rows = ({**row, "how": "keyword"} if row["name"] in free else row for row in search.parameters)
+    return dataclasses.replace(search, parameters=tuple(rows))
 
 
 def _given(texts: Sequence[str], facts: FunctionFacts) -> dict[str, Any]:

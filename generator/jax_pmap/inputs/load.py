@@ -18,6 +18,7 @@ from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.slice import Module, Slice
+from jax_pmap.worker import protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +105,13 @@ def _inputs(
     try:
         if request.inputs is not None:
             say(f"calling {request.inputs}")
-            answer = session.ask(
-                "inputs_from_callable",
-                f"calling `{request.inputs}`",
-                reference=request.inputs,
-                directory=str(request.directory),
-                file=_inputs_file(request),
-                abstract=abstract,
+            asked = protocol.InputsFromCallable(
+                request.inputs, str(request.directory), _inputs_file(request), abstract
             )
-            return answer["arguments"], []
+            return list(session.ask(asked, f"calling `{request.inputs}`").arguments), []
         specs, assumed = collect(session, target.parsed, facts, request, say, bound)
-        answer = session.ask("inputs_from_specs", "making example inputs", specs=specs)
-        return answer["arguments"], assumed
+        answer = session.ask(protocol.InputsFromSpecs(specs), "making example inputs")
+        return list(answer.arguments), assumed
     except WorkerProblem as problem:
         if problem.kind == "import":
             raise refused(
@@ -128,15 +124,14 @@ def _inputs(
         if problem.kind not in ("inputs", "count"):
             raise
         given = f"`{request.inputs}`" if request.inputs else "the --arg options"
-        known = problem.data.get("known") or []
         takes = ", ".join(p.name for p in facts.parameters if p.name not in bound)
         if problem.error:
             hint = (
                 outdated(problem.error, session.directory)
                 or "Correct it; it is called with a seed where it takes one, else without arguments"
             )
-        elif known:
-            hint = f"Functions in it: {', '.join(f'`{name}`' for name in known[:8])}"
+        elif problem.known:
+            hint = f"Functions in it: {', '.join(f'`{name}`' for name in problem.known[:8])}"
         elif problem.message.startswith(("there is no file", "it is neither")):
             hint = "Write --inputs FILE::callable or --inputs package.module:callable"
         else:
@@ -150,7 +145,7 @@ def _inputs(
         ) from None
 
 
-def _inputs_file(request: Request) -> dict[str, str] | None:
+def _inputs_file(request: Request) -> protocol.Module | None:
     """Where ``FILE::callable`` is, and the name its module has for the user's own imports."""
     from jax_pmap.locating.paths import import_name
 
@@ -159,4 +154,4 @@ def _inputs_file(request: Request) -> dict[str, str] | None:
         return None
     path = Path(os.path.normpath(request.directory.absolute() / Path(file).expanduser()))
     module, root = import_name(path)
-    return {"path": str(path), "module": module, "root": str(root)}
+    return protocol.Module(str(path), module, str(root))

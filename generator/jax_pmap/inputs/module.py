@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jax_pmap.drift import outdated
-from jax_pmap.model import Refusal, RefusalError, Request, refused
+from jax_pmap.model import Refusal, RefusalError, Request, Source, refused
 from jax_pmap.notebook import is_notebook, place
-from jax_pmap.problems import Answer, WorkerProblem, error_details, error_span
+from jax_pmap.problems import WorkerProblem, error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker import protocol
 
 #: Ranges of lines that a note lists.
 SHOWN = 6
@@ -107,9 +107,14 @@ def needed_names(target: Target) -> frozenset[str]:
     return frozenset(facts.module_names) | bound | {row.name for row in facts.imported} | set(unknown)
 
 
-def made(answer: Answer) -> tuple[tuple[str, str], ...]:
+def module_of(source: Source) -> protocol.Module:
+    """The file that a source is in, as the worker imports it."""
+    return protocol.Module(str(source.path), source.module, str(source.root))
+
+
+def made(answer: protocol.Loaded) -> tuple[tuple[str, str], ...]:
     """The settings of jax that the worker found made, with their values as Python source."""
-    return tuple((name, repr(value)) for name, value in answer["settings"].items())
+    return tuple((name, repr(value)) for name, value in answer.settings.items())
 
 
 class _Loader:
@@ -137,13 +142,13 @@ class _Loader:
         answer = self._ask(self.text, tolerant=False)
         source = self.target.source
         notes = self._notes(answer)
-        if not answer["taken"]:
-            return Imported(None, notes, tuple(answer["given"]), made(answer))
+        if not answer.taken:
+            return Imported(None, notes, answer.given, made(answer))
         carried = self.module.slice_for(self.needed)
         if carried.definitions:
             note = f"`import {source.module}` means another module; the emitted file carries what it needs"
             notes = (note, *notes)
-        return Imported(carried, notes, tuple(answer["given"]), made(answer))
+        return Imported(carried, notes, answer.given, made(answer))
 
     def part(self, why: str) -> Imported:
         """Load what the target needs; `why` not the whole."""
@@ -160,10 +165,10 @@ class _Loader:
         notes = [f"{why}; only what `{self.target.facts.name}` needs was loaded{self._left_out(carried)}"]
         for line, name in self.slice.doubtful:
             notes.append(f"{self._line(line)}, which is given `{name}` and may change it, was left out")
-        if tolerant and answer["failed"]:
-            notes.append(_failed(answer["failed"]))
+        if tolerant and answer.failed:
+            notes.append(_failed(answer.failed))
         notes += self._notes(answer)
-        return Imported(carried, tuple(notes), tuple(answer["given"]), made(answer))
+        return Imported(carried, tuple(notes), answer.given, made(answer))
 
     def _line(self, line: int) -> str:
         """``"line 12"``, of a notebook ``"line 4 of cell 3"``."""
@@ -179,10 +184,10 @@ class _Loader:
             words.append(f"without {_ranges(self.slice.left_out)}")
         return "".join(f", {word}" for word in reversed(words))
 
-    def _notes(self, answer: Answer) -> tuple[str, ...]:
+    def _notes(self, answer: protocol.Loaded) -> tuple[str, ...]:
         """What else a reader must know of how the module was loaded."""
         name = self._flags()
-        if answer["flags"] and name:
+        if answer.flags and name:
             return (f"absl flags have their defaults: `{name}` was read without a command line",)
         return ()
 
@@ -197,35 +202,26 @@ class _Loader:
                 return sorted(named)[0]
         return None
 
-    def _ask(self, replacement: str | None, *, tolerant: bool) -> Answer:
+    def _ask(self, replacement: str | None, *, tolerant: bool) -> protocol.Loaded:
         target, session = self.target, self.session
-        source, facts = target.source, target.facts
+        source, facts, binding = target.source, target.facts, target.source.binding
         text = function_text(target.parsed)
-        return self._loaded(
-            path=str(source.path),
-            module=source.module,
-            root=str(source.root),
-            source=replacement,
-            tolerant=tolerant,
-            names=sorted(self.slice.names) if tolerant else [],
-            function=text.text,
-            line=text.line,
-            name=facts.name,
-            devices=session.devices,
+        asked = protocol.Load(
+            module_of(source),
+            protocol.Definition(text.text, str(source.path), text.line, facts.name),
+            session.devices,
             collectives=bool(facts.collectives),
             in_place=facts.changes_seen,
+            source=replacement,
+            tolerant=tolerant,
+            names=tuple(sorted(self.slice.names)) if tolerant else (),
             taken_from=taken_from(target),
             owner=owner_of(target),
             nested=bool(target.parsed.enclosing),
-            called_by=source.binding.called_by if source.binding is not None else "",
+            called_by=binding.called_by if binding is not None else "",
         )
-
-    def _loaded(self, **request: Any) -> Answer:
-        source, binding = self.target.source, self.target.source.binding
         try:
-            answer = self.session.ask("load", f"importing `{source.shown_path}`", **request)
-            self._check_in_time(answer["too_late"])
-            return answer
+            answer = session.ask(asked, f"importing `{source.shown_path}`")
         except WorkerProblem as problem:
             if problem.kind != "other" or binding is None:
                 raise
@@ -235,8 +231,10 @@ class _Loader:
                 f"Name the function: {source.shown_path}::{source.qualname}",
                 binding.span,
             ) from None
+        self._check_in_time(answer.too_late)
+        return answer
 
-    def _check_in_time(self, variables: Answer) -> None:
+    def _check_in_time(self, variables: Mapping[str, str]) -> None:
         """Refuse settings of jax that are made as variables of the process, which another import undoes.
 
         Raises:
@@ -259,7 +257,7 @@ class _Loader:
         """What is needed and fails, by which names, and the way out."""
         target, source = self.target, self.target.source
         problem = part
-        if part.error.get("type") == "NameError" and whole.error.get("type") != "NameError":
+        if is_name_error(part) and not is_name_error(whole):
             problem = whole  # What reading left out was needed after all; the cause is the first failure.
         error = problem.error
         span = error_span(error, self.session.directory, source)
@@ -267,7 +265,7 @@ class _Loader:
         line = self._own_line(error)
         names: Sequence[str] = self.slice.chain(line) if line else ()
         if problem.kind == "missing":
-            names = self.slice.chain_of(problem.data["name"])
+            names = self.slice.chain_of(problem.name)
         if names:
             chain = " → ".join([target.facts.name, *names])
             reason += f". `{target.facts.name}` needs it: {chain}" + (
@@ -275,14 +273,13 @@ class _Loader:
             )
         return Refusal("JP008", reason, self._hint(error), span, error_details(error))
 
-    def _own_line(self, error: Answer) -> int | None:
+    def _own_line(self, error: protocol.Raised | None) -> int | None:
         """The line of the target's file, outside functions, that failed."""
-        path = str(self.target.source.path)
-        lines = [line for file, line, name in error.get("frames", ()) if file == path and name == "<module>"]
-        return int(lines[0]) if lines else None
+        path, frames = str(self.target.source.path), error.frames if error is not None else ()
+        return next((line for file, line, name in frames if file == path and name == "<module>"), None)
 
-    def _hint(self, error: Answer) -> str:
-        kind, message = error.get("type"), str(error.get("message", ""))
+    def _hint(self, error: protocol.Raised | None) -> str:
+        kind, message = (error.type, error.message) if error is not None else ("", "")
         shown = self.target.source.shown_path
         if drift := outdated(error, self.session.directory):
             return drift
@@ -292,9 +289,9 @@ class _Loader:
                 f"Install `{missing[1].partition('.')[0]}` for `{self.session.python}`, or name a Python "
                 "that has it: --python PATH"
             )
-        if kind == "KeyError" and any("environ" in line for line in error.get("traceback", ())):
+        if kind == "KeyError" and any("environ" in block for block in error_details(error)):
             return f"Set the variable: {message.strip(chr(39))}=… jax-pmap gen …"
-        if kind == "SystemExit" or "Flag" in str(kind):
+        if kind == "SystemExit" or "Flag" in kind:
             return (
                 f'Give the program with its options: --run "python {shown} …"; or put what runs it under '
                 "`if __name__ == '__main__':`"
@@ -329,9 +326,13 @@ def _failed(rows: Iterable[tuple[str, int, str]]) -> str:
     )
 
 
-def _last_file(error: Answer) -> str | None:
-    frames: Sequence[Any] = error.get("frames", ())
-    return frames[-1][0] if frames else None
+def is_name_error(problem: WorkerProblem) -> bool:
+    """Whether the user's code met a name that is not there."""
+    return problem.error is not None and problem.error.type == "NameError"
+
+
+def _last_file(error: protocol.Raised | None) -> str | None:
+    return error.frames[-1][0] if error is not None and error.frames else None
 
 
 def _ranges(lines: Iterable[tuple[int, int]]) -> str:

@@ -9,9 +9,10 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from jax_pmap.options import refuse
+from jax_pmap.worker import protocol
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*(?:\.exe)?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -50,15 +51,9 @@ class Program:
     #: The interpreter, where it was named by a path.
     python: Path | None = None
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> protocol.Program:
         """What the worker needs of it."""
-        return {
-            "kind": self.kind,
-            "what": self.what,
-            "args": self.args,
-            "argv": [self.name, *self.args],
-            "first": self.first,
-        }
+        return protocol.Program(self.kind, self.what, self.args, (self.name, *self.args), self.first)
 
 
 def read_program(text: str, directory: Path) -> Program:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jax_pmap.inputs.module import module_of
 from jax_pmap.locate import locate_object
 from jax_pmap.model import Request, Source
 from jax_pmap.notebook import is_notebook
@@ -15,6 +16,7 @@ from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.parse import parse
 from jax_pmap.syntax.slice import Module
+from jax_pmap.worker import protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,13 @@ def called_whole(session: Session, request: Request) -> Target | None:
         return None
     source = found.source
     try:
-        answer = session.ask(
-            "parameters",
-            f"importing `{source.shown_path}`",
-            path=str(source.path),
-            module=source.module,
-            root=str(source.root),
-            name=source.qualname,
-        )
+        made = protocol.Object(module_of(source), source.qualname)
+        rows = session.ask(protocol.FindParameters(made), f"importing `{source.shown_path}`")
     except WorkerProblem as problem:
         if problem.kind != "import":
             raise
         return None
-    if not answer["callable"]:
+    if rows is None:
         return None
-    rows = [Taken(row["name"], row["kind"], row["default"]) for row in answer["parameters"]]
-    return read_target(found.forwarding(rows), request)
+    taken = [Taken(row.name, row.kind, row.default) for row in rows]
+    return read_target(found.forwarding(taken), request)

@@ -12,11 +12,13 @@ from jax_pmap.emit.constants import compiled_at
 from jax_pmap.model import RefusalError, Request, Span, refused
 from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import RoleFinder
-from jax_pmap.problems import Answer, WorkerProblem, first_line, shown_file
+from jax_pmap.problems import WorkerProblem, first_line, shown_file
 from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Held
 
 NUMBERS = frozenset({"bool", "int", "float", "complex"})
 #: The largest integer of 32 bits.
@@ -48,7 +50,7 @@ def is_compiled(target: Target) -> bool:
 
 
 def as_called(
-    session: Session, target: Target, finder: RoleFinder, request: Request, whole: Answer
+    session: Session, target: Target, finder: RoleFinder, request: Request, whole: protocol.Traced
 ) -> AsCalled:
     """Follow the function with the arguments as they are given, and hold it against its trace.
 
@@ -58,26 +60,25 @@ def as_called(
         RefusalError: JP062, with the line or the argument by which tracing changes the meaning; JP049 where
             the function changes by itself.
     """
-    if is_compiled(target) or whole["axes"]:
+    if is_compiled(target) or whole.axes:
         return AsCalled()
 
     # Decorators that hand on what they are given are no part of the emitted code.
-    left_out = [
+    left_out = tuple(
         decorator.text.partition("(")[0] for decorator in target.facts.decorators if decorator.passes_on
-    ]
+    )
 
-    def ask(statics: tuple[str, ...]) -> Answer:
-        return session.ask(
-            "as_called",
-            "following the function as it is called",
-            statics=statics,
-            left_out=left_out,
+    def ask(statics: tuple[str, ...]) -> Held:
+        asked = protocol.HoldAgainstCall(
+            statics,
+            left_out,
             specified=request.inputs is None and request.run is None,
             room=int(ROOM * session.memory),
             seconds=TIME * session.timeout,
         )
+        return session.ask(asked, "following the function as it is called")
 
-    def tried(statics: tuple[str, ...]) -> Answer | None:
+    def tried(statics: tuple[str, ...]) -> Held | None:
         try:
             return ask(statics)
         except WorkerProblem as problem:
@@ -99,10 +100,10 @@ def as_called(
         kept = (*finder.statics, *numbers)
         after = tried(kept)
         if after is not None and not differs(after, ()):
-            why = TOLD if answer["parted"] else COUNTED
+            why = TOLD if answer.parted else COUNTED
             for name in numbers:
                 fewer = tuple(each for each in kept if each != name)
-                if name in answer["told"]:
+                if name in answer.told:
                     continue
                 without = tried(fewer)
                 if without is not None and not differs(without, ()):
@@ -110,7 +111,7 @@ def as_called(
             for name in kept:
                 if name not in finder.statics:
                     finder.why[name] = why
-            if answer["parted"]:
+            if answer.parted:
                 finder.typed = tuple(name for name in kept if name in numbers)
             finder.statics = tuple(name for name in finder.described if name in kept)
             answer, changed = after, True
@@ -121,62 +122,62 @@ def as_called(
     return AsCalled(tuple(said(answer, target)), changed, fitting(answer))
 
 
-def differs(answer: Answer, numbers: Any) -> bool:
+def differs(answer: Held, numbers: Any) -> bool:
     """Whether the call and the trace differ, or the type of one of these `numbers` is asked for."""
-    return bool(answer["parted"] or answer["changed"] or answer["apart"] or {*answer["told"]} & {*numbers})
+    return bool(answer.parted or answer.changed or answer.apart or {*answer.told} & {*numbers})
 
 
-def fitting(answer: Answer) -> dict[str, int]:
+def fitting(answer: Held) -> dict[str, int]:
     """Leaves of 64-bit integers that are computed with in NumPy, and how large these may be."""
-    rows = (row for row in answer.get("wide", ()) if row.get("up_to") is not None)
+    rows = {row: row.up_to for row in answer.wide if row.up_to is not None}
     # jax itself takes no Python number that 32 bits do not hold.
-    return {row["name"]: row["up_to"] for row in rows if (row["dtype"], row["up_to"]) != ("int", MOST)}
+    return {row.name: up_to for row, up_to in rows.items() if (row.dtype, up_to) != ("int", MOST)}
 
 
-def refuse(answer: Answer, target: Target, directory: Path) -> None:
+def refuse(answer: Held, target: Target, directory: Path) -> None:
     """Refuse a function that tracing makes another one.
 
     Raises:
         RefusalError: JP062.
     """
     facts = target.facts
-    if answer["parted"]:
-        place = answer["parted"]
-        span = Span(shown_file(place["file"], directory), place["line"])
+    if answer.parted:
+        place = answer.parted
+        span = Span(shown_file(place.file, directory), place.line)
         raise refused(
             "JP062",
             f"`{facts.name}` is another function when it is traced, as on several devices: line "
-            f"{place['line']} {place['what']}",
+            f"{place.line} {place.what}",
             "Do outside what depends on the type (`jnp.asarray(x)` before the call), or ask for `x.dtype`, "
             f"`x.shape` and the like, which tracing keeps; a number that chooses: --static NAME; {COMPILED}",
             span,
         )
-    if answer["later"]:
-        place, by = answer["later"], answer["later"]["by"]
-        where, line = Span(shown_file(place["file"], directory), place["line"]), f"line {by['line']}"
-        if by["file"] != place["file"]:
-            line += f" of {shown_file(by['file'], directory)}"
+    if answer.later:
+        place, by = answer.later.read, answer.later.change
+        where, line = Span(shown_file(place.file, directory), place.line), f"line {by.line}"
+        if by.file != place.file:
+            line += f" of {shown_file(by.file, directory)}"
         raise refused(
             "JP062",
-            f"each call of `{facts.name}` reads `{place['what']}` anew, which {line} changes; traced, as on "
+            f"each call of `{facts.name}` reads `{place.what}` anew, which {line} changes; traced, as on "
             "several devices, it keeps what that was at the first call",
             f"Pass it as an argument of `{facts.name}`; {COMPILED}",
             where,
         )
-    if answer["changed"]:
+    if answer.changed:
         raise refused(
             "JP062",
-            f"a call of `{facts.name}` changes the NumPy array `{answer['changed'][0]}` of its caller in "
+            f"a call of `{facts.name}` changes the NumPy array `{answer.changed[0]}` of its caller in "
             "place; traced, as on several devices, it changes nothing",
             f"Make a new array in the body (`x = x + 1` for `x += 1`); {COMPILED}",
             facts.span,
         )
-    if answer["apart"] is None:
+    if answer.apart is None:
         return
-    apart = answer["apart"]
-    values = f"`result{apart['path']}` is {apart['want']} when it is called, and {apart['got']}"
-    if answer["narrowed"]:
-        names = ", ".join(f"`{row['name']}` ({row['dtype']})" for row in answer["narrowed"])
+    apart = answer.apart
+    values = f"`result{apart.path}` is {apart.want} when it is called, and {apart.got}"
+    if answer.narrowed:
+        names = ", ".join(f"`{row.name}` ({row.dtype})" for row in answer.narrowed)
         raise refused(
             "JP062",
             f"{names} loses digits where jax takes it in 32 bits, as on several devices: {values}",
@@ -193,21 +194,21 @@ def refuse(answer: Answer, target: Target, directory: Path) -> None:
     )
 
 
-def said(answer: Answer, target: Target) -> list[str]:
+def said(answer: Held, target: Target) -> list[str]:
     """The notes on what the call showed."""
     name = target.facts.name
-    if not answer["run"]:
-        return [f"not held against an uncompiled call of `{name}`: {answer['why']}"]
+    if not answer.run:
+        return [f"not held against an uncompiled call of `{name}`: {answer.why}"]
     notes = []
-    if answer["failed"]:
-        error = answer["failed"]
+    if answer.failed:
+        error = answer.failed
         notes.append(
-            f"called uncompiled, `{name}` fails ({error['type']}: {first_line(error['message'])}); the proof "
+            f"called uncompiled, `{name}` fails ({error.type}: {first_line(error.message)}); the proof "
             "is against the function as jax traces it"
         )
-    wide = [row for row in answer["wide"] if row["dtype"] != "int"]
+    wide = [row for row in answer.wide if row.dtype != "int"]
     if wide:
-        names = ", ".join(f"`{row['name']}` ({row['dtype']})" for row in wide)
+        names = ", ".join(f"`{row.name}` ({row.dtype})" for row in wide)
         notes.append(
             f"called uncompiled, `{name}` computes with {names} in NumPy; the emitted function does in jax, "
             "which gave the same on these inputs"

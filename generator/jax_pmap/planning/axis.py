@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jax_pmap.model import Backend, Request, refused
-from jax_pmap.problems import Answer, error_span
+from jax_pmap.problems import error_span
 from jax_pmap.reading.target import Target
+from jax_pmap.worker.protocol import Axis
 
 
 def with_axis(
-    target: Target, needed: Sequence[Answer], request: Request, directory: Path
+    target: Target, needed: Sequence[Axis], request: Request, directory: Path
 ) -> tuple[Target, tuple[str, ...]]:
     """The target under the name of the axis it needs, and what a reader must know of it.
 
     Args:
         target: as reading knows it.
-        needed: the axes that had to be bound for it to run: ``{"name", "error"}``.
+        needed: the axes that had to be bound for it to run.
         request: what was asked for.
         directory: files below the project that it is in are named from its root.
 
@@ -28,14 +29,14 @@ def with_axis(
     if not needed:
         return target, ()
     function, (first, *others) = target.facts.name, needed
-    name, span = first["name"], error_span(first["error"], directory) or target.facts.span
+    name, span = first.name, error_span(first.error, directory) or target.facts.span
     if others:
-        names = ", ".join(repr(row["name"]) for row in needed)
+        names = ", ".join(repr(row.name) for row in needed)
         raise refused(
             "JP048",
             f"`{function}` has collectives over several axes, {names}; the batch is mapped over one",
             "Give its layers and collectives one and the same axis name",
-            error_span(others[0]["error"], directory) or span,
+            error_span(others[0].error, directory) or span,
         )
     if request.axis_name not in (None, name):
         raise refused(
@@ -55,12 +56,12 @@ def with_axis(
     return dataclasses.replace(target, axis_name=name, own_axis=True), axis_notes(target, needed, directory)
 
 
-def axis_notes(target: Target, needed: Sequence[Answer], directory: Path) -> tuple[str, ...]:
+def axis_notes(target: Target, needed: Sequence[Axis], directory: Path) -> tuple[str, ...]:
     """What cannot be read in the function itself of the axes that had to be bound for it to run."""
     if target.facts.collectives or not needed:
         return ()
-    names = " and ".join(f'"{row["name"]}"' for row in needed)
-    span = error_span(needed[0]["error"], directory) or target.facts.span
+    names = " and ".join(f'"{row.name}"' for row in needed)
+    span = error_span(needed[0].error, directory) or target.facts.span
     own = span.file == target.source.shown_path
     where = f"line {span.line}" if own else f"`{span.file}` line {span.line}"
     return (

@@ -11,9 +11,9 @@ from jax_pmap.emit.weave import RECORDER, method_name, name_node
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
-from jax_pmap.problems import Answer
 from jax_pmap.reading.facts import FunctionRun, GradientCall
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker.protocol import Around
 
 if TYPE_CHECKING:
     from libcst import FunctionDef
@@ -102,8 +102,8 @@ class Bodies:
         define: Callable[[Body], FunctionDef],
         callee_bodies: Sequence[Body] = (),
         noted: Callable[[Body, str], Sequence[str]] = lambda *_: (),
-    ) -> Answer:
-        """What the worker has to define around the target: see `worker.around`.
+    ) -> Around:
+        """What the worker has to define around the target.
 
         That is what is looked into, and with `callee_bodies` what is watched; behind each body the lines that
         `noted` has for it and its name there.
@@ -135,14 +135,11 @@ class Bodies:
                 name = method_name(scope) if home.is_apart else home.facts.name
                 held = self.call_graph.transformed(called, by)
                 named = home.is_apart or held is not None or "[" in called
-                exports.append([into, name if named else called, module, name])
+                exports.append((into, name if named else called, module, name))
                 # What the object is made with stands in the file where that is done.
-                exports += [[into, each, module, each] for each in sorted(held.names if held else ())]
-        return {
-            "prelude": "\n".join(here),
-            "elsewhere": {module: "\n".join(lines) for module, lines in elsewhere.items()},
-            "exports": exports,
-        }
+                exports += [(into, each, module, each) for each in sorted(held.names if held else ())]
+        texts = {module: "\n".join(lines) for module, lines in elsewhere.items()}
+        return Around("\n".join(here), texts, tuple(exports))
 
     def home(self, scope: int) -> UserFunction:
         """What a body is the body of."""

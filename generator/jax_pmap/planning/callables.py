@@ -15,6 +15,7 @@ from jax_pmap.planning.plan import is_literal, plain_constants
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 if TYPE_CHECKING:
     from jax_pmap.planning.decide import Observation
@@ -65,16 +66,16 @@ def told_apart(session: Session, name: str, definition: ast.AST) -> tuple[tuple[
             if not isinstance(node.ctx, ast.Load) or not chain:
                 return None
             reads[chain[-1]] = chain
-    answer = session.ask(
-        "constants", "reading settings", name=name, expressions=sorted({e for c in reads.values() for e in c})
-    )["constants"]
+    asked = protocol.Constants(name, tuple(sorted({each for chain in reads.values() for each in chain})))
+    answer = session.ask(asked, "reading settings")
     found = {}
     for chain in reads.values():
         # What a literal is asked for, `config.mode.upper()`, follows from it.
-        literal = next((e for e in reversed(chain) if answer[e] is not None and is_literal(answer[e])), None)
-        if literal is None:
+        values = {each: text for each in reversed(chain) if (text := answer[each]) and is_literal(text)}
+        if not values:
             return None
-        found[literal] = answer[literal]
+        literal = next(iter(values))
+        found[literal] = values[literal]
     return tuple(found.items())
 
 

@@ -15,9 +15,10 @@ from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, weave
 from jax_pmap.model import Callee, Say
 from jax_pmap.planning.bodies import Bodies
-from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
+from jax_pmap.problems import INSTALLED, WorkerProblem, shown_file
 from jax_pmap.reading.runs import behind
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 
 class Callees:
@@ -29,14 +30,14 @@ class Callees:
         session: Session,
         say: Say,
         name: str,
-        roles: Answer,
+        roles: protocol.Roles,
         overrides: Mapping[str, str],
     ) -> None:
         """For the target `name`, called with `roles` as a request has them, and with static `overrides`."""
         self.bodies, self.session, self.say, self.name = bodies, session, say, name
         self.roles, self.overrides = roles, overrides
         #: What was seen, by the scope of the body and the source of what is called in it.
-        self.seen: dict[tuple[int, str], list[Answer]] = {}
+        self.seen: dict[tuple[int, str], Sequence[protocol.Callee]] = {}
         #: Why something was not found, by the source of what is called.
         self.why: dict[str, str] = {}
 
@@ -49,13 +50,13 @@ class Callees:
         if key not in self.seen:
             self._ask()
         found = self.seen.get(key, [])
-        if found and all(each["kind"] == "method" for each in found):
+        if found and all(each.kind == "method" for each in found):
             self._learn(called, caller, found)
             scope = self.bodies.open(called, caller)
             return [] if scope is None else [scope]
-        scopes = [self._scope(each) for each in found if each["kind"] == "function"]
+        scopes = [self._scope(each) for each in found if each.kind == "function"]
         known = list(dict.fromkeys(scope for scope in scopes if scope is not None))
-        if not known and len(found) == 1 and found[0]["kind"] == "function":
+        if not known and len(found) == 1 and found[0].kind == "function":
             self._learn_function(called, caller, found[0])
             scope = self.bodies.open(called, caller)
             return [] if scope is None else [scope]
@@ -87,18 +88,14 @@ class Callees:
 
         self.say("finding out what is called")
         try:
-            answer = self.session.ask(
-                "callees",
-                "finding out what is called",
-                code=bodies.body.definition(tapped(bodies.body)),
-                around=bodies.around(tapped, noted=noted),
-                name=self.name,
-                overrides=dict(self.overrides),
-                **self.roles,
+            code, around = bodies.body.definition(tapped(bodies.body)), bodies.around(tapped, noted=noted)
+            asked_for = protocol.FindCallees(
+                self.roles, self.overrides, protocol.Tapped(self.name, code, around)
             )
+            answer = self.session.ask(asked_for, "finding out what is called")
         except WorkerProblem:
             return
-        for number, found in answer["found"]:
+        for number, found in answer.items():
             self.seen[table[number]] = found
 
     def _unknown(self, body: Body) -> list[str]:
@@ -120,60 +117,60 @@ class Callees:
 
     # -- what was found ----------------------------------------------------------------------
 
-    def _learn(self, called: str, caller: Body, found: Sequence[Answer]) -> None:
+    def _learn(self, called: str, caller: Body, found: Sequence[protocol.Callee]) -> None:
         """Take a method for what `called` is, unless it is now one and now another."""
         first, call_graph = found[0], self.bodies.call_graph
-        methods = list(dict.fromkeys(f"{each['owner']}.{each['name']}" for each in found))
+        methods = list(dict.fromkeys(f"{each.owner}.{each.name}" for each in found))
         where = shown(first, self.session.directory)
         if not where:
             return
         if len(methods) > 1:
             both = " and ".join(f"`{each}`" for each in methods)
             self.why[called] = f"it is {both}, one in one call and the other in another"
-        elif not all(each["named"] for each in found) or (
-            first["module"] == "__main__" and first["path"] != str(call_graph.target.source.path)
+        elif not all(each.named for each in found) or (
+            first.module == "__main__" and first.path != str(call_graph.target.source.path)
         ):
             self.why[called] = (
-                f"its class `{first['owner']}` ({where}) is not found in a module by its name, so a copy of "
+                f"its class `{first.owner}` ({where}) is not found in a module by its name, so a copy of "
                 "the method could not tell whether it is given an object of that class"
             )
-        elif not all(each["frozen"] for each in found) and call_graph.assigned(
-            first["name"], call_graph.target.source
+        elif not all(each.frozen for each in found) and call_graph.assigned(
+            first.name, call_graph.target.source
         ):
             self.why[called] = (
-                f"some file of the project assigns `.{first['name']}` (or calls `setattr`), so an object may "
+                f"some file of the project assigns `.{first.name}` (or calls `setattr`), so an object may "
                 f"have another one than `{methods[0]}` ({where})"
             )
         else:
             home = self.bodies.homes[caller.scope.index]
             if call_graph.callees.get((spot(home), called)) is None:
-                call_graph.learn(Callee(spot(home), called, f"{first['module']}:{methods[0]}"))
+                call_graph.learn(Callee(spot(home), called, f"{first.module}:{methods[0]}"))
                 call_graph.find(called, home)
             if called in call_graph.why:
                 self.why[called] = call_graph.why[called]
 
-    def _learn_function(self, called: str, caller: Body, found: Answer) -> None:
+    def _learn_function(self, called: str, caller: Body, found: protocol.Callee) -> None:
         """Take a function of a module for what `called` is, a value that holds it."""
         call_graph = self.bodies.call_graph
         where = shown(found, self.session.directory)
-        elsewhere = found["module"] == "__main__" and found["path"] != str(call_graph.target.source.path)
-        if not where or not found["importable"] or "." in found["qualname"] or elsewhere:
+        elsewhere = found.module == "__main__" and found.path != str(call_graph.target.source.path)
+        if not where or not found.importable or "." in found.qualname or elsewhere:
             self.why[called] = reason([found], self.session.directory)
             return
         home = self.bodies.homes[caller.scope.index]
         if call_graph.callees.get((spot(home), called)) is None:
-            call_graph.learn(Callee(spot(home), called, f"{found['module']}:{found['qualname']}"))
+            call_graph.learn(Callee(spot(home), called, f"{found.module}:{found.qualname}"))
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]
 
-    def _scope(self, found: Answer) -> int | None:
+    def _scope(self, found: protocol.Callee) -> int | None:
         """The scope of a function that was seen, taken into the tables where a name leads to it."""
-        if found["scope"] is not None:
-            return int(found["scope"])
+        if found.scope is not None:
+            return int(found.scope)
         bodies = self.bodies
-        outer = found["qualname"].partition(".<locals>")[0]
-        wanted = found["path"], outer
+        outer = found.qualname.partition(".<locals>")[0]
+        wanted = found.path, outer
         for body in list(bodies.bodies):
             home = bodies.homes[body.scope.index]
             for called in bodies.call_graph.calls(home):
@@ -181,7 +178,7 @@ class Callees:
                 if callee is None or (str(callee.source.path), callee.source.qualname) != wanted:
                     continue
                 scope = bodies.open(called, body)
-                if scope is None or outer == found["qualname"]:
+                if scope is None or outer == found.qualname:
                     return scope
                 inside = next(each for each in bodies.bodies if each.scope.index == scope)
                 return inner_scope(inside, found)
@@ -207,41 +204,37 @@ def is_plain(text: str) -> bool:
     )
 
 
-def inner_scope(body: Body, found: Answer) -> int | None:
+def inner_scope(body: Body, found: protocol.Callee) -> int | None:
     """The scope in a body of a function inside it that was seen; a lambda is known by its line alone."""
-    is_lambda = found["name"] == "<lambda>"
+    is_lambda = found.name == "<lambda>"
     rows = [
         scope
         for node, scope in body.scope_nodes.items()
-        if isinstance(node, cst.Lambda) == is_lambda and (is_lambda or scope.name == found["name"])
+        if isinstance(node, cst.Lambda) == is_lambda and (is_lambda or scope.name == found.name)
     ]
     # Python counts the lines of a function from its decorators on.
-    rows = [scope for scope in rows if scope.span.line >= found["line"]]
+    rows = [scope for scope in rows if scope.span.line >= found.line]
     first = [scope for scope in rows if scope.span.line == min(each.span.line for each in rows)]
-    if len(first) != 1 or (is_lambda and first[0].span.line != found["line"]):
+    if len(first) != 1 or (is_lambda and first[0].span.line != found.line):
         return None
     return first[0].index
 
 
-def shown(found: Answer, directory: Path) -> str:
+def shown(found: protocol.Callee, directory: Path) -> str:
     """``losses.py:3`` of a function of the user's; ``""`` of an installed one."""
-    if INSTALLED.search(found["path"]) or not Path(found["path"]).is_file():
+    if INSTALLED.search(found.path) or not Path(found.path).is_file():
         return ""
-    return f"{shown_file(found['path'], directory)}:{found['line']}"
+    return f"{shown_file(found.path, directory)}:{found.line}"
 
 
-def reason(found: Sequence[Answer], directory: Path) -> str:
+def reason(found: Sequence[protocol.Callee], directory: Path) -> str:
     """Why what was seen cannot be looked into; ``""`` where none of it is the user's."""
     for each in found:
-        if each["kind"] == "other":
-            what = f"a `{each['type']}`"
-            return (
-                f"it is `{each['wrapped']}` in {what} that may do more"
-                if each["wrapped"]
-                else f"it is {what}"
-            )
+        if each.kind == "other":
+            what = f"a `{each.type}`"
+            return f"it is `{each.wrapped}` in {what} that may do more" if each.wrapped else f"it is {what}"
         where = shown(each, directory)
         if where:
-            name = each["qualname"].replace(".<locals>", "")
+            name = each.qualname.replace(".<locals>", "")
             return f"it is `{name}` ({where}), which no module or class holds under that name"
     return ""

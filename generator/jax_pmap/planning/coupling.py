@@ -11,6 +11,7 @@ from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
 from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.worker.protocol import Raised
 
 #: How jax and equinox speak of values whose types say that they differ between devices, where a loop or a
 #: closure was made for values that do not.
@@ -109,21 +110,21 @@ def result_not_whole(statement: Statement, leaves: Sequence[Mapping[str, Any]], 
     )
 
 
-def fails_on_share(facts: FunctionFacts, error: Mapping[str, Any], last: Statement | None) -> Refusal:
+def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None) -> Refusal:
     """The function runs on the whole batch and raises `error` on one device's share of it."""
     where = f" after line {last.span.line}" if last else ""
-    said = next((line.strip() for line in error["message"].splitlines() if line.strip()), "")
-    if NOT_INSIDE_A_MAP.search(error["message"]):
+    said = next((line.strip() for line in error.message.splitlines() if line.strip()), "")
+    if NOT_INSIDE_A_MAP.search(error.message):
         return Refusal(
             "JP068",
             f"a loop or a library that `{facts.name}` uses does not run inside jax.pmap or jax.shard_map, "
-            f"whatever the batch{where}: {error['type']}: {said}",
+            f"whatever the batch{where}: {error.type}: {said}",
             "Try --backend jit, where nothing is mapped, or keep it on one device",
             last.span if last else facts.span,
         )
     return Refusal(
         "JP068",
-        f"on one device's share of the batch the function fails{where}: {error['type']}: {said}".rstrip(": "),
+        f"on one device's share of the batch the function fails{where}: {error.type}: {said}".rstrip(": "),
         "Some size in the function belongs to the whole batch (a constant, a reshape); take it from a "
         "shape instead, name the roles (--shard / --replicate), or try --backend jit",
         last.span if last else facts.span,

@@ -24,6 +24,7 @@ from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.problems import Answer
+from jax_pmap.worker import protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,11 @@ class Decider:
         self.gathering, self.mending = Gathering(table, own_shares), Mending(table)
         self.opening = Opening(table, find)
 
-    def decide(self, state: State, answer: Answer) -> Observation | Refusal | None:
+    def decide(self, state: State, answer: protocol.Observation) -> Observation | Refusal | None:
         """What an answer of the worker to `state` shows; None where `state` was changed: trace anew."""
         watch, owner = self.table.watch, self.table.owner
-        if "raised" in answer:
-            every = self._visible(state, answer["events"])
+        if answer.raised is not None:
+            every = self._visible(state, answer.events)
             watched = [event for event in every if event.point in watch.tests]
             failed = [e for e in every if e.point in owner and e.point not in watch.tests]
             if self.gathering.go_on(state, failed):
@@ -94,13 +95,13 @@ class Decider:
             if not state.fresh:
                 if self.mending.tests(state, failed, watched):
                     return None
-                last = owner.get(answer["last"]) if answer["last"] is not None else None
-                return fails_on_share(self.table.facts, answer["raised"], last)
+                last = owner.get(answer.last) if answer.last is not None else None
+                return fails_on_share(self.table.facts, answer.raised, last)
             self._retreat(state)
             return None
-        state.others = dict(answer["others"])
-        passed = frozenset(data["point"] for data in answer["events"])
-        every = self._visible(state, answer["events"])
+        state.others = dict(answer.others)
+        passed = frozenset(data["point"] for data in answer.events)
+        every = self._visible(state, answer.events)
         watched = [event for event in every if event.point in watch.tests]
         changes = [event for event in every if event.point < 0 or event.point in self.table.touched]
         set_apart = {*watch.tests, *(event.point for event in changes)}
@@ -154,14 +155,14 @@ class Decider:
                 tuple(final.leaves),
                 final.tree,
                 final.point,
-                frozenset(answer["reached"]),
+                frozenset(answer.reached),
                 passed,
-                answer.get("share"),
+                answer.share,
                 points_of(events, lambda event: event.alike),
                 points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
-                idle=dict(answer["idle"]),
+                idle=dict(answer.idle),
                 closed=dict(state.closed),
-                events=tuple(answer["events"]),
+                events=answer.events,
             )
         if not self._advance(state, events):
             if apart is not None and not state.hopeless and self.mending.change(state, apart, events):

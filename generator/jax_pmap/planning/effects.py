@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jax_pmap.model import Span, refused
-from jax_pmap.problems import Answer, shown_file
+from jax_pmap.problems import shown_file
 from jax_pmap.reading.target import Target
+from jax_pmap.worker.protocol import Site
 
 
-def callback_notes(target: Target, directory: Path, callbacks: Sequence[Answer]) -> tuple[str, ...]:
+def callback_notes(target: Target, directory: Path, callbacks: Sequence[Site]) -> tuple[str, ...]:
     """What is said of prints and the like, which come once from each device.
 
     Raises:
@@ -18,8 +19,8 @@ def callback_notes(target: Target, directory: Path, callbacks: Sequence[Answer])
     """
     notes = []
     for row in callbacks:
-        where = Span(shown_file(row["file"], directory), row["line"]) if row["file"] else target.facts.span
-        if row["what"] == "io_callback":
+        where = Span(shown_file(row.file, directory), row.line) if row.file else target.facts.span
+        if row.what == "io_callback":
             raise refused(
                 "JP049",
                 f"`{target.facts.name}` calls Python by `io_callback`; every device would, with its share, "
@@ -29,7 +30,7 @@ def callback_notes(target: Target, directory: Path, callbacks: Sequence[Answer])
                 where,
             )
         notes.append(
-            f"`{row['what']}` ({where.file}:{where.line}) runs on every device: what it shows comes once "
+            f"`{row.what}` ({where.file}:{where.line}) runs on every device: what it shows comes once "
             "from each, and of that one's share where no collective made it whole"
         )
     return tuple(notes)

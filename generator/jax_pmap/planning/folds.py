@@ -20,7 +20,7 @@ from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.events import containers_above
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles
-from jax_pmap.problems import Answer
+from jax_pmap.worker import protocol
 
 if TYPE_CHECKING:
     from libcst import FunctionDef
@@ -46,19 +46,19 @@ def find_folds(
     opened = False
     for _ in range(ROUNDS):
         answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
-        if "unfollowed" in answer and not settled:
+        if answer.unfollowed and not settled:
             return ()
-        if "unfollowed" in answer:
+        if answer.unfollowed:
             return Refusal(
                 "JP051",
                 f"the random numbers `{observer.facts.name}` draws on the whole batch and on a share of it "
-                f"cannot be matched: {answer['unfollowed']}",
+                f"cannot be matched: {answer.unfollowed}",
                 "Draw them outside any loop over the examples, or pass one key per example",
                 observer.facts.span,
             )
-        needed = {i for i, draw in enumerate(answer["draws"]) if draw["example"] and not draw["varying"]}
+        needed = {i for i, draw in enumerate(answer.draws) if draw.example and not draw.varying}
         inside = [sync.value for sync in folds if sync.where == AROUND]
-        if inside and answer["returned"]:
+        if inside and answer.returned:
             return Refusal(
                 "JP051",
                 f"random numbers that belong to examples come from the streams of `{inside[0]}`, whose keys "
@@ -82,7 +82,7 @@ def find_folds(
 
 def _survey(
     observer: Observer, roles: Roles, overrides: Mapping[str, str], count: int, syncs: Sequence[Sync]
-) -> Answer:
+) -> protocol.Draws:
     axis = repr(observer.axis_name)
     points = [e.point for e in expressions(observer).values() if not e.in_test]
 
@@ -101,17 +101,15 @@ def _survey(
         return observer.named(body, made)
 
     observer.say("following the random keys")
-    return observer.session.ask(
-        "draws",
-        "following the random keys",
-        code=observer.body.definition(tapped(observer.body)),
-        around=observer.around(tapped),
-        name=observer.facts.name,
-        axis_name=observer.axis_name,
-        count=count,
-        overrides=dict(overrides),
-        **roles.request(),
+    code, around = observer.body.definition(tapped(observer.body)), observer.around(tapped)
+    request = protocol.SurveyDraws(
+        roles.request(),
+        overrides,
+        protocol.Tapped(observer.facts.name, code, around),
+        observer.axis_name,
+        count,
     )
+    return observer.session.ask(request, "following the random keys")
 
 
 def expressions(observer: Observer) -> dict[int, Expression]:
@@ -119,34 +117,34 @@ def expressions(observer: Observer) -> dict[int, Expression]:
     return {e.point: e for body in observer.bodies for e in (*body.expressions, *body.free)}
 
 
-def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[Sync], list[int]]:
+def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tuple[list[Sync], list[int]]:
     """Folds for the needed draws, and the draws for which there is no place."""
     by_number = expressions(observer)
     passed: dict[tuple[int, str], set[int]] = {}
     surely: dict[tuple[int, str], set[int]] = {}
     barred: set[tuple[int, str]] = set()
     inside: dict[tuple[int, str], set[int]] = {}
-    for number, mark in enumerate(answer["marks"]):
-        at = mark["point"], mark["path"]
-        drawn = {i for i, draw in enumerate(answer["draws"]) if number in draw["marks"]}
+    for number, mark in enumerate(answer.marks):
+        at = mark.point, mark.path
+        drawn = {i for i, draw in enumerate(answer.draws) if number in draw.marks}
         passed.setdefault(at, set()).update(drawn)
-        surely.setdefault(at, set()).update(i for i in drawn if number in answer["draws"][i]["always"])
-        if mark["point"] < 0:
+        surely.setdefault(at, set()).update(i for i in drawn if number in answer.draws[i].always)
+        if mark.point < 0:
             inside[at] = drawn
             if drawn - needed:
                 barred.add(at)
             continue
         # Source that takes a container apart names it several times; a display's members speak for it.
-        text = by_number[mark["point"]].text
-        again = bool(mark["path"]) and not text.replace(".", "").replace("_", "").isalnum()
-        if mark["kept"] or not mark["bare"] or drawn - needed or again:
+        text = by_number[mark.point].text
+        again = bool(mark.path) and not text.replace(".", "").replace("_", "").isalnum()
+        if mark.kept or not mark.bare or drawn - needed or again:
             barred.add(at)
     chosen: list[tuple[int, str]] = []
     lost = []
     for i in sorted(needed):
         # A key that a loop carries has passed more marks, but not on its way to the first round.
-        marks = {n: answer["marks"][n] for n in answer["draws"][i]["always"]}
-        places = {n: (mark["point"], mark["path"]) for n, mark in marks.items()}
+        marks = {n: answer.marks[n] for n in answer.draws[i].always}
+        places = {n: (mark.point, mark.path) for n, mark in marks.items()}
         free = [n for n, at in places.items() if at not in barred]
         if not free:
             lost.append(i)
@@ -166,7 +164,7 @@ def _choose(observer: Observer, answer: Answer, needed: set[int]) -> tuple[list[
         by_point.setdefault(point, []).append(path)
     for point, paths in by_point.items():
         expression = by_number[point]
-        tree = next((m["tree"] for m in answer["marks"] if m["point"] == point and m["tree"]), None)
+        tree = next((m.tree for m in answer.marks if m.point == point and m.tree), None)
         containers = () if paths == [""] else containers_above(paths, tree)
         if containers is None:
             lost += sorted(needed)
@@ -207,29 +205,29 @@ def _open_everything(observer: Observer) -> None:
                 observer.open(name, body)
 
 
-def _entangled(observer: Observer, answer: Answer, lost: Sequence[int]) -> Refusal:
+def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) -> Refusal:
     """A draw for examples whose key cannot be folded anywhere."""
     expression: Expression | None = None
     stream = ""
     why = "no key of its own in the source leads to it"
     for i in lost:
-        for number in answer["draws"][i]["marks"]:
-            mark = answer["marks"][number]
-            if mark["point"] < 0:
-                name = observer.facts.parameters[-1 - mark["point"]].name
-                stream = name + mark["path"].removesuffix(".key")
+        for number in answer.draws[i].marks:
+            mark = answer.marks[number]
+            if mark.point < 0:
+                name = observer.facts.parameters[-1 - mark.point].name
+                stream = name + mark.path.removesuffix(".key")
                 continue
-            expression = expressions(observer)[mark["point"]]
+            expression = expressions(observer)[mark.point]
             same = [
                 n
-                for n, other in enumerate(answer["marks"])
-                if (other["point"], other["path"]) == (mark["point"], mark["path"])
+                for n, other in enumerate(answer.marks)
+                if (other.point, other.path) == (mark.point, mark.path)
             ]
             shared = any(
-                set(same) & set(draw["marks"]) and not (draw["example"] and not draw["varying"])
-                for draw in answer["draws"]
+                set(same) & set(draw.marks) and not (draw.example and not draw.varying)
+                for draw in answer.draws
             )
-            if any(answer["marks"][n]["kept"] for n in same):
+            if any(answer.marks[n].kept for n in same):
                 why = "it is also returned, and would then differ between devices"
             elif shared:
                 why = "numbers that all devices share are drawn from it too"

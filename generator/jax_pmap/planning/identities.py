@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from jax_pmap.emit.render import contents_source
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 
 def identities(session: Session, expressions: Collection[str]) -> dict[str, str]:
@@ -15,11 +16,6 @@ def identities(session: Session, expressions: Collection[str]) -> dict[str, str]
     """
     if not expressions:
         return {}
-    answer = session.ask(
-        "identities",
-        "reading constants",
-        code=contents_source(),
-        name="contents",
-        expressions=sorted(expressions),
-    )
-    return {name: found for name, found in answer["identities"].items() if found is not None}
+    asked = protocol.Identities(contents_source(), "contents", tuple(sorted(expressions)))
+    answer = session.ask(asked, "reading constants")
+    return {name: found for name, found in answer.items() if found is not None}

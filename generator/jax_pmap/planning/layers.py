@@ -11,9 +11,11 @@ from jax_pmap.emit.render import over_devices_source
 from jax_pmap.model import Refusal, Span
 from jax_pmap.planning.coupling import COUPLED, shortened
 from jax_pmap.planning.roles import Roles
-from jax_pmap.problems import INSTALLED, Answer, WorkerProblem, shown_file
+from jax_pmap.problems import INSTALLED, WorkerProblem, shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Frame, Layer
 
 #: Libraries whose layers read the name of the axis when they are called.
 TOLD = frozenset({"flax.linen", "flax.nnx", "haiku"})
@@ -30,26 +32,26 @@ def to_synchronise(
     the function as it is written too, where there is one device.
     """
     rows = _coupling(session, target, refusal, statics)
-    found = tuple(sorted({row["layer"].rpartition(".")[0] for row in rows}))
+    found = tuple(sorted({row.layer.rpartition(".")[0] for row in rows}))
     if not found or not all(library in TOLD for library in found):
         return ()
     code = over_devices_source(found, target.axis_name)
     try:
-        answer = session.ask("synchronise", "telling layers the axis", code=code, statics=statics)
+        same = session.ask(protocol.Synchronise(code, tuple(statics)), "telling layers the axis")
     except WorkerProblem:
         return ()
-    return found if answer["same"] else ()
+    return found if same else ()
 
 
-def _coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Answer]:
+def _coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Layer]:
     """Calls of layers that normalise by their batch, by way of the place that a refusal names."""
     if refusal.code not in COUPLED - {"JP068"} or refusal.span is None:
         return []
     try:
-        found = session.ask("layers", "looking for layers", statics=statics)["layers"]
+        found = session.ask(protocol.FindLayers(tuple(statics)), "looking for layers")
     except WorkerProblem:
         return []
-    return [row for row in found if passes(row, refusal.span, target, session.directory)]
+    return [row for row in found if passes(row.frames, refusal.span, target, session.directory)]
 
 
 def named(
@@ -77,10 +79,10 @@ def named(
     if not rows:
         return refusal if roles is None else reducing(session, target, refusal, refusal.span, roles)
     first = rows[0]
-    names = list(dict.fromkeys(f"`{row['path']}`" for row in rows if row["path"]))
+    names = list(dict.fromkeys(f"`{row.path}`" for row in rows if row.path))
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    place = called_at(first, session.directory)
-    known = [first["layer"], *([place] if place else [])]
+    place = called_at(first.frames, session.directory)
+    known = [first.layer, *([place] if place else [])]
     layers = f"{', '.join(names[:SHOWN])}{more} ({', '.join(known)})" if names else ", ".join(known)
     return Refusal(
         "JP066",
@@ -95,13 +97,13 @@ def named(
 def reducing(session: Session, target: Target, refusal: Refusal, span: Span, roles: Roles) -> Refusal:
     """The refusal with the line in it that reduces over the examples, outside the function itself."""
     try:
-        found = session.ask("reductions", "looking for reductions", **roles.request())["reductions"]
+        found = session.ask(protocol.FindReductions(roles.request()), "looking for reductions")
     except WorkerProblem:
         return refusal
-    rows = (row for row in found if passes(row, span, target, session.directory))
+    rows = (frames for frames in found if passes(frames, span, target, session.directory))
     body = target.parsed.definition
-    for row in rows:
-        place = called_at(row, session.directory)
+    for frames in rows:
+        place = called_at(frames, session.directory)
         file, _, number = place.rpartition(":")
         if not place:
             continue
@@ -110,7 +112,7 @@ def reducing(session: Session, target: Target, refusal: Refusal, span: Span, rol
         )
         if inside:
             continue
-        line = next(f for f, *_ in row["frames"] if shown_file(f, session.directory) == file)
+        line = next(f for f, *_ in frames if shown_file(f, session.directory) == file)
         line = linecache.getline(line, int(number)).strip()
         return dataclasses.replace(
             refusal,
@@ -124,36 +126,36 @@ def reducing(session: Session, target: Target, refusal: Refusal, span: Span, rol
     return refusal
 
 
-def passes(row: Answer, span: Span, target: Target, directory: Path) -> bool:
+def passes(frames: Sequence[Frame], span: Span, target: Target, directory: Path) -> bool:
     """Whether a call was come to by way of `span`; the function as a whole is a way to all of them."""
     if span == target.facts.span:
         return True
     return any(
         shown_file(file, directory) == span.file and span.line <= line <= max(span.end_line, span.line)
-        for file, line, _ in row["frames"]
+        for file, line, _ in frames
     )
 
 
-def called_at(row: Answer, directory: Path) -> str:
+def called_at(frames: Sequence[Frame], directory: Path) -> str:
     """``FILE:LINE`` of the user's code that calls a layer."""
-    for file, line, _ in reversed(row["frames"]):
+    for file, line, _ in reversed(frames):
         if not INSTALLED.search(file) and Path(file).is_file():
             return f"{shown_file(file, directory)}:{line}"
     return ""
 
 
-def why(row: Answer) -> str:
+def why(row: Layer) -> str:
     """Why a layer is not synchronised."""
-    if row["mapped"]:
-        axes = ", ".join(repr(axis) for axis in row["axes"])
+    if row.mapped:
+        axes = ", ".join(repr(axis) for axis in row.axes)
         return f"its axis {axes} is that of a map inside the function"
-    return f"it has no `{row['axis']}`"
+    return f"it has no `{row.axis}`"
 
 
-def way_out(row: Answer, axis_name: str) -> str:
+def way_out(row: Layer, axis_name: str) -> str:
     """What to write, in the library's own words."""
-    if not row["mapped"]:
-        return f'Write `{row["axis"]}="{axis_name}"` where the layer is made, and the devices average them'
-    name = axis_name if axis_name not in row["axes"] else "devices"
-    both = ", ".join(f'"{axis}"' for axis in (*row["axes"], name))
-    return f"Write `{row['axis']}=({both})` where the layer is made, and the devices average them too"
+    if not row.mapped:
+        return f'Write `{row.axis}="{axis_name}"` where the layer is made, and the devices average them'
+    name = axis_name if axis_name not in row.axes else "devices"
+    both = ", ".join(f'"{axis}"' for axis in (*row.axes, name))
+    return f"Write `{row.axis}=({both})` where the layer is made, and the devices average them too"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.reading.decorators import COMPILERS, MAPPERS
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.scopes import root_name
+from jax_pmap.worker.protocol import Mutated
 
 #: Methods that change a dict or a list.
 MUTATORS = frozenset(
@@ -18,7 +18,7 @@ MUTATORS = frozenset(
 )
 
 
-def check_mutation(target: Target, loaded: Loaded, changes: Sequence[Mapping[str, Any]]) -> None:
+def check_mutation(target: Target, loaded: Loaded, changes: Sequence[Mutated]) -> None:
     """A compiled function changes copies of its arguments; the caller of the original sees the change.
 
     What it changes outside itself, of ``self`` or of a list beside it, changes once, while tracing. Graphs of
@@ -29,20 +29,20 @@ def check_mutation(target: Target, loaded: Loaded, changes: Sequence[Mapping[str
     """
     _check_written(target, loaded)
     for change in changes:
-        if not change["graph"]:
+        if not change.graph:
             raise refused(
                 "JP049",
-                f"`{target.facts.name}` changes its argument `{change['name']}` in place; on several devices "
+                f"`{target.facts.name}` changes its argument `{change.name}` in place; on several devices "
                 "that changes a copy",
-                f"Return what changed instead of assigning it to a part of `{change['name']}`",
+                f"Return what changed instead of assigning it to a part of `{change.name}`",
                 target.facts.span,
             )
-        if not change["same_structure"]:
+        if not change.same_structure:
             raise refused(
                 "JP049",
-                f"`{target.facts.name}` changes what `{change['name']}` is made of (new variables, another "
+                f"`{target.facts.name}` changes what `{change.name}` is made of (new variables, another "
                 "mode); only values can be handed back",
-                f"Make the change before the call, for example `{change['name']}.train()`",
+                f"Make the change before the call, for example `{change.name}.train()`",
                 target.facts.span,
             )
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections import Counter
-from typing import Any
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Refusal, RefusalError, refused
-from jax_pmap.problems import Answer, error_span, first_line
+from jax_pmap.problems import error_span, first_line
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.definitions import statements
 from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters
+from jax_pmap.worker import protocol
 
 #: Rows from which on an array may be a batch.
 ROWS = 8
@@ -22,14 +22,14 @@ SHOWN, LEAVES = 4, 6
 
 
 def no_batch(
-    session: Session, target: Target, loaded: Loaded, error: dict[str, Any], only_state: bool = False
+    session: Session, target: Target, loaded: Loaded, error: protocol.Raised | None, only_state: bool = False
 ) -> RefusalError:
     """The refusal of inputs without a batch.
 
     `error` is the one of tracing with fewer rows, if any. With `only_state`, all arguments are parameters
     and the like by their names and uses, and why those cannot be cut says nothing.
     """
-    error = {} if only_state else error
+    error = None if only_state else error
     leaves = [leaf for argument in loaded.described for leaf in argument["leaves"]]
     scalars = bool(leaves) and not any(leaf["shape"] for leaf in leaves)
     listed = []
@@ -38,14 +38,14 @@ def no_batch(
         if more := argument["leaves"][LEAVES:]:
             listed.append(f"{len(more)} more of `{argument['name']}`")
     shapes = ", ".join(listed)
-    where = error_span(error, session.directory, target.source) if error else None
+    where = error_span(error, session.directory, target.source)
     why = ""
     if error:
-        said = error["message"].strip()
+        said = error.message.strip()
         if not said and where is not None and where.file == target.source.shown_path:
             # What a bare assert asks for stands in the file alone.
             said = f"`{target.parsed.lines[where.line - 1].strip()}`"
-        why = f" (with fewer rows: {error['type']}{f': {first_line(said)}' if said else ''})"
+        why = f" (with fewer rows: {error.type}{f': {first_line(said)}' if said else ''})"
     reason = f"no axis was found along which the inputs of `{target.facts.name}` can be split{why}: "
     reason += shapes or "no arrays"
     if only_state:
@@ -72,7 +72,7 @@ def with_enclosed(session: Session, target: Target, refusal: Refusal) -> Refusal
     return dataclasses.replace(refusal, details=(*refusal.details, said))
 
 
-def enclosed_arrays(session: Session, target: Target) -> list[Answer]:
+def enclosed_arrays(session: Session, target: Target) -> list[protocol.EnclosedArray]:
     """Arrays around the target, or of its object, that may be a batch by their rows.
 
     Where some have the same number of rows, as inputs and labels have, those.
@@ -84,29 +84,29 @@ def enclosed_arrays(session: Session, target: Target) -> list[Answer]:
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == facts.receiver
     }
     names = [*facts.closure_names, *facts.module_names, *sorted(read)]
-    arrays = session.ask("enclosed_arrays", "looking for the batch", expressions=names)["arrays"]
-    arrays = [row for row in arrays if row["shape"] and row["shape"][0] >= ROWS]
-    rows, many = next(iter(Counter(row["shape"][0] for row in arrays).most_common(1)), (0, 0))
-    return [row for row in arrays if many == 1 or row["shape"][0] == rows]
+    found = session.ask(protocol.EnclosedArrays(tuple(names)), "looking for the batch")
+    arrays = [row for row in found if row.shape and row.shape[0] >= ROWS]
+    rows, many = next(iter(Counter(row.shape[0] for row in arrays).most_common(1)), (0, 0))
+    return [row for row in arrays if many == 1 or row.shape[0] == rows]
 
 
-def _listed(target: Target, arrays: list[Answer]) -> str:
+def _listed(target: Target, arrays: list[protocol.EnclosedArray]) -> str:
     """``"`x` (24, 3) and `y` (24,) of line 7"``."""
     words = []
     for row in arrays[:SHOWN]:
-        line = _line_of(target, row["name"])
+        line = _line_of(target, row.name)
         at = f" of line {line}" if line else ""
-        words.append(f"`{row['path']}` {tuple(row['shape'])}{at}")
+        words.append(f"`{row.path}` {row.shape}{at}")
     if len(arrays) > SHOWN:
         words.append(f"{len(arrays) - SHOWN} more")
     return ", ".join(words[:-1]) + f"{' and ' if words[1:] else ''}{words[-1]}"
 
 
-def _pass_it(target: Target, arrays: list[Answer]) -> str:
+def _pass_it(target: Target, arrays: list[protocol.EnclosedArray]) -> str:
     """What to type to have the batch as an argument."""
     known = {parameter.arg for parameter in parameters(target.parsed.definition.args)}
-    names = [row["name"].rpartition(".")[2] for row in arrays[:SHOWN]]
-    through = list(dict.fromkeys(f"`{row['through']}`" for row in arrays[:SHOWN] if row["through"]))
+    names = [row.name.rpartition(".")[2] for row in arrays[:SHOWN]]
+    through = list(dict.fromkeys(f"`{row.through}`" for row in arrays[:SHOWN] if row.through))
     made = ", ".join([*(p.arg for p in parameters(target.parsed.definition.args)), *dict.fromkeys(names)])
     if known & set(names):
         return "pass it as an argument"

@@ -19,9 +19,9 @@ from jax_pmap.planning.decide import Decider, Observation
 from jax_pmap.planning.events import State
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.syncs import Placer
-from jax_pmap.problems import Answer
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 if TYPE_CHECKING:
     from libcst import FunctionDef
@@ -52,14 +52,14 @@ class Observer(Placer):
         #: Rows of the batch that is observed, where it is not the given one.
         self.rows: int | None = None
         #: The last question that the worker was asked, and its answer.
-        self._last: tuple[Answer, Answer] | None = None
+        self._last: tuple[protocol.Observe, protocol.Observation] | None = None
 
     def _taps(self) -> frozenset[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.by_point)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
         return frozenset(taps | set(self.touched))
 
-    def _code(self, syncs: Sequence[Sync]) -> tuple[str, Answer]:
+    def _code(self, syncs: Sequence[Sync]) -> protocol.Tapped:
         """The target and the functions of the user's that it calls, tapped, with collectives in them."""
         known = {body.scope.index for body in self.bodies}
         callee_bodies = [body for scope, body in self.watch.bodies.items() if scope not in known]
@@ -80,29 +80,29 @@ class Observer(Placer):
             )
             return self.named(body, made) if body is not self.body else made
 
-        return self.body.definition(woven(self.body)), self.around(woven, callee_bodies)
+        code, around = self.body.definition(woven(self.body)), self.around(woven, callee_bodies)
+        return protocol.Tapped(self.facts.name, code, around)
 
-    def _run(self, roles: Roles, overrides: Mapping[str, str], count: int, state: State) -> Answer:
+    def _run(
+        self, roles: Roles, overrides: Mapping[str, str], count: int, state: State
+    ) -> protocol.Observation:
         """What tracing shows; the same once more where nothing has changed but what is looked into."""
-        plain, plain_around = self._code(())
-        woven, woven_around = self._code(state.syncs) if state.syncs else (plain, plain_around)
+        plain = self._code(())
+        woven = self._code(state.syncs) if state.syncs else plain
         self.say(f"tracing on {count} devices ({len(state.syncs)} collectives)")
-        request = {
-            "reference_code": plain,
-            "reference_around": plain_around,
-            "code": woven,
-            "around": woven_around,
-            "name": self.facts.name,
-            "results": self.results,
-            "axis_name": self.axis_name,
-            "count": count,
-            "rows": self.rows,
-            "overrides": dict(overrides),
-            "measure": any(sync.op == "all_gather" for sync in state.syncs),
-            **roles.request(),
-        }
+        request = protocol.Observe(
+            roles.request(),
+            overrides,
+            plain,
+            woven,
+            tuple(sorted(self.results)),
+            self.axis_name,
+            count,
+            measure=any(sync.op == "all_gather" for sync in state.syncs),
+            rows=self.rows,
+        )
         if self._last is None or self._last[0] != request:
-            self._last = request, self.session.ask("observe", "tracing the function", **request)
+            self._last = request, self.session.ask(request, "tracing the function")
         return self._last[1]
 
     def observe(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jax_pmap.drift import outdated
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
 from jax_pmap.planning.roles import RoleFinder, Roles
-from jax_pmap.problems import Answer, error_details, error_span, first_line
+from jax_pmap.problems import error_details, error_span, first_line
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 
-def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict[str, Any]:
+def reference_runs(session: Session, target: Target, finder: RoleFinder) -> protocol.Traced:
     """Trace the function as given; Python numbers it needs as numbers become static."""
     facts = target.facts
     numbers = [
@@ -29,17 +29,17 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
     numbers = list(dict.fromkeys(numbers))
     while True:
         answer = _traced(session, finder.statics)
-        if answer["traced"]:
+        error = answer.error
+        if error is None:
             return answer
-        error = answer["error"]
-        if not answer["concrete"]:
+        if not answer.concrete:
             break
         if not numbers:
             raise refused(
                 "JP052",
-                f"`{facts.name}` needs the value of a traced array: {first_line(error['message'])}",
+                f"`{facts.name}` needs the value of a traced array: {first_line(error.message)}",
                 'Print it by jax.debug.print("{}", x), or return it and print it outside'
-                if "__format__" in error["message"]
+                if "__format__" in error.message
                 else "Use jnp.where or lax.cond for branches on data; arguments that choose branches: "
                 "--static NAME",
                 error_span(error, session.directory, target.source) or facts.span,
@@ -49,10 +49,10 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
         finder.statics = (*finder.statics, name)
         finder.why[name] = "its value is needed while tracing"
     # Not every error says that a number is missing: `jax.random.split(key, n)` takes it for a bad shape.
-    if numbers and _traced(session, (*finder.statics, *numbers))["traced"]:
+    if numbers and _traced(session, (*finder.statics, *numbers)).error is None:
         for name in tuple(numbers):
             fewer = [other for other in numbers if other != name]
-            if _traced(session, (*finder.statics, *fewer))["traced"]:
+            if _traced(session, (*finder.statics, *fewer)).error is None:
                 numbers = fewer
         for name in numbers:
             finder.why[name] = "the function does not trace without its value"
@@ -60,7 +60,7 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
         return _traced(session, finder.statics)
     raise refused(
         "JP015",
-        f"`{facts.name}` fails on these inputs: {error['type']}: {first_line(error['message'])}",
+        f"`{facts.name}` fails on these inputs: {error.type}: {first_line(error.message)}",
         outdated(error, session.directory)
         or "Give inputs it runs on: --inputs FILE::callable, or --arg NAME=SPEC",
         error_span(error, session.directory, target.source) or facts.span,
@@ -68,35 +68,37 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> dict
     )
 
 
-def _traced(session: Session, statics: Sequence[str]) -> Answer:
-    return session.ask("trace", "tracing the function", axes={}, statics=statics, size=None)
+def _traced(session: Session, statics: Sequence[str]) -> protocol.Traced:
+    roles = protocol.Roles({}, tuple(statics))
+    return session.ask(protocol.Trace(roles), "tracing the function")
 
 
-def check_opaque(target: Target, whole: Mapping[str, Any]) -> None:
+def check_opaque(target: Target, whole: protocol.Traced) -> None:
     """Refuse results that no device can hand back.
 
     Raises:
         RefusalError: JP044, at the first that is no array.
     """
-    for bad in whole["opaque"]:
+    for path, kind in whole.opaque:
         raise refused(
             "JP044",
-            f"output `result{bad['path']}` is a {bad['type']}; a function on several devices returns arrays",
+            f"output `result{path}` is a {kind}; a function on several devices returns arrays",
             "Return only arrays and numbers; keep strings and functions outside",
             target.facts.span,
         )
 
 
-def grown_axes(session: Session, roles: Roles, size: int, whole: Mapping[str, Any]) -> list[int | None]:
+def grown_axes(session: Session, roles: Roles, size: int, whole: protocol.Traced) -> list[int | None]:
     """Of each output leaf the axis that grows with the batch of `size`, by tracing with others."""
     for rows in (size // 2, 2 * size):
-        others = session.ask("trace", "tracing the function with other rows", **roles.request(), size=rows)
-        if others["traced"]:
+        asked = protocol.Trace(roles.request(), rows)
+        others = session.ask(asked, "tracing the function with other rows")
+        if others.error is None:
             break
     else:
-        return [None] * len(whole["out"])
+        return [None] * len(whole.out)
     axes: list[int | None] = []
-    for leaf, other in zip(whole["out"], others["out"], strict=True):
+    for leaf, other in zip(whole.out, others.out, strict=True):
         grown = [i for i, (a, b) in enumerate(zip(leaf["shape"], other["shape"], strict=True)) if a != b]
         axes.append(grown[0] if grown and leaf["shape"][grown[0]] == size else None)
     return axes

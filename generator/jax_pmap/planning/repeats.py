@@ -10,6 +10,7 @@ from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 #: Refusals that may come of comparing a function with another run of itself.
 BY_COMPARING = COUPLED | {"JP040", "JP045", "JP055", "JP062"}
@@ -22,10 +23,10 @@ def or_changing(session: Session, target: Target, refusal: Refusal, statics: Seq
     if refusal.code not in BY_COMPARING:
         return refusal
     try:
-        answer = session.ask("repeats", "tracing the function twice", statics=list(statics))
+        same = session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice")
     except (WorkerProblem, RefusalError):
         return refusal
-    if answer["same"]:
+    if same:
         return refusal
     found = _changing(target)
     span = target.parsed.span(found) if found is not None else target.facts.span

@@ -23,6 +23,7 @@ from jax_pmap.planning.identities import identities
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.names import DATA_NAMES, PARTS_OF_STATE, STATE_NAMES
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 Described = dict[str, Any]
 #: The most devices of the proof, where the user asks for no number.
@@ -51,12 +52,10 @@ class Roles:
     #: Static arguments that cannot be hashed.
     wrapped: tuple[str, ...] = ()
 
-    def request(self) -> dict[str, Any]:
-        """The part of a worker request that says which leaves are batch and which arguments static."""
-        return {
-            "axes": {name: dict(leaves) for name, leaves in self.axes.items() if leaves},
-            "statics": self.statics,
-        }
+    def request(self) -> protocol.Roles:
+        """What the worker is told of them."""
+        axes = {name: dict(leaves) for name, leaves in self.axes.items() if leaves}
+        return protocol.Roles(axes, tuple(self.statics))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class RoleFinder:
         self._flags()
         self._keys()
         self.leaves = self._leaves()
-        self.trace_error: dict[str, Any] = {}
+        self.trace_error: protocol.Raised | None = None
         #: Static arguments of whose type the function asks.
         self.typed: tuple[str, ...] = ()
         #: Whether an assignment traced with more rows alone.
@@ -392,16 +391,12 @@ class RoleFinder:
         # A function may insist on a multiple of some number of rows; that of a few may be all of them.
         several = (max(2, size // 2) if size > 2 else 1, size * 2 // 3, size // 3)
         for rows in dict.fromkeys((*several, 2 * size)):
-            answer = self.session.ask(
-                "trace",
-                "tracing the function with other rows",
-                **self._roles(chosen).request(),
-                size=rows,
-            )
-            if answer["traced"]:
+            asked = protocol.Trace(self._roles(chosen).request(), rows)
+            answer = self.session.ask(asked, "tracing the function with other rows")
+            if answer.error is None:
                 self.grows |= size < rows and size < self.enough
                 return True
-            errors.append(answer["error"])
+            errors.append(answer.error)
         self.trace_error = self.trace_error or errors[0]
         return False
 

@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
@@ -43,6 +42,7 @@ from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outerm
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker import protocol
 
 #: Rows of shares with which a function is tried that does not take every number of them.
 SMALL_SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -86,7 +86,7 @@ def find_plan(
     asked = target, loaded
     finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
-    if session.compile_as(whole["compiled_as"]):
+    if session.compile_as(whole.compiled_as):
         loaded = load(session, target, request, say)
         finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
         whole = reference_runs(session, target, finder)
@@ -94,16 +94,16 @@ def find_plan(
     if called.changed:
         whole = reference_runs(session, target, finder)
     loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
-    target, axis_notes = with_axis(target, whole["axes"], request, session.directory)
+    target, axis_notes = with_axis(target, whole.axes, request, session.directory)
     loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *axis_notes))
     check_opaque(target, whole)
-    check_mutation(target, loaded, whole["mutated"])
+    check_mutation(target, loaded, whole.mutated)
     if request.backend is not Backend.JIT:
-        notes = callback_notes(target, session.directory, whole["callbacks"])
+        notes = callback_notes(target, session.directory, whole.callbacks)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
-    mutated = tuple(change["name"] for change in whole["mutated"])
+    mutated = tuple(change.name for change in whole.mutated)
     call_graph = CallGraph(target, saved.callees if saved is not None else ())
-    session.ask("precision", "tracing the function", statics=finder.statics)
+    session.ask(protocol.Precision(finder.statics), "tracing the function")
     body = Body(function_text(target.parsed))
     case = Case(session, target, call_graph, body, loaded, request, say, saved, mutated, called.fitting)
     tried = _Tried()
@@ -164,7 +164,7 @@ def _with_more_rows(
     else:
         return None
     assert roles is not None
-    answer = session.ask("repeat_rows", "repeating rows", times=times, **roles.request())["arguments"]
+    answer = session.ask(protocol.RepeatRows(roles.request(), times), "repeating rows")
     if answer is None:
         return None
     size = batch_of(roles, loaded)
@@ -172,21 +172,21 @@ def _with_more_rows(
         f"the batch of {size} in the inputs has too few rows for the devices of the proof, or for what "
         f"`{target.facts.name}` does with a share: its rows are repeated, to {size * times}"
     )
-    return dataclasses.replace(loaded, described=tuple(answer), notes=(*loaded.notes, note))
+    return dataclasses.replace(loaded, described=answer, notes=(*loaded.notes, note))
 
 
 def _multiple(session: Session, roles: Roles, size: int) -> int:
     """Of how many rows a share has to be a multiple: all numbers of rows that the function takes are."""
     taken = [size // LARGEST_COUNT]
     for rows in SMALL_SHARES:
-        asked = {**roles.request(), "size": rows}
-        if session.ask("trace", "tracing the function with fewer rows", **asked)["traced"]:
+        asked = protocol.Trace(roles.request(), rows)
+        if session.ask(asked, "tracing the function with fewer rows").error is None:
             taken.append(rows)
     return math.gcd(*taken)
 
 
 def _synchronised(
-    case: Case, refusal: Refusal, roles: Roles | None, whole: Mapping[str, Any]
+    case: Case, refusal: Refusal, roles: Roles | None, whole: protocol.Traced
 ) -> Observed | None:
     """The plan in which layers that couple the examples take their statistics over all devices."""
     if roles is None or case.request.backend is Backend.JIT:
@@ -218,7 +218,7 @@ class _Tried:
             self.refusal, self.blamed = refusal, roles
 
 
-def _try(case: Case, roles: Roles, whole: Mapping[str, Any], tried: _Tried) -> Confirmed | None:
+def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Confirmed | None:
     """Observe one assignment: what it confirmed, or None, with the reason in `tried`."""
     compiled = case.request.backend is Backend.JIT
     tried.observed += 1
@@ -268,7 +268,7 @@ def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:
     return in_vain(outcome.observation, target.facts)
 
 
-def _global_view(case: Case, roles: Roles, whole: Mapping[str, Any]) -> Confirmed:
+def _global_view(case: Case, roles: Roles, whole: protocol.Traced) -> Confirmed:
     """What the jit backend needs of a function whose examples depend on each other.
 
     The compiler keeps the meaning; which outputs grow with the batch is asked by tracing with
@@ -277,11 +277,11 @@ def _global_view(case: Case, roles: Roles, whole: Mapping[str, Any]) -> Confirme
     axes = grown_axes(case.session, roles, batch_of(roles, case.loaded), whole)
     leaves = [
         {**leaf, "kind": "replicated" if axis is None else f"sharded {axis}"}
-        for leaf, axis in zip(whole["out"], axes, strict=True)
+        for leaf, axis in zip(whole.out, axes, strict=True)
     ]
     every = frozenset(branch.index for branch in case.body.branches)
     points = frozenset(expression.point for expression in case.body.expressions)
-    observation = Observation((), tuple(leaves), whole["tree"], 0, every, points)
+    observation = Observation((), tuple(leaves), whole.tree, 0, every, points)
     return Confirmed(observation, ({},), {}, every, (listing(case.body, case.target.facts.name),))
 
 
@@ -316,7 +316,7 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
     return None
 
 
-def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) -> Observed:
+def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) -> Observed:
     target, loaded, request, observation = case.target, case.loaded, case.request, found.observation
     facts = target.facts
     donated = [name for name in facts.donated_parameters if name not in roles.statics] + [*request.donate]
@@ -333,7 +333,7 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         donated,
         case.fitting,
     )
-    output_axes, outputs = plan_outputs(observation, facts, whole["out"])
+    output_axes, outputs = plan_outputs(observation, facts, whole.out)
     unreached = [
         branch
         for branch in case.body.branches
@@ -365,8 +365,8 @@ def _plan(case: Case, roles: Roles, whole: Mapping[str, Any], found: Confirmed) 
         assumed_inputs=loaded.assumed,
         mutated=case.mutated,
         layers=case.layers,
-        shared=tuple((place, other) for place, other in whole["shared"]),
-        kept=tuple((path, name) for path, name in whole["kept"]),
+        shared=whole.shared,
+        kept=whole.kept,
         chain=chain(
             loaded.described,
             roles,

@@ -36,6 +36,7 @@ from jax_pmap.planning.structure import check_structure
 from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ def _observe_others(
             syncs, reached, seen = outcome.syncs, reached | outcome.reached, seen | outcome.seen
             observations.append(outcome)
     # Of what the other sizes show, a branch that one of them takes is no part: the run takes none of them.
-    for rows in observer.session.ask("telling_sizes", "tracing the function", **roles.request())["rows"]:
+    for rows in observer.session.ask(protocol.TellSizes(roles.request()), "tracing the function"):
         observer.rows = rows // count * count
         outcome = observer.observe(roles, {}, count, syncs)
         if not isinstance(outcome, Refusal) and kinds(outcome) == kinds(base):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from jax_pmap.problems import Answer
+from jax_pmap.worker.protocol import Failure
 
 #: What the worker found an output to be instead of the reference's value, after "it is".
 INSTEAD = {
@@ -32,32 +32,32 @@ LONGEST = 40
 NARROWED = (1e-11, 1e-6)
 
 
-def likeliest_cause(found: Answer, devices: int) -> str | None:
+def likeliest_cause(found: Failure, precision: str, devices: int) -> str | None:
     """In plain words, what makes an output differ like this; after "it is" or as a sentence."""
-    ratio, step = found.get("ratio"), found.get("step", 0)
+    ratio, step = found.ratio, found.step
     if ratio is not None:
         scaled = _scaled(ratio, devices)
         if scaled:
             return f"it is {scaled}"
-    cause = found.get("cause", "")
+    cause = found.cause
     if cause in INSTEAD:
         return f"it is {INSTEAD[cause]}"
     if cause.startswith("missing "):
         means = {"pmean": "mean", "psum": "sum", "pmax": "maximum"}[cause.removeprefix("missing ")]
         return f"the {means} over the devices is the reference's value, so a {cause[8:]} is missing"
-    if found.get("drawn"):
+    if found.drawn:
         return (
             "other random numbers are drawn, or others go together; those of `fold_in(key, axis_index)` and "
             "of one key a device from `split(key, devices)` can be compared"
         )
-    if ratio is not None and found["what"] == "value" and abs(ratio - 1) > 1e-3:
+    if ratio is not None and found.what == "value" and abs(ratio - 1) > 1e-3:
         return f"it is {ratio:.4g} × the reference"
     if step:
         return (
             "the first call agrees and a later one does not, so some state is not carried or not synchronised"
         )
-    wide = found["what"] == "value" and found.get("precision") == "float64"
-    if wide and NARROWED[0] < found["error"] <= NARROWED[1]:
+    wide = found.what == "value" and precision == "float64"
+    if wide and NARROWED[0] < found.off <= NARROWED[1]:
         return "the error is of the size of float32's rounding: something may be narrowed to it"
     return None
 

@@ -7,17 +7,16 @@ import dataclasses
 from pathlib import Path
 
 from jax_pmap.model import Derivation, Refusal, Span
-from jax_pmap.problems import Answer
 from jax_pmap.reading.target import Target
+from jax_pmap.worker import protocol
 
 #: Why nothing is run where that was asked for.
 NO_RUN = "--no-run"
 
 
-def why_not_run(answer: Answer) -> str:
+def why_not_run(answer: protocol.Derivation) -> str:
     """Why there cannot be a run, of what the worker derived; ``""`` where there can be one."""
-    run = answer["run"]
-    return str(run["why"]) if run is not None and not run["counts"] else ""
+    return answer.run.why if answer.run is not None and not answer.run.counts else ""
 
 
 def in_source(derivation: Derivation, emitted: str, code: str, target: Target) -> Derivation:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from jax_pmap.inputs.load import load
-from jax_pmap.model import Argument, Backend, Machine, Memory, Plan, Request, Say, quiet, refused
+from jax_pmap.model import Argument, Backend, Machine, Plan, Request, Say, quiet, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.problems import WorkerProblem
-from jax_pmap.proof.prove import question_of, read_collectives
+from jax_pmap.proof.prove import comparison_of, emitted_of, read_collectives, read_memory
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 #: Topologies that are named in a hint.
 KNOWN = ("v4:2x2x1", "v5e:2x4", "v5e:16x16", "v5p:2x2x1", "v6e:4x4")
@@ -42,14 +44,18 @@ def compiled_for(
     """
     say(f"compiling for {request.topology}")
     jit = request.backend is Backend.JIT
-    question = question_of(target, plan, observed, observed.variants[0], code, jit)
-    question |= {"steps": 1, "derived": True, "rows": None, "topology": request.topology}
-    question["specs"] = {each.name: _specs(each, plan) for each in plan.arguments if not each.static}
+    comparison = comparison_of(plan, observed, observed.variants[0], jit)
+    asked = protocol.CompileFor(
+        dataclasses.replace(comparison, steps=1, derived=True),
+        emitted_of(target, plan, code),
+        str(request.topology),
+        {each.name: _specs(each, plan) for each in plan.arguments if not each.static},
+    )
     with start() as session:
         load(session, target, request, quiet)
-        session.ask("precision", "tracing the function", statics=question["statics"])
+        session.ask(protocol.Precision(comparison.roles.statics), "tracing the function")
         try:
-            answer = session.ask("compile_for", f"compiling for {request.topology}", **question)
+            answer = session.ask(asked, f"compiling for {request.topology}")
         except WorkerProblem as problem:
             if problem.kind not in ("libtpu", "topology", "inputs"):
                 raise
@@ -64,25 +70,24 @@ def compiled_for(
                 hints[problem.kind],
                 target.facts.span,
             ) from None
-    memory = answer["memory"]
     return Machine(
         name=str(request.topology),
-        kind=answer["kind"],
-        devices=answer["devices"],
-        batch=answer["batch"],
-        capacity=CAPACITY.get(answer["kind"], 0),
-        memory=Memory(**memory) if memory else None,
-        collectives=read_collectives(answer["collectives"]) if answer["collectives"] is not None else None,
-        lacks=answer["lacks"],
+        kind=answer.kind,
+        devices=answer.devices,
+        batch=answer.batch,
+        capacity=CAPACITY.get(answer.kind, 0),
+        memory=read_memory(answer.memory),
+        collectives=read_collectives(answer.collectives) if answer.collectives is not None else None,
+        lacks=answer.lacks,
     )
 
 
-def _specs(argument: Argument, plan: Plan) -> dict[int, list[list[str]]]:
+def _specs(argument: Argument, plan: Plan) -> dict[int, tuple[tuple[str, ...], ...]]:
     """How each array of an argument lies, by its place."""
-    found: dict[int, list[list[str]]] = {}
+    found: dict[int, tuple[tuple[str, ...], ...]] = {}
     for index, leaf in enumerate(argument.leaves):
         if leaf.spec:
-            found[index] = [list(names) for names in leaf.spec]
+            found[index] = leaf.spec
         elif leaf.axis is not None:
-            found[index] = [*([] for _ in range(leaf.axis)), [plan.axis_name]]
+            found[index] = (*((),) * leaf.axis, (plan.axis_name,))
     return found

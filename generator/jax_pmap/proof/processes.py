@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from jax_pmap.inputs.load import load
 from jax_pmap.model import Backend, Check, Evidence, Plan, RefusalError, Request, Say, quiet, refused
 from jax_pmap.planning.search import Observed
-from jax_pmap.problems import Answer, WorkerProblem
-from jax_pmap.proof.prove import check_of, failure, question_of
+from jax_pmap.problems import WorkerProblem
+from jax_pmap.proof.prove import check_of, comparison_of, emitted_of, failure
 from jax_pmap.reading.target import Target
-from jax_pmap.session import Member, Session
+from jax_pmap.session import Session
+from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Member
 
 #: Devices of each process, where no mesh says how many there are.
 DEVICES = 2
@@ -53,21 +55,19 @@ def run_in_processes(
     devices = math.prod(axis.size for axis in plan.mesh) // number if plan.mesh else DEVICES
     say(f"running in {number} processes of {devices} devices")
     changed = sum(len(each.leaves) for each in plan.arguments if each.name in plan.mutated)
-    question = question_of(target, plan, observed, observed.variants[0], code, request.backend is Backend.JIT)
-    question |= {
-        "output_axes": [*(leaf.axis for leaf in plan.outputs), *[None] * changed],
-        "multiple": plan.multiple_of,
-        "steps": STEPS,
-        "derived": evidence.derived,
-        "rows": None,
-    }
+    comparison = comparison_of(plan, observed, observed.variants[0], request.backend is Backend.JIT)
+    asked = protocol.ProveInProcesses(
+        dataclasses.replace(comparison, steps=STEPS, derived=evidence.derived),
+        emitted_of(target, plan, code),
+        (*(leaf.axis for leaf in plan.outputs), *[None] * changed),
+        plan.multiple_of,
+    )
 
-    def work(session: Session) -> Answer:
+    def work(session: Session) -> protocol.Checks:
         load(session, target, request, quiet)
-        doing = "tracing the function"
-        session.ask("precision", doing, statics=question["statics"])
+        session.ask(protocol.Precision(comparison.roles.statics), "tracing the function")
         which = session.member.index + 1 if session.member is not None else 0
-        return session.ask("prove_in_processes", f"running process {which} of {number}", **question)
+        return session.ask(asked, f"running process {which} of {number}")
 
     with contextlib.ExitStack() as stack:
         address = f"127.0.0.1:{free_port()}"
@@ -75,28 +75,28 @@ def run_in_processes(
             stack.enter_context(start(devices, Member(address, number, index))) for index in range(number)
         ]
         with ThreadPoolExecutor(number) as pool:
-            asked = {pool.submit(work, session): index for index, session in enumerate(sessions)}
-            for each in as_completed(asked):
+            members = {pool.submit(work, session): index for index, session in enumerate(sessions)}
+            for each in as_completed(members):
                 try:
-                    checks = each.result()["checks"]
+                    checks = each.result().checks
                     _compared(checks, number, target)
                 except Exception as error:
                     # The others wait for it in a collective, and would until their time is over.
                     for session in sessions:
                         session.close()
-                    raise _refused(error, asked[each] + 1, target, request) from None
+                    raise _refused(error, members[each] + 1, target, request) from None
     return dataclasses.replace(check_of(checks[-1]), processes=number)
 
 
-def _compared(checks: Sequence[Answer], number: int, target: Target) -> None:
+def _compared(checks: Sequence[protocol.Check], number: int, target: Target) -> None:
     """Refuse what one process found to differ.
 
     Raises:
         RefusalError: JP045.
     """
     for check in checks:
-        if "failure" in check:
-            found = failure(check, target.facts.span)
+        if check.failure is not None:
+            found = failure(check, check.failure, target.facts.span)
             reason = found.reason.replace(" devices", f" devices of {number} processes", 1)
             hint = (
                 "Look for what the function does otherwise in another process (`jax.process_index`, files, "

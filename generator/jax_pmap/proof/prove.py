@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.bound import emitted_name
@@ -25,12 +24,13 @@ from jax_pmap.model import (
     refused,
 )
 from jax_pmap.planning.search import Observed
-from jax_pmap.problems import Answer, error_details, first_line
+from jax_pmap.problems import error_details, error_line
 from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.proof.ended import NO_RUN, in_source, neither, why_not_run
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
 
 #: Device counts of the proof. Three exposes "dimension 0 happens to equal the count".
 COUNTS = (2, 3, 4, 8)
@@ -69,7 +69,7 @@ def prove(
     say: Say,
     global_view: bool = False,
     remainder: str = "error",
-    in_place: Mapping[str, Any] | None = None,
+    in_place: protocol.InPlace | None = None,
     counts: Sequence[int] = COUNTS,
     run_code: bool = True,
     derived: bool = False,
@@ -82,8 +82,8 @@ def prove(
 
     Without `run_code` it is derived equal alone. What is `derived` by now needs a run as second witness.
 
-    Of an edit `in_place`, `code` is what is new in the file, and ``"owner"`` the class of a method; with
-    ``"program"``, the function that the edited program has is run in place of `code`.
+    Of an edit `in_place`, `code` is what is new in the file; of an edited program, the function that it has
+    is run in place of `code`.
 
     Raises:
         RefusalError: JP045, with the output, the device count, the error and the likeliest cause; JP041
@@ -99,97 +99,91 @@ def prove(
     name = emitted_name(target) if in_place is None else target.facts.name
     checks: list[Check] = []
     notes: dict[str, None] = {}
-    run: list[Answer] = []
+    run: list[protocol.Check] = []
     folded = ran_uneven = copies = False
     compiled: tuple[Collective, ...] | None = None
     memory: Memory | None = None
     derivation: Derivation | None = None
     for variant in observed.variants:
-        question = question_of(target, plan, observed, variant, code, global_view, in_place)
-        complete, told = derived, None
+        emitted = emitted_of(target, plan, code, in_place)
+        comparison = comparison_of(plan, observed, variant, global_view)
+        complete, told, affordable = derived, None, None
         if chosen is None and not derived:
             say("deriving: the placement of every value")
-            told = session.ask(
-                "derive",
-                "deriving",
-                steps=2,
-                multiple=plan.multiple_of,
-                room=int(ROOM * session.memory),
-                seconds=TIME * session.timeout,
-                **question,
-            )
-            if told["asked"] > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
-                raise InMultiples(told["asked"])
+            room, seconds = int(ROOM * session.memory), TIME * session.timeout
+            asked = protocol.Derive(comparison, emitted, plan.multiple_of, room, seconds)
+            told = session.ask(asked, "deriving")
+            if told.asked > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
+                raise InMultiples(told.asked)
             found = read_derivation(told, target.source.root, plan.multiple_of)
             found = dataclasses.replace(found, devices=counts[0] if plan.mesh else 0)
             found = in_source(found, f"{name}_parallel.py", code, target)
-            complete = found.complete
+            complete, affordable = found.complete, told.run
             derivation = found if derivation is None or derivation.complete else derivation
-            if complete and not plan.mesh and all(count % 2 == 0 for count in told["counts"]):
-                notes[ON_EVEN.format(" and ".join(map(str, told["counts"])))] = None
+            if complete and not plan.mesh and all(count % 2 == 0 for count in told.counts):
+                notes[ON_EVEN.format(" and ".join(map(str, told.counts)))] = None
             why = why_not_run(told) if run_code else NO_RUN
-            if told["unshown"]:
-                why = f"a run has no batch of {told['unshown'][0]:,}"
+            if told.unshown:
+                why = f"a run has no batch of {told.unshown[0]:,}"
             if why and not complete:
                 raise RefusalError(neither(found, why, target))
-        used, rows = counts, None
+        rows: int | None = None
+        used = tuple(counts)
         if (chosen is not None or derived) and plan.multiple_of > 1:
             unit = max(counts) * plan.multiple_of
             rows = batch // unit * unit
-            used = counts if rows else []
+            used = used if rows else ()
         if complete and not run_code:
-            used = []
-        elif told is not None and complete:
-            used, rows = told["run"]["counts"], told["run"]["rows"]
-            notes |= {told["run"]["why"] if used else f"{LEFT_OUT}: {told['run']['why']}": None}
+            used = ()
+        elif affordable is not None and complete:
+            used, rows = affordable.counts, affordable.rows
+            notes |= {affordable.why if used else f"{LEFT_OUT}: {affordable.why}": None}
         if not used:
-            folded |= told is not None and told["draws"]
+            folded |= told is not None and told.draws
             continue
-        estimate = told["run"]["seconds"] if told is not None and complete else 0.0
+        estimate = affordable.seconds if affordable is not None and complete else 0.0
         say(f"running: on {', '.join(map(str, used))} devices" + about(estimate))
         try:
-            answer = session.ask(
-                "prove",
-                "proving",
-                counts=used,
-                fixed=chosen is not None,
-                remainder=remainder,
+            comparison = dataclasses.replace(
+                comparison,
                 steps=2 if complete else steps,
                 derived=complete,
                 # A run that was cut to fit has no room for more inputs.
-                others=told is None or told["run"] is None or not told["run"]["why"],
+                others=affordable is None or not affordable.why,
                 rows=rows,
-                **question,
             )
+            run_on = protocol.Prove(comparison, emitted, used, chosen is not None, remainder)
+            answer = session.ask(run_on, "proving")
         except RefusalError as error:
             if not complete or error.refusal.code not in LIMITS:
                 raise
             # What it needs was estimated, and the estimate was too low.
             notes[f"{LEFT_OUT} to its end: {error.refusal.reason}"] = None
             break
-        if not complete and all(check.get("precision") != "float64" for check in answer["checks"]):
+        if not complete and all(check.precision != "float64" for check in answer.checks):
             notes[IN_ITS_DTYPES.format(target.facts.name)] = None
-        folded |= answer.get("folded", False)
-        if not answer["checks"] and not complete:
-            raise RefusalError(too_few(answer["skipped"], batch, target))
-        notes |= dict.fromkeys(map(not_tried, answer["skipped"]))
+        folded |= answer.equal_draws
+        if not answer.checks and not complete:
+            raise RefusalError(too_few(answer.skipped, batch, target))
+        notes |= dict.fromkeys(map(not_tried, answer.skipped))
         if complete:
             # What given inputs do not tell, the derivation does.
-            answer |= {"weak": [], "stuck": []}
-        notes |= dict.fromkeys(adequacy(answer, target.source.root)) if answer["checks"] else {}
-        notes |= dict.fromkeys(answer.get("notes", ()))
-        for check in answer["checks"]:
-            if "failure" in check and check.get("uneven"):
-                raise RefusalError(uneven(check, target, remainder))
-            if "failure" in check:
-                refusal = failure(check, target.facts.span)
+            shown = dataclasses.replace(answer.adequacy, weak=(), stuck=())
+            answer = dataclasses.replace(answer, adequacy=shown)
+        notes |= dict.fromkeys(adequacy(answer, target.source.root)) if answer.checks else {}
+        notes |= dict.fromkeys(answer.notes)
+        for check in answer.checks:
+            if check.failure is not None and check.uneven:
+                raise RefusalError(uneven(check, check.failure, target, remainder))
+            if check.failure is not None:
+                refusal = failure(check, check.failure, target.facts.span)
                 raise RefusalError(disagreeing(refusal) if complete else refusal)
-            ran_uneven |= bool(check.get("uneven"))
-            copies |= check.get("replicas", False)
-            if check.get("collectives") is not None:
-                compiled = read_collectives(check["collectives"])
-                memory = Memory(**check["memory"]) if check["memory"] else None
-                notes |= dict.fromkeys(unplanned(check["collectives"], plan, global_view))
+            ran_uneven |= check.uneven
+            copies |= check.replicas
+            if check.collectives is not None:
+                compiled = read_collectives(check.collectives)
+                memory = read_memory(check.memory)
+                notes |= dict.fromkeys(unplanned(check.collectives, plan, global_view))
             run.append(check)
             checks.append(check_of(check))
     if remainder != "error" and not checks:
@@ -214,8 +208,8 @@ def prove(
         notes["of an uneven batch only the first rows are used, as many as the devices share evenly"] = None
     return Evidence(
         checks=tuple(checks),
-        jax_version=session.versions["jax"],
-        python_version=session.versions["python"],
+        jax_version=session.versions.jax,
+        python_version=session.versions.python,
         replicas_identical=copies,
         notes=tuple(notes),
         equal_draws=folded,
@@ -225,55 +219,57 @@ def prove(
     )
 
 
-def question_of(
-    target: Target,
-    plan: Plan,
-    observed: Observed,
-    variant: Mapping[str, str],
-    code: str,
-    global_view: bool,
-    in_place: Mapping[str, Any] | None = None,
-) -> Answer:
-    """What every request of a proof says of the emitted `code` and of the reference."""
+def comparison_of(
+    plan: Plan, observed: Observed, variant: Mapping[str, str], global_view: bool
+) -> protocol.Comparison:
+    """What every request of a proof says of the reference."""
+    return protocol.Comparison(
+        observed.roles.request(),
+        chain=tuple((argument, steps_into(where)) for argument, where in plan.chain),
+        steps=2,
+        overrides=variant,
+        global_view=global_view,
+        donated=tuple(argument.name for argument in plan.arguments if argument.donated),
+    )
+
+
+def emitted_of(
+    target: Target, plan: Plan, code: str, in_place: protocol.InPlace | None = None
+) -> protocol.Emitted:
+    """What every request of a proof says of the emitted `code`."""
     name = emitted_name(target) if in_place is None else target.facts.name
-    return {
-        "code": code,
-        "name": name,
-        "module": name + "_parallel",
-        "path": str(target.source.path.with_name(f"{name}_parallel.py")),
-        "donated": [argument.name for argument in plan.arguments if argument.donated],
-        "axis_name": plan.axis_name,
-        "chain": [[argument, steps_into(where)] for argument, where in plan.chain],
-        "replicated": replicated_leaves(plan),
-        "mesh": mesh_of(plan),
-        "overrides": variant,
-        "global_view": global_view,
-        "in_place": in_place,
-        **observed.roles.request(),
-    }
+    return protocol.Emitted(
+        code,
+        name,
+        name + "_parallel",
+        str(target.source.path.with_name(f"{name}_parallel.py")),
+        plan.axis_name,
+        replicated_leaves(plan),
+        mesh_of(plan),
+        in_place,
+    )
 
 
-def read_derivation(answer: Answer, root: Path, multiple: int = 1) -> Derivation:
+def read_derivation(answer: protocol.Derivation, root: Path, multiple: int = 1) -> Derivation:
     """What the worker derived, for code that takes a `multiple` of rows on a device.
 
     Where it ended, at the first of the outputs that was not reached.
     """
-    if answer["complete"]:
-        needed = [span_of(each["places"], root) for each in answer["conditions"]]
+    if answer.complete:
+        needed = [span_of(each.places, root) for each in answer.conditions]
         return Derivation(
-            answer["operations"],
+            answer.operations,
             True,
-            measured=tuple(answer["measured"]),
+            measured=answer.measured,
             multiple=multiple,
             multiple_for=tuple(dict.fromkeys(span for span in needed if span is not None)),
         )
-    first = answer["endings"][0]
-    span = span_of(first["places"], root)
-    left, right = first["terms"]
-    return Derivation(answer["operations"], False, first["why"], first["primitive"], span, (left, right))
+    first = answer.endings[0]
+    span = span_of(first.places, root)
+    return Derivation(answer.operations, False, first.why, first.primitive, span, first.terms)
 
 
-def span_of(places: Sequence[Sequence[Any]], root: Path) -> Span | None:
+def span_of(places: Sequence[protocol.Place], root: Path) -> Span | None:
     """The innermost of some expressions, of the user's own if one is; None where none is known."""
     own = [place for place in places if Path(place[0]).is_relative_to(root)] or places
     if not own:
@@ -293,15 +289,15 @@ def disagreeing(refusal: Refusal) -> Refusal:
     )
 
 
-def check_of(answer: Answer) -> Check:
-    """What the worker says of a check that went well, as a record."""
+def check_of(answer: protocol.Check) -> Check:
+    """A check that went well, as evidence."""
     return Check(
-        devices=answer["devices"],
-        precision="float64" if answer["precision"] == "float64" else "as given",
-        batch=answer["batch"],
-        steps=answer["steps"],
-        error=answer["error"],
-        tolerance=answer["tolerance"],
+        devices=answer.devices,
+        precision="float64" if answer.precision == "float64" else "as given",
+        batch=answer.batch,
+        steps=answer.steps,
+        error=answer.error,
+        tolerance=answer.tolerance,
     )
 
 
@@ -310,12 +306,12 @@ def about(seconds: float) -> str:
     return f", about {seconds:.0f} s" if seconds >= 1 else ""
 
 
-def uneven(check: Answer, target: Target, remainder: str) -> Refusal:
+def uneven(check: protocol.Check, found: protocol.Failure, target: Target, remainder: str) -> Refusal:
     """What to say of a batch that does not divide and gives another result than the original."""
-    said = failure(check, target.facts.span)
+    said = failure(check, found, target.facts.span)
     return Refusal(
         "JP060",
-        f"with --remainder {remainder} and a batch of {check['batch']} "
+        f"with --remainder {remainder} and a batch of {check.batch} "
         f"{'the added rows count: ' if remainder == 'pad' else ''}{said.reason}",
         "Multiply by the mask or weights before every sum over the batch and divide by their sum, not by the "
         "number of rows; or --remainder drop"
@@ -326,16 +322,16 @@ def uneven(check: Answer, target: Target, remainder: str) -> Refusal:
     )
 
 
-def replicated_leaves(plan: Plan) -> list[int]:
+def replicated_leaves(plan: Plan) -> tuple[int, ...]:
     """Leaves of the result and of what is changed in place that must be the same on every device."""
     if plan.mesh:
-        return []  # Where each lies on the mesh is compared, and so are copies among those.
+        return ()  # Where each lies on the mesh is compared, and so are copies among those.
     found = [i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED]
     changed = sum(len(argument.leaves) for argument in plan.arguments if argument.name in plan.mutated)
-    return found + list(range(len(plan.outputs), len(plan.outputs) + changed))
+    return (*found, *range(len(plan.outputs), len(plan.outputs) + changed))
 
 
-def mesh_of(plan: Plan) -> Answer | None:
+def mesh_of(plan: Plan) -> protocol.Mesh | None:
     """The mesh, among how many devices it divides the batch, and where each leaf of the result lies on it.
 
     Behind the result come leaves of arguments that are changed in place. None stands for what is no array.
@@ -344,37 +340,32 @@ def mesh_of(plan: Plan) -> Answer | None:
         return None
     changed = [argument for argument in plan.arguments if argument.name in plan.mutated]
     leaves = [*plan.outputs, *(leaf for argument in changed for leaf in argument.leaves)]
-    return {
-        "axes": [[axis.name, axis.size] for axis in plan.mesh],
-        "shares": plan.shares,
-        "specs": [
-            None if leaf.role is Role.STATIC else [list(names) for names in leaf.spec] for leaf in leaves
-        ],
-    }
-
-
-def not_tried(skipped: Answer) -> str:
-    """Why there is no check for a device count."""
-    error = skipped["error"]
-    who = "the emitted code raises" if skipped.get("emitted") else "the original itself fails"
-    return (
-        f"not on {skipped['devices']} devices: with a batch of {skipped['batch']} {who} "
-        f"({error['type']}: {first_line(error['message'])})"
+    return protocol.Mesh(
+        {axis.name: axis.size for axis in plan.mesh},
+        plan.shares or 0,
+        tuple(None if leaf.role is Role.STATIC else leaf.spec for leaf in leaves),
     )
 
 
-def rounding_alone(checks: Sequence[Answer], target: Target) -> Iterator[str]:
+def not_tried(skipped: protocol.Skipped) -> str:
+    """Why there is no check for a device count."""
+    who = "the emitted code raises" if skipped.emitted else "the original itself fails"
+    where = f"not on {skipped.devices} devices: with a batch of {skipped.batch}"
+    return f"{where} {who} ({error_line(skipped.error)})"
+
+
+def rounding_alone(checks: Sequence[protocol.Check], target: Target) -> Iterator[str]:
     """What there is to say of outputs that have no digits of their own in any of the worker's `checks`.
 
     Raises:
         RefusalError: JP045, where no output has any.
     """
     # Zero on some inputs, which rounding can be too, tells no more than it does.
-    empty = set.intersection(*({*check["noise"], *check["zero"]} for check in checks))
-    paths = sorted(empty - set.intersection(*(set(check["zero"]) for check in checks)))
+    empty = set[str].intersection(*({*check.noise, *check.zero} for check in checks))
+    paths = sorted(empty - set[str].intersection(*(set(check.zero) for check in checks)))
     if not paths:
         return
-    if not any(check["compared"] for check in checks):
+    if not any(check.compared for check in checks):
         raise refused(
             "JP045",
             f"every output of `{target.facts.name}` is rounding alone, on one device too: there is nothing "
@@ -390,12 +381,17 @@ def rounding_alone(checks: Sequence[Answer], target: Target) -> Iterator[str]:
     )
 
 
-def read_collectives(rows: list[Answer]) -> tuple[Collective, ...]:
+def read_collectives(rows: Sequence[protocol.Collective]) -> tuple[Collective, ...]:
     """What the worker read in a compiled program."""
-    return tuple(Collective(row["kind"], row["count"], row["bytes"], tuple(row["axes"])) for row in rows)
+    return tuple(Collective(row.kind, row.count, row.bytes, row.axes) for row in rows)
 
 
-def unplanned(rows: list[Answer], plan: Plan, global_view: bool) -> Iterator[str]:
+def read_memory(memory: protocol.Memory | None) -> Memory | None:
+    """What a compiled program takes."""
+    return None if memory is None else Memory(memory.arguments, memory.results, memory.temporary)
+
+
+def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool) -> Iterator[str]:
     """Communication in the compiled program that the plan does not ask for.
 
     The bytes are not compared: XLA joins collectives, drops those nothing depends on and keeps one of equal
@@ -405,35 +401,36 @@ def unplanned(rows: list[Answer], plan: Plan, global_view: bool) -> Iterator[str
     # The gradient of a gather sums and scatters.
     expected = {"all-reduce", *(("all-gather", "reduce-scatter") if gathers else ())}
     for row in rows:
-        size = f"{row['bytes']} bytes"
-        if global_view and row["batch"] and row["kind"] == "all-gather":
-            along = f" along `{'` and `'.join(row['axes'])}`" if row["axes"] else ""
-            yield f"the compiler gathers the batch{along}: {row['batch']} bytes on every device"
-        elif not global_view and row["kind"] not in expected:
-            yield f"the compiled code has {row['count']} {row['kind']} ({size}) that the plan has not"
+        size = f"{row.bytes} bytes"
+        if global_view and row.batch and row.kind == "all-gather":
+            along = f" along `{'` and `'.join(row.axes)}`" if row.axes else ""
+            yield f"the compiler gathers the batch{along}: {row.batch} bytes on every device"
+        elif not global_view and row.kind not in expected:
+            yield f"the compiled code has {row.count} {row.kind} ({size}) that the plan has not"
 
 
-def adequacy(answer: Answer, root: Path) -> Iterator[str]:
+def adequacy(answer: protocol.Checks, root: Path) -> Iterator[str]:
     """What the inputs given could not show, and what no inputs of the proof did."""
-    if answer["weak"]:
+    shown = answer.adequacy
+    if shown.weak:
         yield (
-            f"the inputs given tell little by themselves ({'; '.join(answer['weak'])}): the proof also ran "
-            f"on {answer['sets']} sets made from them, with other numbers, masks and labels"
+            f"the inputs given tell little by themselves ({'; '.join(shown.weak)}): the proof also ran "
+            f"on {shown.sets} sets made from them, with other numbers, masks and labels"
         )
-    if answer["stuck"]:
-        places = [shown_place(place, root) for place in answer["stuck"]]
+    if shown.stuck:
+        places = [shown_place(place, root) for place in shown.stuck]
         more = f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
         yield (
             f"went one way only on all inputs of the proof: {', '.join(places[:MOST_PLACES])}{more}; what "
             "the other way gives is not shown"
         )
-    if answer["narrow"] and answer["checks"]:
-        bound = max(check.get("tolerance", 0.0) for check in answer["checks"])
+    if shown.narrow and answer.checks:
+        bound = max(check.tolerance for check in answer.checks)
         yield (
             f"floats of 16 bits or less inside: results that differ by less than {bound:.0%} of their size "
             "cannot be told from rounding"
         )
-    if answer["half"]:
+    if shown.half:
         yield (
             "float16 ends at 65504: what is larger may become infinite on one device and not on several, or "
             "the reverse, as gradients of a mean over fewer rows are larger"
@@ -450,16 +447,16 @@ def shown_place(place: str, root: Path) -> str:
     return f"{path}:{line}"
 
 
-def too_few(skipped: list[Answer], batch: int, target: Target) -> Refusal:
+def too_few(skipped: Sequence[protocol.Skipped], batch: int, target: Target) -> Refusal:
     """What to say of a function that takes only some sizes of the batch, and too few to compare."""
-    error = skipped[0]["error"]
-    sizes = ", ".join(str(size) for size in sorted({each["batch"] for each in skipped}))
-    fails = "goes another way" if skipped[0].get("emitted") else "fails"
+    error = skipped[0].error
+    sizes = ", ".join(str(size) for size in sorted({each.batch for each in skipped}))
+    fails = "goes another way" if skipped[0].emitted else "fails"
     return Refusal(
         "JP041",
         f"`{target.facts.name}` takes a batch of {batch}, but {fails} on {sizes}, cut for "
-        f"{' and '.join(str(each['devices']) for each in skipped)} devices: "
-        f"{error['type']}: {first_line(error['message'])}",
+        f"{' and '.join(str(each.devices) for each in skipped)} devices: "
+        f"{error_line(error)}",
         ROUND_BATCH,
         target.facts.span,
         error_details(error),
@@ -475,58 +472,50 @@ def batch_size(plan: Plan) -> int:
     return 0
 
 
-def steps_into(path: str) -> list[Any]:
-    """``"[0]['w']"`` as the steps ``[0, "w"]``."""
-    steps: list[Any] = []
+def steps_into(path: str) -> tuple[int | str, ...]:
+    """``"[0]['w']"`` as the steps ``(0, "w")``."""
+    steps: list[int | str] = []
     for part in path.replace("]", "").split("[")[1:]:
         steps.append(int(part) if part.isdigit() else part.strip("'\""))
-    return steps
+    return tuple(steps)
 
 
-def failure(check: Answer, span: Span) -> Refusal:
+def failure(check: protocol.Check, found: protocol.Failure, span: Span) -> Refusal:
     """What a failed check says to the user."""
-    found = check["failure"]
-    devices = check["devices"]
-    output = f"output `{found['path']}`" if found.get("path") else "the output"
-    step = f", call {found['step'] + 1}" if found.get("step") else ""
+    devices = check.devices
+    output = f"output `{found.path}`" if found.path else "the output"
+    step = f", call {found.step + 1}" if found.step else ""
     where = f"on {devices} devices{step}"
-    if check.get("resized"):
-        where += f" with a batch of {check['batch']}"
+    if check.resized:
+        where += f" with a batch of {check.batch}"
     hint = (
         "Look for an argument whose role is another than the plan's (--shard NAME, --replicate NAME), and "
         "for a result that depends on the order of the batch, on time or on a global variable; or try "
         "--backend jit. If it is none of these, please report it with the function"
     )
     details: tuple[str, ...] = ()
-    if found["what"] == "exception":
-        error = found["error"]
-        text = (error["message"].strip() or "no message").splitlines()[0]
-        reason = f"the emitted code fails {where}: {error['type']}: {text}"
-        details = error_details(error)
-        if error["type"] == "NotImplementedError":
+    if found.error is not None:
+        reason = f"the emitted code fails {where}: {error_line(found.error)}"
+        details = error_details(found.error)
+        if found.error.type == "NotImplementedError":
             hint = ROUND_BATCH
-    elif found["what"] == "replicas":
-        reason = f"{output} is planned as replicated, but {where} {found['why']}"
-    elif found["what"] == "deleted":
-        reason = f"the emitted code deletes the caller's `{found['name']}`, which is not donated, {where}"
+    elif found.what == "replicas":
+        reason = f"{output} is planned as replicated, but {where} {found.why}"
+    elif found.what == "deleted":
+        reason = f"the emitted code deletes the caller's `{found.argument}`, which is not donated, {where}"
         hint = "Take --donate out, or donate other arguments; please report it with the function"
-    elif found["what"] == "draws":
-        reason = f"the emitted code uses its random keys wrongly {where}: {found['why']}"
-    elif found["what"] == "mesh":
-        reason = f"{output} does not lie on the mesh as planned {where}: {found['why']}"
-    elif found["what"] == "shares":
-        reason = f"{output} is planned as split over the devices, but {where} {found['why']}"
-    elif found["what"] == "value":
-        reason = (
-            f"{output} differs {where}: error {found['error']:.1e} of its size, "
-            f"bound {found['tolerance']:.1e}"
-        )
-        cause = likeliest_cause({**found, "precision": check.get("precision")}, devices)
+    elif found.what == "draws":
+        reason = f"the emitted code uses its random keys wrongly {where}: {found.why}"
+    elif found.what == "mesh":
+        reason = f"{output} does not lie on the mesh as planned {where}: {found.why}"
+    elif found.what == "shares":
+        reason = f"{output} is planned as split over the devices, but {where} {found.why}"
+    elif found.what == "value":
+        reason = f"{output} differs {where}: error {found.off:.1e} of its size, bound {found.tolerance:.1e}"
+        cause = likeliest_cause(found, check.precision, devices)
         if cause:
             reason += f". Likeliest cause: {cause}"
-        details = (f"emitted:   {found['got']}", f"reference: {found['want']}")
+        details = (f"emitted:   {found.got}", f"reference: {found.want}")
     else:
-        reason = (
-            f"{output} has another {found['what']} {where}: {found['got']}, the original's is {found['want']}"
-        )
+        reason = f"{output} has another {found.what} {where}: {found.got}, the original's is {found.want}"
     return Refusal("JP045", reason, hint, span, details)

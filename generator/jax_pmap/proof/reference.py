@@ -6,15 +6,18 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from jax_pmap.inputs.module import module_of
 from jax_pmap.locate import locate, locate_object, object_span
 from jax_pmap.model import Binding, Refusal, RefusalError, Request, Source, Span
-from jax_pmap.problems import Answer, WorkerProblem, error_span, first_line
+from jax_pmap.problems import WorkerProblem, error_line, error_span
 from jax_pmap.proof.layouts import layout_words
 from jax_pmap.reading.decorators import MAPPERS, SHARD_MAPS
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Call, Layout
 
-Found = Mapping[int, Sequence[Answer]]
+Found = Mapping[int, Sequence[Call]]
 
 
 def locate_reference(request: Request, session: Callable[[], Session]) -> tuple[Source, RefusalError | None]:
@@ -40,10 +43,10 @@ def _behind(request: Request, session: Callable[[], Session]) -> Source | None:
     """The function that an object calls in the end, where that has a place in a file."""
     try:
         made = locate_object(request.target, request.directory)
-        answer = session().ask("behind_object", f"importing `{made.shown_path}`", **object_of(made))
-        if answer["file"] is None:
+        behind = session().ask(protocol.FindBehind(object_of(made)), f"importing `{made.shown_path}`")
+        if behind is None:
             return None
-        found = locate(f"{answer['file']}::{answer['qualname']}", request.directory)
+        found = locate("::".join(behind), request.directory)
     except (RefusalError, WorkerProblem):
         return None
     text = f"{made.qualname} of {made.shown_path}"
@@ -53,14 +56,9 @@ def _behind(request: Request, session: Callable[[], Session]) -> Source | None:
     return replace(found, target=request.target, binding=binding)
 
 
-def object_of(source: Source) -> Answer:
-    """What a request says of an object that is imported."""
-    return {
-        "path": str(source.path),
-        "module": source.module,
-        "root": str(source.root),
-        "name": source.qualname,
-    }
+def object_of(source: Source) -> protocol.Object:
+    """An object that is imported, as the worker is told of it."""
+    return protocol.Object(module_of(source), source.qualname)
 
 
 class Reference:
@@ -99,36 +97,32 @@ class Reference:
         return bool(names & {*MAPPERS, *SHARD_MAPS}) or self.unknown is not None
 
     def calls(
-        self, session: Session, devices: int, question: Answer, layouts: list[dict[str, str]] | None
-    ) -> list[Answer]:
+        self, session: Session, devices: int, roles: protocol.Roles, layouts: tuple[Layout, ...] | None
+    ) -> Sequence[Call]:
         """How calls on so many devices end, in some layouts or in all, up to the first that runs."""
         assert self.source is not None
         try:
-            answer = session.ask(
-                "try_reference",
-                f"calling `{self.source.qualname}` on {devices} devices",
-                **{**question, "reference": object_of(self.source), "count": devices, "layouts": layouts},
-            )
+            asked = protocol.TryReference(roles, object_of(self.source), devices, layouts)
+            answer = session.ask(asked, f"calling `{self.source.qualname}` on {devices} devices")
         except WorkerProblem as problem:
             if problem.kind not in ("import", "inputs"):
                 raise
-            return []
-        tried: list[Answer] = answer["tried"]
-        return tried
+            return ()
+        return answer.tried
 
-    def chosen(self, found: Found) -> dict[str, str] | None:
+    def chosen(self, found: Found) -> Layout | None:
         """The layout in which it runs on most device counts; of some that run on as many, the first."""
         counts: dict[str, int] = {}
-        layouts: dict[str, dict[str, str]] = {}
+        layouts: dict[str, Layout] = {}
         for calls in found.values():
             for each in calls:
-                if each["ends"] == "runs":
-                    key = repr(each["layout"])
-                    layouts[key] = each["layout"]
+                if each.ends == "runs":
+                    key = repr(each.layout)
+                    layouts[key] = each.layout
                     counts[key] = counts.get(key, 0) + 1
         return layouts[max(counts, key=lambda key: counts[key])] if counts else None
 
-    def found(self, found: Found, layout: Mapping[str, str] | None) -> Answer | None:
+    def found(self, found: Found, layout: Layout | None) -> protocol.Called | None:
         """What a request says of a reference that is called in `layout`; None where it is not parallel.
 
         Raises:
@@ -145,7 +139,7 @@ class Reference:
             if (self.mapped or self.layout is not None) and any(found.values()):
                 raise RefusalError(self._not_called(found))
             return None
-        if not any(each is not None and each["mapped"] for each in ran.values()):
+        if not any(each is not None and each.mapped for each in ran.values()):
             if self.unknown is not None:
                 raise self.unknown
             return None
@@ -156,21 +150,18 @@ class Reference:
             for count, each in ran.items()
             if each is None
         }
-        return {**object_of(self.source), "layout": dict(layout or {}), "named": one["named"]}
+        return protocol.Called(object_of(self.source), dict(layout or {}), one.named)
 
     def _not_called(self, found: Found) -> Refusal:
         """Why it could not be called."""
         assert self.source is not None
         said: dict[str, str] = {}
-        first: Answer = {}
+        first: protocol.Raised | None = None
         for calls in found.values():
             for each in calls:
-                error = each.get("error", {})
-                first = first or error
-                why = (
-                    f"{error['type']}: {first_line(error['message'])}" if error else "results of another form"
-                )
-                said.setdefault(layout_words(each["layout"]), why)
+                first = first or each.error
+                why = error_line(each.error) if each.error is not None else "results of another form"
+                said.setdefault(layout_words(each.layout), why)
         shown = [f"{words}: {why}" for words, why in list(said.items())[:4]]
         return Refusal(
             "JP021",
@@ -182,6 +173,6 @@ class Reference:
         )
 
 
-def runs_in(call: Answer, layout: Mapping[str, str]) -> bool:
+def runs_in(call: Call, layout: Layout) -> bool:
     """Whether a call is one in `layout`, and ran."""
-    return bool(call["ends"] == "runs" and call["layout"] == layout)
+    return bool(call.ends == "runs" and call.layout == layout)

@@ -12,10 +12,10 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jax_pmap.inputs.load import Loaded, load, stands_for
 from jax_pmap.locate import locate_object, object_span
@@ -39,7 +39,7 @@ from jax_pmap.planning.plan import chain
 from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
-from jax_pmap.problems import Answer, WorkerProblem, error_details, error_span, first_line
+from jax_pmap.problems import WorkerProblem, error_details, error_line, error_span, first_line
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.layouts import Layouts, layout_words, read_layout, with_axis
 from jax_pmap.proof.prove import (
@@ -54,10 +54,12 @@ from jax_pmap.proof.prove import (
     rounding_alone,
     steps_into,
 )
-from jax_pmap.proof.reference import Reference, locate_reference, runs_in
+from jax_pmap.proof.reference import Reference, locate_reference, object_of, runs_in
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.threads import at_once
+from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Call, Comparison, Layout
 
 T = TypeVar("T")
 #: Device counts of the run where equality is derived for all of them.
@@ -76,7 +78,7 @@ class Run:
 
     devices: int
     session: Session
-    tried: list[Answer] = dataclasses.field(default_factory=list)
+    tried: Sequence[Call] = ()
     #: Why nothing was compared on this count, as a note.
     skipped: str | None = None
     #: Whether the worker has the reference and its inputs.
@@ -85,19 +87,23 @@ class Run:
     batch: int = 0
     #: The problem that kept the parallel function from being there at all.
     problem: WorkerProblem | None = None
-    checks: list[Answer] = dataclasses.field(default_factory=list)
+    checks: Sequence[protocol.Check] = ()
     #: Whether random numbers were drawn, the same on every share.
     equal_draws: bool = False
     #: What the runs came upon, a sentence each.
     notes: list[str] = dataclasses.field(default_factory=list)
 
-    def calls(self, layout: Mapping[str, str]) -> list[Answer]:
+    def calls(self, layout: Layout) -> list[Call]:
         """The calls in `layout`."""
-        return [each for each in self.tried if each["layout"] == layout]
+        return [each for each in self.tried if each.layout == layout]
 
-    def ends(self, layout: Mapping[str, str]) -> int:
+    def failure(self) -> protocol.Failure | None:
+        """How the last run failed."""
+        return self.checks[-1].failure if self.checks else None
+
+    def ends(self, layout: Layout) -> int:
         """How well a call in `layout` ended, -1 where there was none."""
-        return max((ENDS.index(each["ends"]) for each in self.calls(layout)), default=-1)
+        return max((ENDS.index(each.ends) for each in self.calls(layout)), default=-1)
 
 
 def verify(
@@ -166,7 +172,7 @@ class _Verification:
         #: Whether `shard_map` sums the gradients of what is replicated.
         self.summed = False
         #: Sizes of the batch for which it is not derived equal, where it is for the given one.
-        self.unshown: list[int] = []
+        self.unshown: tuple[int, ...] = ()
 
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
@@ -182,7 +188,7 @@ class _Verification:
             )
         finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
         whole = reference_runs(lead, self.target, finder)
-        if lead.compile_as(whole["compiled_as"]):
+        if lead.compile_as(whole.compiled_as):
             loaded = load(lead, self.target, self.request, staged("loading", self.say))
             finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
             whole = reference_runs(lead, self.target, finder)
@@ -191,8 +197,8 @@ class _Verification:
             whole = reference_runs(lead, self.target, finder)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
         for run in self.runs:
-            run.session.compile_as(whole["compiled_as"])
-        notes = axis_notes(self.target, whole["axes"], lead.directory)
+            run.session.compile_as(whole.compiled_as)
+        notes = axis_notes(self.target, whole.axes, lead.directory)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
         # Where equality is derived, two counts are run: the others are not even called.
         few = [run for run in self.every if run.devices in SECOND]
@@ -211,27 +217,26 @@ class _Verification:
             if found is None or (found[0] < SURE + EVERY_COUNT * len(runs) and runs is not self.every):
                 continue
             _, question, chosen = found
-            question = {**question, "named": self._named(chosen)}
             self.say("deriving: the placement of every value")
             derivation = self._derivation(question, chosen)
             if runs is self.every or (derivation is not None and derivation.complete):
                 break
         else:
             raise RefusalError(self._not_called())
-        if question["reference"]:
+        if question.reference is not None:
             # It is the object by that name, and not what that is made of.
             others = tuple(note for note in loaded.notes if note not in stands_for(self.target))
             loaded = dataclasses.replace(loaded, notes=others)
         return self._verdict(chosen, question, derivation, loaded)
 
     def _search(
-        self, finder: RoleFinder, candidates: Iterable[Roles], loaded: Loaded, whole: Mapping[str, Any]
-    ) -> tuple[int, Answer, dict[str, str]] | None:
+        self, finder: RoleFinder, candidates: Iterable[Roles], loaded: Loaded, whole: protocol.Traced
+    ) -> tuple[int, Comparison, Layout] | None:
         """How well the best way to call ends (see `_choose`), the question with its roles, and its layout.
 
         None where no way runs on some of the counts that are looked at, and others are left.
         """
-        best: tuple[int, Answer, dict[str, str]] | None = None
+        best: tuple[int, Comparison, Layout] | None = None
         tried = 0
         copied: list[str] = []
         for roles in candidates:
@@ -242,8 +247,10 @@ class _Verification:
                 continue  # What the others came to says more.
             tried += not too_small
             question = self._question(roles, loaded, whole)
-            parallel = self.reference.mapped or self.reference.layout is not None or whole["mapped"]
-            question["reference"] = self._how_the_reference(roles, loaded, question) if parallel else None
+            parallel = self.reference.mapped or self.reference.layout is not None or whole.mapped
+            if parallel:
+                called = self._how_the_reference(roles, loaded)
+                question = dataclasses.replace(question, reference=called)
             layouts = self._layouts(roles, loaded)
             if layouts is not None and not _shares(layouts[0], roles):
                 # Each device would get a copy of everything, and nothing would be asked.
@@ -285,7 +292,7 @@ class _Verification:
                 return
             if run is not self.every[-1]:
                 load(run.session, self.target, given, lambda _: None)
-            run.session.ask("precision", "tracing the function", statics=statics)
+            run.session.ask(protocol.Precision(statics), "tracing the function")
             run.loaded = True
 
         self._each(prepare)
@@ -294,8 +301,8 @@ class _Verification:
         """Do `work` for every device count, as many at once as there are processors."""
         return at_once(work, self.runs)
 
-    def _question(self, roles: Roles, loaded: Loaded, whole: Mapping[str, Any]) -> Answer:
-        """What every request of the proof says of the reference and of the parallel function."""
+    def _question(self, roles: Roles, loaded: Loaded, whole: protocol.Traced) -> Comparison:
+        """What every request of the proof says of the reference."""
         lead, facts = self.runs[-1].session, self.target.facts
         axes = grown_axes(lead, roles, batch_of(roles, loaded), whole)
         outputs = [
@@ -306,23 +313,19 @@ class _Verification:
                 tuple(leaf["shape"]),
                 leaf["dtype"],
             )
-            for leaf, axis in zip(whole["out"], axes, strict=True)
+            for leaf, axis in zip(whole.out, axes, strict=True)
         ]
-        pairs = chain(loaded.described, roles, whole["tree"], outputs, facts.returned_names)
-        return {
-            **roles.request(),
-            "global_view": False,
-            "chain": [[argument, steps_into(where)] for argument, where in pairs],
-            "steps": STEPS if pairs else 2,
-            "path": str(self.source.path),
-            "module": self.source.module,
-            "root": str(self.source.root),
-            "name": self.source.qualname,
-        }
+        pairs = chain(loaded.described, roles, whole.tree, outputs, facts.returned_names)
+        return Comparison(
+            roles.request(),
+            chain=tuple((argument, steps_into(where)) for argument, where in pairs),
+            steps=STEPS if pairs else 2,
+            global_view=False,
+        )
 
     # --- the layout -----------------------------------------------------------------------
 
-    def _how_the_reference(self, roles: Roles, loaded: Loaded, question: Answer) -> Answer | None:
+    def _how_the_reference(self, roles: Roles, loaded: Loaded) -> protocol.Called | None:
         """How the reference is called, where it runs on several devices itself; see `Reference.found`."""
         if self.reference.source is None:
             return None
@@ -330,39 +333,39 @@ class _Verification:
         layouts = self._read_layouts(self.reference.layout, roles, loaded, "against-layout")
         size = batch_of(roles, loaded)
 
-        def ask(run: Run, layouts: list[dict[str, str]] | None) -> tuple[int, list[Answer]]:
-            return run.devices, self.reference.calls(run.session, run.devices, question, layouts)
+        def ask(run: Run, layouts: tuple[Layout, ...] | None) -> tuple[int, Sequence[Call]]:
+            return run.devices, self.reference.calls(run.session, run.devices, roles.request(), layouts)
 
         able = [run for run in self.runs if size >= run.devices]
         found = dict(at_once(lambda run: ask(run, layouts), able))
         layout = self.reference.chosen(found)
         if layout is not None and layouts is None:
             others = [run for run in able if not any(runs_in(each, layout) for each in found[run.devices])]
-            found |= at_once(lambda run: ask(run, [layout]), others)
+            found |= at_once(lambda run: ask(run, (layout,)), others)
         return self.reference.found(found, layout)
 
-    def _layouts(self, roles: Roles, loaded: Loaded) -> list[dict[str, str]] | None:
+    def _layouts(self, roles: Roles, loaded: Loaded) -> tuple[Layout, ...] | None:
         """The layout that was asked for, None to try them all."""
         return self._read_layouts(self.layout, roles, loaded)
 
     def _read_layouts(
         self, typed: str | None, roles: Roles, loaded: Loaded, option: str = "layout"
-    ) -> list[dict[str, str]] | None:
+    ) -> tuple[Layout, ...] | None:
         if typed is None:
             return None
         batch = {name for name, leaves in roles.axes.items() if leaves}
         arrays = {a["name"]: bool(a["leaves"]) and a["name"] not in roles.statics for a in loaded.described}
-        return [read_layout(typed, arrays, batch, option)]
+        return (read_layout(typed, arrays, batch, option),)
 
     def _try(
         self,
         run: Run,
         roles: Roles,
         loaded: Loaded,
-        question: Answer,
-        layouts: list[dict[str, str]] | None,
+        question: Comparison,
+        layouts: tuple[Layout, ...] | None,
     ) -> None:
-        run.tried, run.skipped, run.problem = [], self.reference.unable.get(run.devices), None
+        run.tried, run.skipped, run.problem = (), self.reference.unable.get(run.devices), None
         size = batch_of(roles, loaded)
         if run.skipped is not None:
             return
@@ -370,24 +373,19 @@ class _Verification:
             run.skipped = f"not on {run.devices} devices: the batch of the inputs is {size}"
             return
         try:
-            answer = run.session.ask(
-                "try_layouts",
-                f"calling `{self.name}` on {run.devices} devices",
-                **question,
-                count=run.devices,
-                layouts=layouts,
-            )
+            asked = protocol.TryLayouts(question, object_of(self.source), run.devices, layouts)
+            answer = run.session.ask(asked, f"calling `{self.name}` on {run.devices} devices")
         except WorkerProblem as problem:
             if problem.kind not in ("import", "inputs"):
                 raise
             run.problem = problem
             return
-        if "skipped" in answer:
-            run.skipped = not_tried(answer["skipped"])
+        if answer.skipped is not None:
+            run.skipped = not_tried(answer.skipped)
         else:
-            run.tried, run.batch = answer["tried"], answer["batch"]
+            run.tried, run.batch = answer.tried, answer.batch
             if layouts is not None and "=" in (self.layout or ""):
-                self._honoured(layouts[0], run.tried[0]["layout"])
+                self._honoured(layouts[0], run.tried[0].layout)
 
     def _honoured(self, asked: Mapping[str, str], called: Mapping[str, str]) -> None:
         """Refuse a layout that was asked for by argument and is not the one of the call."""
@@ -400,7 +398,7 @@ class _Verification:
                 object_span(self.source),
             )
 
-    def _choose(self) -> tuple[dict[str, str] | None, int]:
+    def _choose(self) -> tuple[Layout | None, int]:
         """The layout that ends best on most device counts, and how well.
 
         Of some that end alike the one whose results come nearest to the reference's, then the earliest.
@@ -408,29 +406,29 @@ class _Verification:
         natural = self._natural()
         if natural is not None:
             return natural, SURE + EVERY_COUNT * len(self.runs)
-        best: tuple[int, list[float], dict[str, str]] | None = None
+        best: tuple[int, tuple[float, ...], Layout] | None = None
         for layout in self._tried_layouts():
             ends = [other.ends(layout) for other in self.runs]
             score = (
                 max(ends) * 100 + sum(EVERY_COUNT for end in ends if end == max(ends)) + sum(map(bool, ends))
             )
-            off = [each["off"] for run in self.runs for each in run.calls(layout) if "off" in each]
-            far: list[float] = min(off, default=[])
+            off = [each.off for run in self.runs for each in run.calls(layout) if each.off]
+            far: tuple[float, ...] = min(off, default=())
             if max(ends) > 0 and (best is None or score > best[0] or (score == best[0] and far < best[1])):
                 best = score, far, layout
         if best is None and self.layout is not None and any(run.tried for run in self.runs):
             # The way of calling was asked for: that it fails is the answer.
-            return next(run.tried[0]["layout"] for run in self.runs if run.tried), 1
+            return next(run.tried[0].layout for run in self.runs if run.tried), 1
         return (None, 0) if best is None else (best[2], best[0])
 
-    def _tried_layouts(self) -> list[dict[str, str]]:
+    def _tried_layouts(self) -> list[Layout]:
         """Every way of calling that was tried on some device count."""
-        found: list[dict[str, str]] = []
+        found: list[Layout] = []
         for run in self.runs:
-            found += [each["layout"] for each in run.tried if each["layout"] not in found]
+            found += [each.layout for each in run.tried if each.layout not in found]
         return found
 
-    def _natural(self) -> dict[str, str] | None:
+    def _natural(self) -> Layout | None:
         """The call as the reference is called, where it runs and gives something else.
 
         That answers the question: another way of calling under which the results would agree is a hint, and
@@ -443,15 +441,13 @@ class _Verification:
         called = [
             (run, run.tried[0])
             for run in self.runs
-            if run.tried and set(run.tried[0]["layout"].values()) == {"whole"}
+            if run.tried and set(run.tried[0].layout.values()) == {"whole"}
         ]
-        if any(each["ends"] == "raises" for _, each in called):
+        if any(each.ends == "raises" for _, each in called):
             called = [
-                (run, each)
-                for run, each in called
-                if run.batch > run.devices and each.get("on") == run.devices
+                (run, each) for run, each in called if run.batch > run.devices and each.on == run.devices
             ]
-        return next((each["layout"] for _, each in called if each["ends"] in ("value", "form")), None)
+        return next((each.layout for _, each in called if each.ends in ("value", "form")), None)
 
     def _not_called(self) -> Refusal:
         """Why there was nothing to compare."""
@@ -468,12 +464,11 @@ class _Verification:
                     error_span(problem.error, directory, self.source),
                     error_details(problem.error),
                 )
-            known = problem.data.get("known") or []
             return Refusal(
                 "JP002",
                 f"`{self.source.shown_path}`: {problem.message}",
-                f"Functions in it: {', '.join(f'`{name}`' for name in known[:8])}"
-                if known
+                f"Functions in it: {', '.join(f'`{name}`' for name in problem.known[:8])}"
+                if problem.known
                 else "Name a function, or a variable that holds one: FILE::NAME",
             )
         if not tried:
@@ -484,13 +479,11 @@ class _Verification:
                 "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8",
                 self.target.facts.span,
             )
-        errors: dict[str, Answer] = {}
+        errors: dict[str, protocol.Raised] = {}
         for each in tried:
-            errors.setdefault(layout_words(each["layout"]), each["error"])
-        shown = [
-            f"{words}: {error['type']}: {first_line(error['message'])}"
-            for words, error in list(errors.items())[:4]
-        ]
+            if each.error is not None:
+                errors.setdefault(layout_words(each.layout), each.error)
+        shown = [f"{words}: {error_line(error)}" for words, error in list(errors.items())[:4]]
         first = next(iter(errors.values()))
         return Refusal(
             "JP021",
@@ -503,14 +496,14 @@ class _Verification:
 
     # --- the verdict ----------------------------------------------------------------------
 
-    def _named(self, layout: Mapping[str, str]) -> list[str]:
-        """Arguments that calls in `layout` pass by name."""
+    def _called(self, layout: Layout) -> protocol.Called:
+        """The parallel function, called in `layout` as it was tried."""
         calls = [each for run in self.runs for each in run.calls(layout)]
-        found: list[str] = next((each for each in calls if each["ends"] != "raises"), calls[0])["named"]
-        return found
+        named = next((each for each in calls if each.ends != "raises"), calls[0]).named
+        return protocol.Called(object_of(self.source), layout, named)
 
     def _verdict(
-        self, layout: dict[str, str], question: Answer, derivation: Derivation | None, loaded: Loaded
+        self, layout: Layout, question: Comparison, derivation: Derivation | None, loaded: Loaded
     ) -> Verified:
         asked = self.layout is not None
         able = [run for run in self.runs if run.ends(layout) > 0 or (asked and run.tried)]
@@ -522,29 +515,25 @@ class _Verification:
             able = second
         self.say(f"running: on {', '.join(str(run.devices) for run in able)} devices")
 
+        derived = derivation is not None and derivation.complete
+        compared, called = dataclasses.replace(question, derived=derived), self._called(layout)
+
         def prove(run: Run) -> None:
             if run not in able:
                 return
-            answer = run.session.ask(
-                "prove_parallel",
-                f"proving on {run.devices} devices",
-                **question,
-                layout=layout,
-                count=run.devices,
-                with_given=run is able[-1],
-                unshown=self.unshown,
-                derived=derivation is not None and derivation.complete,
+            asked = protocol.ProveParallel(
+                compared, called, run.devices, with_given=run is able[-1], unshown=self.unshown
             )
-            run.checks, run.equal_draws = answer["checks"], answer["equal_draws"]
-            run.notes = [*answer["notes"], *adequacy(answer, self.source.root)]
+            answer = run.session.ask(asked, f"proving on {run.devices} devices")
+            run.checks, run.equal_draws = answer.checks, answer.equal_draws
+            run.notes = [*answer.notes, *adequacy(answer, self.source.root)]
 
         self._each(prove)
-        failed = [run for run in able if "failure" in run.checks[-1]]
+        failed = [run for run in able if run.failure() is not None]
         if failed:
             refusal = self._failure(failed, able, layout)
             # Of a batch that the devices do not share evenly nothing is derived.
-            derived = derivation is not None and derivation.complete
-            contradicted = any(run.checks[-1].get("batch", 0) % run.devices == 0 for run in failed)
+            contradicted = any(run.checks[-1].batch % run.devices == 0 for run in failed)
             disagree = derived and contradicted and refusal.code == "JP045"
             raise RefusalError(disagreeing(refusal) if disagree else refusal)
         modes = list(self._modes(able[-1], question, layout, loaded))
@@ -552,19 +541,19 @@ class _Verification:
             parallel=f"{self.source.shown_path}::{self.source.qualname}",
             against=self._against(question),
             layout=with_axis(layout),
-            against_layout=with_axis(question["reference"]["layout"]) if question["reference"] else None,
+            against_layout=with_axis(question.reference.layout) if question.reference is not None else None,
             evidence=Evidence(
                 checks=tuple(check_of(check) for run in able for check in run.checks),
-                jax_version=self.runs[-1].session.versions["jax"],
-                python_version=self.runs[-1].session.versions["python"],
-                replicas_identical=any(check.get("replicas") for run in able for check in run.checks),
+                jax_version=self.runs[-1].session.versions.jax,
+                python_version=self.runs[-1].session.versions.python,
+                replicas_identical=any(check.replicas for run in able for check in run.checks),
                 notes=(*self._notes(layout, able, loaded), *modes),
                 equal_draws=any(run.equal_draws for run in able),
                 collectives=next(
                     (
-                        read_collectives(check["collectives"])
+                        read_collectives(check.collectives)
                         for check in able[-1].checks
-                        if check.get("collectives") is not None
+                        if check.collectives is not None
                     ),
                     None,
                 ),
@@ -573,18 +562,18 @@ class _Verification:
             assumed_inputs=loaded.assumed,
         )
 
-    def _against(self, question: Answer) -> str:
+    def _against(self, question: Comparison) -> str:
         source = self.target.source
-        if question["reference"] and self.reference.source is not None:
+        if question.reference is not None and self.reference.source is not None:
             source = self.reference.source
         return f"{source.shown_path}::{source.qualname}"
 
-    def _derivation(self, question: Answer, layout: Mapping[str, str]) -> Derivation | None:
+    def _derivation(self, question: Comparison, layout: Layout) -> Derivation | None:
         """What is derived of the parallel function on any number of devices; None where one was asked for.
 
         Keys that the caller makes, one for each device, are no part of the program.
         """
-        layouts = [layout, *([question["reference"]["layout"]] if question["reference"] else ())]
+        layouts = [layout, *([question.reference.layout] if question.reference is not None else ())]
         if self.request.devices.number is not None or any("keys" in each.values() for each in layouts):
             return None
         key = repr((question, layout))
@@ -592,21 +581,19 @@ class _Verification:
             self.derived[key] = self._ask_derivation(question, layout)
         return self.derived[key]
 
-    def _ask_derivation(self, question: Answer, layout: Mapping[str, str]) -> Derivation | None:
+    def _ask_derivation(self, question: Comparison, layout: Layout) -> Derivation | None:
         try:
-            answer = self.runs[-1].session.ask(
-                "derive_parallel", f"deriving `{self.name}`", **question, layout=layout
-            )
+            asked = protocol.DeriveParallel(question, self._called(layout))
+            answer = self.runs[-1].session.ask(asked, f"deriving `{self.name}`")
         except WorkerProblem as problem:
             if problem.kind not in ("import", "inputs", "reference"):
                 raise
             return None
-        own = {line for file, line in answer["repeated"] if Path(file) == self.source.path}
-        self.repeated, self.summed = sorted(own), answer.get("summed", False)
-        self.unshown = answer["unshown"]
+        own = {line for file, line in answer.repeated if Path(file) == self.source.path}
+        self.repeated, self.summed, self.unshown = sorted(own), answer.summed, answer.unshown
         return read_derivation(answer, self.source.root)
 
-    def _modes(self, run: Run, question: Answer, layout: Mapping[str, str], loaded: Loaded) -> Iterator[str]:
+    def _modes(self, run: Run, question: Comparison, layout: Layout, loaded: Loaded) -> Iterator[str]:
         """Compare with every other constant that the reference asks about; say which ones only it takes.
 
         Raises:
@@ -614,36 +601,31 @@ class _Verification:
         """
         for argument in loaded.described:
             name, given = argument["name"], argument["repr"]
-            if name not in question["statics"] or argument["none"]:
+            if name not in question.roles.statics or argument["none"]:
                 continue
             others = [value for asked, value in self.target.facts.compared if asked == name]
             for value in {"True": ["False"], "False": ["True"]}.get(given, list(dict.fromkeys(others))):
                 if value == given:
                     continue
                 # Another mode may return something else: what feeds the next call is not known.
-                asked = {**question, "overrides": {name: value}, "chain": [], "steps": 1}
+                asked = dataclasses.replace(question, overrides={name: value}, chain=(), steps=1)
                 answer = run.session.ask(
-                    "prove_parallel",
+                    protocol.ProveParallel(asked, self._called(layout), run.devices, with_given=False),
                     f"proving with {name}={value}",
-                    **asked,
-                    layout=layout,
-                    count=run.devices,
-                    with_given=False,
                 )
-                failure = answer["checks"][-1].get("failure") if answer["checks"] else None
+                failure = answer.checks[-1].failure if answer.checks else None
                 if failure is None:
                     continue
-                if failure["what"] == "exception":
-                    error = failure["error"]
+                if failure.error is not None:
                     yield (
-                        f"with `{name}={value}` the reference runs and `{self.name}` fails: {error['type']}: "
-                        f"{first_line(error['message'])}"
+                        f"with `{name}={value}` the reference runs and `{self.name}` fails: "
+                        f"{error_line(failure.error)}"
                     )
                     continue
-                run.checks = [{**answer["checks"][-1], "alone": True}]
+                run.checks = [dataclasses.replace(answer.checks[-1], alone=True)]
                 raise RefusalError(self._failure([run], [run], layout, f"{name}={value}"))
 
-    def _notes(self, layout: Mapping[str, str], able: list[Run], loaded: Loaded) -> Iterator[str]:
+    def _notes(self, layout: Layout, able: list[Run], loaded: Loaded) -> Iterator[str]:
         yield from loaded.notes
         yield from dict.fromkeys(note for run in able[-1:] for note in run.notes)
         yield from rounding_alone([check for run in able for check in run.checks], self.target)
@@ -672,82 +654,79 @@ class _Verification:
                 yield f"not on {run.devices} devices: {first_line(run.problem.message)}"
             elif run.devices not in self.left and run not in able:
                 found = run.calls(layout)
-                error = found[0].get("error") if found else None
-                why = f" ({error['type']}: {first_line(error['message'])})" if error else ""
+                error = found[0].error if found else None
+                why = f" ({error_line(error)})" if error is not None else ""
                 yield f"not on {run.devices} devices: `{self.name}` does not run there{why}"
-        lay_on = [each["on"] for run in able for each in run.tried if each.get("on")]
+        lay_on = [each.on for run in able for each in run.tried if each.on]
         if lay_on and max(lay_on) == 1:
             yield (
                 f"every result of `{self.name}` lies on one device: it is equal, but nothing shows that "
                 "it is parallel"
             )
 
-    def _failure(
-        self, failed: list[Run], able: list[Run], layout: Mapping[str, str], mode: str = ""
-    ) -> Refusal:
+    def _failure(self, failed: list[Run], able: list[Run], layout: Layout, mode: str = "") -> Refusal:
         """What the first difference says to the user, on the count with the clearest cause.
 
         `mode` is a constant that another one was put in the place of, such as ``train=False``.
         """
-        target, found = self.target, [(run, run.checks[-1]["failure"]) for run in failed]
-        run, failure = found[0]
-        devices, check = run.devices, run.checks[-1]
-        output = f"`{output_name(target.parsed.definition, failure.get('path', ''))}`"
-        step = f", call {failure['step'] + 1}" if failure.get("step") else ""
+        target, run = self.target, failed[0]
+        devices, check, failure = run.devices, run.checks[-1], run.checks[-1].failure
+        assert failure is not None
+        output = f"`{output_name(target.parsed.definition, failure.path)}`"
+        step = f", call {failure.step + 1}" if failure.step else ""
         where = f"on {devices} devices{step}"
-        if check.get("resized"):
-            where += f" with a batch of {check['batch']}"
+        if check.resized:
+            where += f" with a batch of {check.batch}"
         where += f" with `{mode}`" if mode else ""
         code = "JP045"
         details: tuple[str, ...] = ()
-        cause = likeliest_cause({**failure, "precision": check["precision"]}, devices)
-        if failure["what"] == "exception":
-            error = failure["error"]
+        cause = likeliest_cause(failure, check.precision, devices)
+        if failure.error is not None:
             # What failed was not compared.
             code = "JP021"
-            reason = f"`{self.name}` fails {where}: {error['type']}: {first_line(error['message'])}"
-            details = error_details(error)
-        elif failure["what"] == "changed":
+            reason = f"`{self.name}` fails {where}: {error_line(failure.error)}"
+            details = error_details(failure.error)
+        elif failure.what == "changed":
             reason = (
-                f"`{self.name}` changes its argument `{failure['argument']}` in place, which the reference "
+                f"`{self.name}` changes its argument `{failure.argument}` in place, which the reference "
                 "leaves as it is: a caller that uses it again gets something else"
             )
-        elif failure["what"] == "draws":
-            reason = f"the random numbers of `{self.name}` are wrong: {where} {failure['why']}"
-        elif failure["what"] == "replicas":
-            reason = f"{output} is not the same on every device: {where} {failure['why']}"
+        elif failure.what == "draws":
+            reason = f"the random numbers of `{self.name}` are wrong: {where} {failure.why}"
+        elif failure.what == "replicas":
+            reason = f"{output} is not the same on every device: {where} {failure.why}"
             reason += f"; {cause}" if cause else ""
-        elif failure["what"] == "value":
+        elif failure.what == "value":
             if cause and cause.startswith("it is "):
                 reason = f"{output} is {_on(cause.removeprefix('it is '), where)}"
             else:
                 reason = f"{output} differs {where}{f': {cause}' if cause else ''}"
-            if math.isfinite(failure["error"]):
-                reason += f" (error {failure['error']:.1e} of its size, bound {failure['tolerance']:.1e})"
-            details = (f"parallel:  {failure['got']}", f"reference: {failure['want']}")
+            if math.isfinite(failure.off):
+                reason += f" (error {failure.off:.1e} of its size, bound {failure.tolerance:.1e})"
+            details = (f"parallel:  {failure.got}", f"reference: {failure.want}")
         else:
             reason = (
-                f"{output} has another {failure['what']} {where}: {failure['got']}, "
-                f"the reference's is {failure['want']}"
+                f"{output} has another {failure.what} {where}: {failure.got}, "
+                f"the reference's is {failure.want}"
             )
-        if failure["what"] == "value":
-            differing, size = failure["differing"]
+        if failure.what == "value":
+            differing, size = failure.differing
             reason += f". {differing} of its {size} elements differ" if differing < size else ""
             reason += self._repeated()
-        own = self.reference.parallel and failure["what"] == "shape"
-        if own and failure["want"] == with_devices(failure["got"], devices):
+        own = self.reference.parallel and failure.what == "shape"
+        if own and failure.want == with_devices(failure.got, devices):
             reason += f": each device of `{self.reference.name}` has one of its own there, and they differ"
-        if (on := failure.get("on")) and on != GIVEN and failure["what"] != "draws":
+        if (on := failure.on) and on != GIVEN and failure.what != "draws":
             reason += f". It shows on {on}"
-        if "defaults" in failure:
-            reason += f". It was called without what the inputs leave out: {failure['defaults']}"
+        if failure.defaults:
+            reason += f". It was called without what the inputs leave out: {failure.defaults}"
         others = [str(other.devices) for other in failed if other is not run]
         equal = [str(other.devices) for other in able if other not in failed]
         verb = "fails" if code == "JP021" else "differs"
         if others:
             reason += f". It {verb} on {' and '.join(others)} devices too"
         # Some runs are made on one count alone.
-        if equal and not check.get("alone"):
+        if equal and not check.alone:
             reason += f". It is equal on {' and '.join(equal)} devices"
         return Refusal(code, reason, self._called_otherwise(run, layout), object_span(self.source), details)
 
@@ -768,10 +747,10 @@ class _Verification:
             )
         return said
 
-    def _called_otherwise(self, run: Run, layout: Mapping[str, str]) -> str:
+    def _called_otherwise(self, run: Run, layout: Layout) -> str:
         """How the function was called, and how else it could be."""
         equal_as = next(
-            (each["layout"] for each in run.tried if each["ends"] == "equal" and each["layout"] != layout),
+            (each.layout for each in run.tried if each.ends == "equal" and each.layout != layout),
             None,
         )
         if equal_as is not None:
@@ -793,7 +772,7 @@ def _again(known: list[Roles], candidates: Iterator[Roles]) -> Iterator[Roles]:
         yield roles
 
 
-def _shares(layout: Mapping[str, str], roles: Roles) -> bool:
+def _shares(layout: Layout, roles: Roles) -> bool:
     """Whether a call in `layout` gives devices shares of what is split, or nothing a device axis at all."""
     split = {name for name, leaves in roles.axes.items() if leaves}
     with_axis = {name for name, form in layout.items() if form != "whole"}

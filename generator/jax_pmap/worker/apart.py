@@ -10,7 +10,7 @@ import numpy as np
 from .arguments import Packed, Values, cut, partitioned
 from .decisions import Decisions
 from .leaves import to_float64
-from .server import Problem
+from .protocol import Problem
 from .strengthen import ALONE, LARGE, Change, changed, each_leaf, size_of
 from .trials import Question
 

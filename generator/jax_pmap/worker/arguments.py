@@ -11,7 +11,8 @@ import numpy as np
 
 from . import sharing
 from .leaves import category, dtype_of, leaf_paths, shape_of, to_host
-from .server import Problem, summary
+from .protocol import Problem
+from .server import summary
 
 #: Batch axis of each leaf of each argument; leaves that are not listed are replicated.
 LeafAxes = Mapping[str, Mapping[int, int]]
@@ -252,10 +253,10 @@ class Packed:
                     except Exception as error:
                         path = leaf_paths(value)[index]
                         kind = type(leaf).__name__
-                        raise Problem("opaque", f"{name}{path}", argument=name, type=kind) from error
+                        raise Problem("opaque", f"{name}{path}", name=name, type=kind) from error
                     self.fixed[name, index] = leaf
                 elif category(leaf) == "opaque":
-                    raise Problem("opaque", name, argument=name, type=type(leaf).__name__)
+                    raise Problem("opaque", name, name=name, type=type(leaf).__name__)
                 else:
                     self.owners.append((name, index))
                     self.leaves.append(leaf)

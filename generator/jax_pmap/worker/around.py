@@ -4,22 +4,20 @@ import importlib
 import types
 from typing import Any
 
-Around = dict[str, Any]
+from .protocol import Around
 
 
 def furnish(scope: dict[str, Any], around: Around, shared: dict[str, Any]) -> None:
     """Define in `scope`, the namespace of the target's module, the functions it calls.
 
-    `around` is ``{"prelude": code for `scope`, "elsewhere": {module: code}, "exports":
-    [[module or "" for `scope`, name as called there, module it is from, name there]]}``. `shared`
-    is put into the namespaces of the other modules.
+    `shared` is put into the namespaces of the other modules.
     """
-    exec(around["prelude"], scope)
+    exec(around.prelude, scope)
     spaces = {"": scope}
-    for module, code in around["elsewhere"].items():
+    for module, code in around.elsewhere.items():
         spaces[module] = {**vars(importlib.import_module(module)), **shared}
         exec(code, spaces[module])
-    for into, called, module, name in around["exports"]:
+    for into, called, module, name in around.exports:
         place(spaces[into], called.split("."), spaces[module][name])
 
 

@@ -10,6 +10,7 @@ tracer are the same to code that neither asks for the type nor for the number, a
 Where both give the same operations, no more is to be shown. Else both are computed, and compared.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,11 @@ from .distance import distance
 from .jaxpr.trace import leaf_names
 from .jaxpr.versions import bind
 from .leaves import category, is_abstract, is_key, leaf_paths
+from .protocol import Apart, Held, HoldAgainstCall, Narrowed, Problem, Site
 from .rebound import changed_later
 from .rounded import evaluated
 from .same_operations import Same
-from .server import Answer, Problem, describe_exception, summary
+from .server import describe_exception, summary
 from .specs import SEED
 from .target import TARGET
 from .type_tests import Watch, parted
@@ -163,21 +165,12 @@ def kept(values: Values) -> Values:
     }
 
 
-def hold_against_call(request: Answer) -> Answer:
-    """Hold the traced function against the call of it.
-
-    ``"run"``: whether it was followed as called, and ``"why"`` not. ``"failed"``: the error of the call,
-    where the trace has none. ``"parted"``: ``{"file", "line", "what"}`` where the two go other ways.
-    ``"later"``: what it reads that other code changes (`rebound`).
-    ``"told"``: arguments whose type is asked for. ``"changed"``: leaves that the call changes in place.
-    ``"apart"``: the output that differs, and by how much. ``"narrowed"``: leaves whose narrowing moves the
-    result. ``"wide"``: leaves of 64 bits with which the call computes in NumPy, and the trace in jax; of
-    integers, how large they may be (``"up_to"``).
-    """
-    statics, called = request["statics"], TARGET.called
+def hold_against_call(request: HoldAgainstCall) -> Held:
+    """Hold the traced function against the call of it."""
+    called = TARGET.called
     assert called is not None
     with prove.x64(TARGET.x64):
-        return _follow_both(called, statics, request)
+        return _follow_both(called, request)
 
 
 def _is_array(_: int, leaf: Any) -> bool:
@@ -188,7 +181,8 @@ def _every(_: int, __: Any) -> bool:
     return True
 
 
-def _follow_both(called: Values, statics: Sequence[str], request: Answer) -> Answer:
+def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
+    statics = request.statics
     try:
         traced = follow(called, statics, _every)
     except (MemoryError, Problem):
@@ -197,64 +191,58 @@ def _follow_both(called: Values, statics: Sequence[str], request: Answer) -> Ans
         raise Problem("reference", summary(error), error=describe_exception(error)) from error
     packed = Packed(called, statics)
     names = leaf_names(packed)
-    answer: Answer = {
-        "run": True,
-        "told": sorted({packed.owners[i][0] for i in traced.watch.told}),
-        "parted": None,
-        "later": changed_later(traced.watch, TARGET.module, TARGET.fn.__name__, request["left_out"]),
-        "failed": None,
-        "changed": [],
-        "apart": None,
-        "narrowed": [],
-        "wide": [],
-    }
+    held = Held(
+        told=tuple(sorted({packed.owners[i][0] for i in traced.watch.told})),
+        later=changed_later(traced.watch, TARGET.module, TARGET.fn.__name__, request.left_out),
+    )
     for place, caught in traced.watch.caught.items():
-        answer["parted"] = site(place, f"catches the {caught} that tracing raises there")
-        return answer
+        return dataclasses.replace(
+            held, parted=Site(*place, f"catches the {caught} that tracing raises there")
+        )
     for place, what in traced.watch.asked.items():
-        answer["parted"] = site(place, f"asks `{what}`, which has another answer while jax traces")
-        return answer
+        return dataclasses.replace(held, parted=asking(place, what))
     if is_abstract(called):
-        return {**answer, "run": False, "why": "the inputs are shapes alone"}
+        return dataclasses.replace(held, run=False, why="the inputs are shapes alone")
     own = kept(called)
     try:
         call = follow(own, statics, _is_array)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
-        if request["specified"]:
+        if request.specified:
             # Nobody said that these are NumPy's.
             own = {name: jax.tree.map(_of_jax, value) for name, value in own.items()}
             try:
                 call = follow(own, statics, _is_array)
             except BaseException as second:
-                return {**answer, "failed": describe_exception(second)}
+                return dataclasses.replace(held, failed=describe_exception(second))
         else:
-            return {**answer, "failed": describe_exception(error)}
+            return dataclasses.replace(held, failed=describe_exception(error))
     before, after = (jax.tree.leaves([*each.values()]) for each in (called, own))
-    if not request["specified"]:
+    if not request.specified:
         paths = [name + path for name, value in called.items() for path in leaf_paths(value)]
-        answer["changed"] = [
+        changed = tuple(
             path
             for path, one, other in zip(paths, before, after, strict=True)
             if isinstance(one, np.ndarray) and not same(one, other)
-        ]
-    for place, what in call.watch.asked.items():
-        answer["parted"] = site(place, f"asks `{what}`, which has another answer while jax traces")
+        )
+        held = dataclasses.replace(held, changed=changed)
+    sites = [asking(place, what) for place, what in call.watch.asked.items()]
     way = parted(call.watch, traced.watch)
-    if way is not None and answer["parted"] is None:
+    if way is not None and not sites:
         file, line, is_call = way
         only = "only as it is called" if is_call else "only when traced"
-        answer["parted"] = site((file, line), f"is reached {only}")
-    if answer["parted"] or answer["changed"] or alike(traced, call, packed.leaves):
-        return answer
-    own = kept(called) if not request["specified"] else own
+        sites.append(Site(file, line, f"is reached {only}"))
+    held = dataclasses.replace(held, parted=sites[-1] if sites else None)
+    if held.parted or held.changed or alike(traced, call, packed.leaves):
+        return held
+    own = kept(called) if not request.specified else own
     try:
-        return _compared(own, statics, names, traced, call, request, answer)
+        return _compared(own, names, traced, call, request, held)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
-        return {**answer, "run": False, "why": f"computing it fails ({summary(error)})"}
+        return dataclasses.replace(held, run=False, why=f"computing it fails ({summary(error)})")
 
 
 def _of_jax(leaf: Any) -> Any:
@@ -267,9 +255,9 @@ def same(one: np.ndarray, other: Any) -> bool:
     return bool(np.array_equal(one, other, equal_nan=floats))
 
 
-def site(place: tuple[str, int], what: str) -> Answer:
-    """A place in the user's code, and what is so there."""
-    return {"file": place[0], "line": place[1], "what": what}
+def asking(place: tuple[str, int], what: str) -> Site:
+    """A place in the user's code that asks for what a trace answers otherwise."""
+    return Site(*place, f"asks `{what}`, which has another answer while jax traces")
 
 
 def is_wide(leaf: Any) -> bool:
@@ -303,14 +291,14 @@ def replaced(values: Values, statics: Sequence[str], change: Callable[[int, Any]
 
 def _compared(
     called: Values,
-    statics: Sequence[str],
     names: list[str],
     traced: Followed,
     call: Followed,
-    request: Answer,
-    answer: Answer,
-) -> Answer:
+    request: HoldAgainstCall,
+    held: Held,
+) -> Held:
     """Compute both, and say which outputs are apart, and by which leaves."""
+    statics = request.statics
     packed = Packed(called, statics)
     as_given = [i for i, leaf in enumerate(packed.leaves) if not _is_array(i, leaf)]
 
@@ -329,17 +317,16 @@ def _compared(
     lossy = [i for i in as_given if is_narrowed(packed.leaves[i])]
     # Labels and ids that survive in 32 bits are worth less than compiling a model twice.
     ids = not lossy and all(kind_of(packed.leaves[i]).startswith(("int", "uint")) for i in arrays)
-    needed = beyond(request["room"], request["seconds"] * (TRIED if ids else 1), traced, call)
+    needed = beyond(request.room, request.seconds * (TRIED if ids else 1), traced, call)
     if needed:
-        return {**answer, "run": False, "why": f"computing it needs about {needed}"}
+        return dataclasses.replace(held, run=False, why=f"computing it needs about {needed}")
+    wide: list[Narrowed] = []
     if len(arrays) <= MOST_LEAVES:
-        answer["wide"] = [
-            {"name": names[i], "dtype": kind_of(packed.leaves[i])} for i in arrays if without(i)
-        ]
+        wide = [Narrowed(names[i], kind_of(packed.leaves[i])) for i in arrays if without(i)]
+    held = dataclasses.replace(held, wide=tuple(wide))
     of_trace, of_call = traced.results(), call.results()
     if str(traced.tree) != str(call.tree):
-        answer["apart"] = {"what": "structure", "path": "", "got": str(traced.tree), "want": str(call.tree)}
-        return answer
+        return dataclasses.replace(held, apart=Apart("", str(traced.tree), str(call.tree)))
     own: list[float] | None = None
     narrowed = call
     if lossy:
@@ -350,9 +337,8 @@ def _compared(
             own = call.spread(of_call)
             off = apart(of_narrowed, of_call, own)
         if off:
-            answer["apart"] = describe(call, off, of_narrowed, of_call)
-            answer["narrowed"] = [
-                {"name": names[i], "dtype": kind_of(packed.leaves[i]), "argument": packed.owners[i][0]}
+            narrowing = tuple(
+                Narrowed(names[i], kind_of(packed.leaves[i]))
                 for i in lossy
                 if apart(
                     follow(
@@ -363,8 +349,10 @@ def _compared(
                     of_call,
                     own,
                 )
-            ]
-            return answer
+            )
+            return dataclasses.replace(
+                held, apart=describe(call, off, of_narrowed, of_call), narrowed=narrowing
+            )
     else:
         of_narrowed = of_call
     off = apart(of_trace, of_narrowed, None)
@@ -373,12 +361,12 @@ def _compared(
         sums = [a + b for a, b in zip(own, traced.spread(of_trace), strict=True)]
         off = apart(of_trace, of_narrowed, sums)
     if off:
-        answer["apart"] = describe(call, off, of_trace, of_narrowed)
-        return answer
-    for row in answer["wide"]:
-        if row["dtype"].startswith(("int", "uint")):
-            row["up_to"] = reach(called, statics, names.index(row["name"]), request)
-    return answer
+        return dataclasses.replace(held, apart=describe(call, off, of_trace, of_narrowed))
+    for index, row in enumerate(wide):
+        if row.dtype.startswith(("int", "uint")):
+            up_to = reach(called, statics, names.index(row.name), request)
+            wide[index] = dataclasses.replace(row, up_to=up_to)
+    return dataclasses.replace(held, wide=tuple(wide))
 
 
 def beyond(room: int, seconds: float, *programs: Followed) -> str:
@@ -392,7 +380,7 @@ def beyond(room: int, seconds: float, *programs: Followed) -> str:
     return ""
 
 
-def reach(called: Values, statics: Sequence[str], index: int, request: Answer) -> int | None:
+def reach(called: Values, statics: Sequence[str], index: int, request: HoldAgainstCall) -> int | None:
     """Up to which size the integers of a leaf may be for call and trace to give the same, as far as is tried.
 
     What the call computes with them in 64 bits may pass 32 where they do not. None: no limit was seen.
@@ -405,7 +393,7 @@ def reach(called: Values, statics: Sequence[str], index: int, request: Answer) -
         call, trace = (follow(values, statics, each) for each in (_is_array, _every))
         if alike(trace, call, Packed(values, statics).leaves):
             return True
-        if beyond(request["room"], request["seconds"] * TRIED, trace, call):
+        if beyond(request.room, request.seconds * TRIED, trace, call):
             raise OverflowError  # Of a count of steps nobody waits for the end.
         return not apart(trace.results(), call.results(), None)
 
@@ -464,7 +452,7 @@ def apart(got: Sequence[Any], want: Sequence[Any], allowed: Sequence[float] | No
     return found
 
 
-def describe(call: Followed, off: Sequence[int], got: Sequence[Any], want: Sequence[Any]) -> Answer:
+def describe(call: Followed, off: Sequence[int], got: Sequence[Any], want: Sequence[Any]) -> Apart:
     """The first output that is apart, in words."""
     index = off[0]
     left, right = number(got[index]), number(want[index])
@@ -474,4 +462,4 @@ def describe(call: Followed, off: Sequence[int], got: Sequence[Any], want: Seque
         flat = np.ravel(np.abs(left.astype(np.float64) - right.astype(np.float64)))
         worst = int(np.argmax(flat)) if flat.size else 0
         left_said, right_said = (f"{np.ravel(each)[worst]:.6g}" for each in (left, right))
-    return {"what": "value", "path": call.paths[index], "got": left_said, "want": right_said}
+    return Apart(call.paths[index], left_said, right_said)

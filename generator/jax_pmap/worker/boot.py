@@ -19,7 +19,7 @@ def main():  # type: () -> None
     os.write(write_fd, b" ")
     if sys.version_info < (3, 10):  # The rest of the worker does not compile there.
         message = "Python " + sys.version.split()[0] + " is older than 3.10"
-        answer = json.dumps({"problem": "interpreter", "message": message}) + "\n"
+        answer = json.dumps({"problem": {"kind": "interpreter", "message": message}}) + "\n"
         os.write(write_fd, answer.encode())
         return
     import importlib.util

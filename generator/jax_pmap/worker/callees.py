@@ -1,9 +1,10 @@
 """What calls run that no name in the source leads to: functions that values hold, methods of objects."""
 
+import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from .arguments import Packed, invoke
 from .around import furnish
 from .functions import guarded, in_place_of, named, unwrapped
 from .observe import RECORDER
-from .server import Answer
+from .protocol import Callee, FindCallees
 from .target import TARGET
 
 #: The attribute of a function by which it is known where it stands in the tapped source.
@@ -25,7 +26,7 @@ class Callees:
 
     def __init__(self) -> None:
         #: By the number that an expression was asked under, what it stood for, each thing once.
-        self.found: dict[int, list[Answer]] = {}
+        self.found: dict[int, list[Callee]] = {}
 
     def known(self, scope: int, function: Any) -> Any:
         """Have a function be known by its scope in the source."""
@@ -54,24 +55,23 @@ class Callees:
         self._note(number, found or described(value))
         return value
 
-    def _note(self, number: int, found: Answer) -> None:
+    def _note(self, number: int, found: Callee) -> None:
         seen = self.found.setdefault(number, [])
         if found not in seen:
             seen.append(found)
 
 
-def described(value: Any) -> Answer:
-    """What a function is and where it stands; ``"kind"`` is ``"other"`` for what is not known to be one."""
+def described(value: Any) -> Callee:
+    """What a function is and where it stands."""
     raw, args, kwargs = unwrapped(value)
     if raw is None:
         inner = getattr(value, "__wrapped__", None)
-        return {"kind": "other", "type": type(value).__name__, "wrapped": getattr(inner, "__qualname__", "")}
-    return {
-        "kind": "function",
-        **standing(raw),
-        "named": not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
-        "importable": named(raw.__module__, raw.__qualname__) is innermost(value),
-    }
+        return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""))
+    return dataclasses.replace(
+        standing("function", raw),
+        named=not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
+        importable=named(raw.__module__, raw.__qualname__) is innermost(value),
+    )
 
 
 def innermost(value: Any) -> Any:
@@ -81,7 +81,7 @@ def innermost(value: Any) -> Any:
     return value
 
 
-def method_of(head: Any, name: str, value: Any) -> Answer | None:
+def method_of(head: Any, name: str, value: Any) -> Callee | None:
     """What method of its class ``head.name`` is; None for anything else that an object has by that name."""
     raw, args, kwargs = unwrapped(value)
     own = type(head)
@@ -96,41 +96,40 @@ def method_of(head: Any, name: str, value: Any) -> Answer | None:
     if unwrapped(getattr(defining, name, None))[0] is not raw:
         return None  # An object may have another one than its class.
     parameters = getattr(own, "__dataclass_params__", None)
-    return {
-        "kind": "method",
-        "type": own.__qualname__,
-        "owner": defining.__qualname__,
-        "frozen": isinstance(head, tuple) or bool(parameters and parameters.frozen),
-        **standing(raw),
-        "module": defining.__module__,
-        "named": named(defining.__module__, defining.__qualname__) is defining,
-    }
+    return dataclasses.replace(
+        standing("method", raw),
+        type=own.__qualname__,
+        owner=defining.__qualname__,
+        frozen=isinstance(head, tuple) or bool(parameters and parameters.frozen),
+        module=defining.__module__,
+        named=named(defining.__module__, defining.__qualname__) is defining,
+    )
 
 
-def standing(raw: types.FunctionType) -> Answer:
+def standing(kind: str, raw: types.FunctionType) -> Callee:
     """Where a function stands: file, line, dotted name, and its scope where that is known."""
     code = raw.__code__
-    return {
-        "path": inspect.getsourcefile(code) or code.co_filename,
-        "line": code.co_firstlineno,
-        "name": code.co_name,
-        "qualname": raw.__qualname__,
-        "module": raw.__module__,
-        "scope": vars(raw).get(SCOPE),
-    }
+    return Callee(
+        kind,
+        path=inspect.getsourcefile(code) or code.co_filename,
+        line=code.co_firstlineno,
+        name=code.co_name,
+        qualname=raw.__qualname__,
+        module=raw.__module__,
+        scope=vars(raw).get(SCOPE),
+    )
 
 
-def find_callees(request: Answer) -> Answer:
+def find_callees(request: FindCallees) -> Mapping[int, tuple[Callee, ...]]:
     """Trace the target on the whole batch, its callees tapped, and describe them.
 
-    Answers with ``{"found": [[number, [description, …]], …]}``; one that is never reached is not in it.
+    One that is never reached is not among them.
     """
-    statics = request["statics"]
-    packed = Packed(TARGET.values(request.get("overrides", {})), statics)
+    packed = Packed(TARGET.values(request.overrides), request.roles.statics)
     taps = Callees()
     scope = {**TARGET.namespace(), RECORDER: taps}
-    furnish(scope, request["around"], {RECORDER: taps})
-    fn: Callable[..., Any] = TARGET.define(request["code"], "<jax-pmap>", request["name"], scope)
+    furnish(scope, request.tapped.around, {RECORDER: taps})
+    fn: Callable[..., Any] = TARGET.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
 
     def run(leaves: Sequence[Any]) -> list[Any]:
         def body() -> list[Any]:
@@ -141,4 +140,4 @@ def find_callees(request: Answer) -> Answer:
 
     with prove.x64(TARGET.x64):
         jax.make_jaxpr(run)(packed.leaves)
-    return {"found": sorted(taps.found.items())}
+    return {number: tuple(found) for number, found in sorted(taps.found.items())}

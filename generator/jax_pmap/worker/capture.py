@@ -3,6 +3,7 @@
 import ast
 import builtins
 import contextlib
+import dataclasses
 import functools
 import importlib
 import importlib.machinery
@@ -20,9 +21,10 @@ from typing import Any, NoReturn
 
 import jax
 
-from . import load, prove
+from . import load, protocol, prove
 from .call import Call, Traced
-from .server import Answer, Problem, describe_exception, summary
+from .protocol import Problem
+from .server import describe_exception, summary
 
 #: Names the transformed definition calls; no class mangles them, no program has them.
 INNER, OUTER = "__jax_pmap_inner__", "__jax_pmap_outer__"
@@ -48,8 +50,8 @@ class Stop(BaseException):
 class Watch:
     """Meets the calls of the target while the program runs."""
 
-    def __init__(self, place: Mapping[str, Any], sources: Mapping[str, str], patient: bool) -> None:
-        self.path: str = place["path"]
+    def __init__(self, place: protocol.Def, sources: Mapping[str, str], patient: bool) -> None:
+        self.path = place.path
         self.place = place
         self.sources = sources
         self.names = {os.path.basename(each) for each in (self.path, *sources)}
@@ -155,7 +157,7 @@ class Watch:
         if not self.running or os.getpid() != self.pid:
             return
         if self.call is None:
-            owner = self.place["owner"]
+            owner = self.place.owner
             try:
                 self.call = Call(raw, made, args, kwargs, owner, caller())
             except Traced as tracer:
@@ -220,8 +222,8 @@ class Watch:
 class Marker(ast.NodeTransformer):
     """Puts the two decorators around the definition at one place."""
 
-    def __init__(self, place: Mapping[str, Any]) -> None:
-        self.line, self.column = place["line"], place["column"]
+    def __init__(self, place: protocol.Def) -> None:
+        self.line, self.column = place.line, place.column
 
     def visit(self, node: ast.AST) -> Any:
         """The node with what its definition is wrapped in."""
@@ -256,40 +258,34 @@ def caller() -> str:
 # --- running the program -----------------------------------------------------------------
 
 
-def run(request: Answer) -> Call:
+def run(request: protocol.Capture) -> Call:
     """Run the program of `request` until it calls the target with concrete arguments.
-
-    Args:
-        request: ``program`` as `start` takes it; ``place`` of the target's definition (``path``, ``line``
-            and ``column`` of the ``def``, ``owner``: its class or None); ``sources``: texts by absolute
-            path that stand in for files; ``eager``: run without jit; ``visible``: how many devices the
-            program sees.
 
     Raises:
         Problem: ``"program"``, it fails or ends before that call; ``"traced"``, it calls the target, but
             only while jax traces.
     """
-    sources = {os.path.realpath(path): text for path, text in request.get("sources", {}).items()}
-    place = {**request["place"], "path": os.path.realpath(request["place"]["path"])}
-    watch = Watch(place, sources, patient=request["eager"])
+    sources = {os.path.realpath(path): text for path, text in request.sources.items()}
+    place = dataclasses.replace(request.place, path=os.path.realpath(request.place.path))
+    watch = Watch(place, sources, patient=request.eager)
     failed: BaseException | None = None
-    with watching(watch), set_up(request["program"]), jit_disabled(request["eager"]):
+    with watching(watch), set_up(request.program), jit_disabled(request.eager):
         load.keep_devices()
-        with prove.only_devices(request["visible"]):
+        with prove.only_devices(request.visible):
             watch.running = True
             try:
-                failed = start(request["program"], watch)
+                failed = start(request.program, watch)
             except Stop:
                 pass
             except BaseException as error:
                 failed = error
             watch.running = False
     if watch.call is not None:
-        if request["root"] not in sys.path:
-            sys.path.append(request["root"])
+        if request.root not in sys.path:
+            sys.path.append(request.root)
         return watch.call
     if watch.traced:
-        raise Problem("traced", "", tracers=list(dict.fromkeys(watch.traced)))
+        raise Problem("traced", "", tracers=tuple(dict.fromkeys(watch.traced)))
     if isinstance(failed, (MemoryError, Problem)):
         raise failed
     state = "never called" if watch.defined else "never defined" if watch.loaded else "never loaded"
@@ -299,11 +295,11 @@ def run(request: Answer) -> Call:
     raise Problem("program", summary(failed), state=state, error=describe_exception(failed))
 
 
-def start(program: Mapping[str, Any], watch: Watch) -> BaseException | None:
+def start(program: protocol.Program, watch: Watch) -> BaseException | None:
     """Run a program as Python or pytest would; what a failed test raised is returned."""
-    kind, what = program["kind"], program["what"]
+    kind, what = program.kind, program.what
     if kind == "pytest":
-        return run_tests(program["args"])
+        return run_tests(program.args)
     if kind == "script" and not os.path.isfile(what):
         raise Problem("program", f"there is no file `{what}`", state="no file")
     module = types.ModuleType("__main__")
@@ -403,12 +399,12 @@ def watching(watch: Watch) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def set_up(program: Mapping[str, Any]) -> Iterator[None]:
+def set_up(program: protocol.Program) -> Iterator[None]:
     """``sys.argv``, ``sys.path[0]`` and the folder as Python sets them; put back what programs change."""
     folder, argv, streams = os.getcwd(), sys.argv, (sys.stdin, sys.stdout, sys.stderr)
-    sys.argv = list(program["argv"])
-    if program["first"] is not None:
-        sys.path.insert(0, program["first"])
+    sys.argv = list(program.argv)
+    if program.first is not None:
+        sys.path.insert(0, program.first)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .groups import along
-from .server import Answer
+from .protocol import Row
 
 COLLECTIVE = re.compile(
     r" = (?P<result>.*?) "
@@ -25,7 +25,7 @@ def executables() -> list[Any]:
         return []
 
 
-def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Answer:
+def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Row:
     """What XLA made of the parallel function, among what was compiled since `before`.
 
     ``"collectives"`` are ``[{"kind", "axes", "count", "bytes", "batch"}]``: ``"axes"`` those of `mesh` along
@@ -53,7 +53,7 @@ def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Answ
     }
 
 
-def _memory(executable: Any) -> list[Answer]:
+def _memory(executable: Any) -> list[Row]:
     """The bytes that a program takes on one device, where jax tells."""
     try:
         stats = executable.get_compiled_memory_stats()
@@ -69,9 +69,9 @@ def _memory(executable: Any) -> list[Answer]:
     ]
 
 
-def read(text: str, batch: int, mesh: Mapping[str, int]) -> list[Answer]:
+def read(text: str, batch: int, mesh: Mapping[str, int]) -> list[Row]:
     """The collectives in the text of a compiled program, by kind and by the axes of `mesh`."""
-    rows: dict[tuple[str, ...], Answer] = {}
+    rows: dict[tuple[str, ...], Row] = {}
     for match in COLLECTIVE.finditer(text):
         axes = along(match["rest"], mesh) or [] if len(mesh) > 1 else []
         key = (match["kind"], *axes)

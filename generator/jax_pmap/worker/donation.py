@@ -17,7 +17,7 @@ from . import prove
 from .arguments import Values, map_batch
 from .generator import repeat_draws
 from .leaves import category
-from .server import Answer
+from .protocol import Row
 from .trials import Emitted, Trials
 
 
@@ -36,12 +36,12 @@ def check_donation(
     emitted: "Emitted",
     count: int,
     size: int,
-) -> list[Answer]:
+) -> list[Row]:
     """Two chained calls on placed inputs, which must leave every array alone that is not donated."""
     question, axis_name = trials.question, emitted.axis_name
     shares = question.shares(size, count)
     expected, allowed = trials.at("given", 0, size, shares)
-    checks: list[Answer] = []
+    checks: list[Row] = []
     mesh = Mesh(np.array(jax.devices()[:count]), (axis_name,))
 
     def call(values: Values) -> Any:
@@ -50,7 +50,7 @@ def check_donation(
         for name, value in values.items():
             taken = any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(value))
             if taken and name not in emitted.donated:
-                raise prove.Differs({"what": "deleted", "name": name})
+                raise prove.Differs({"what": "deleted", "argument": name})
         return out
 
     def spread(leaf: Any, spec: PartitionSpec) -> Any:

@@ -16,6 +16,7 @@ import jax.extend.core
 import numpy as np
 from jax.interpreters import ad, batching, partial_eval
 
+from . import protocol
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
 from .functions import guarded, in_place_of, named
 from .jaxpr.forward import Forward
@@ -328,14 +329,9 @@ def survey(
     axis_name: str,
     count: int,
     mutated: Sequence[str],
-) -> dict[str, Any]:
+) -> protocol.Draws:
     """Every draw of `fn` on shares of the batch, and the marks that its key has passed.
 
-    ``{"draws": [{"example", "varying", "folded", "marks", "always"}], "marks": [{"point", "path", "bare",
-    "kept", "tree"}], "returned": whether a folded key is}`` with the marks of a draw as places in that list,
-    and those of them that its key passes in every round of a loop; a mark is kept where what passed it is
-    returned.
-    ``{"unfollowed": reason}`` where draws and shares cannot be matched.
     `whole` is the jaxpr of the function on all of the batch.
     """
     one, leaves, in_axes = shards(values, axes, count, statics)
@@ -351,9 +347,10 @@ def survey(
         parts = jax.make_jaxpr(mapped)(*leaves)
         before, after = follow_both(whole, parts)
     except Unfollowed as error:
-        return {"unfollowed": f"inside `{error}`"}
+        return protocol.Draws(unfollowed=f"inside `{error}`")
     if len(before.draws) != len(after.draws):
-        return {"unfollowed": f"{len(before.draws)} times on the whole batch, {len(after.draws)} on a share"}
+        times = f"{len(before.draws)} times on the whole batch, {len(after.draws)} on a share"
+        return protocol.Draws(unfollowed=times)
     numbers = {place: number for number, place in enumerate(after.marks)}
     # Keys of examples may be returned: they are split over the devices like the examples.
     kept = {
@@ -366,29 +363,23 @@ def survey(
         flow.folded and old.shape == new.shape[1:]
         for flow, old, new in zip(after.results, whole.out_avals, parts.out_avals, strict=True)
     )
-    return {
-        "returned": returned,
-        "draws": [
-            {
-                "example": right.shape != left.shape,
-                "varying": right.key.varying,
-                "folded": right.key.folded,
-                "marks": sorted(numbers[place] for place in right.key.marks),
-                "always": sorted(numbers[place] for place in right.key.always),
-            }
+    return protocol.Draws(
+        tuple(
+            protocol.Draw(
+                example=right.shape != left.shape,
+                varying=right.key.varying,
+                folded=right.key.folded,
+                marks=tuple(sorted(numbers[place] for place in right.key.marks)),
+                always=tuple(sorted(numbers[place] for place in right.key.always)),
+            )
             for left, right in zip(before.draws, after.draws, strict=True)
-        ],
-        "marks": [
-            {
-                "point": point,
-                "path": path,
-                "bare": bare,
-                "kept": place in kept,
-                "tree": marker.trees.get(point) if path else None,
-            }
+        ),
+        tuple(
+            protocol.Mark(point, path, bare, place in kept, marker.trees.get(point) if path else None)
             for place, (point, path, bare) in after.marks.items()
-        ],
-    }
+        ),
+        returned,
+    )
 
 
 def misuse(before: Followed, emitted: Followed, own_collectives: bool) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any
 from .capture import INSTALLED
 from .jaxpr.frames import frames
 from .jaxpr.walk import equations
+from .protocol import Site
 
 #: What users call, by primitive; an older jax prints by a callback.
 CALLBACKS = {
@@ -14,14 +15,14 @@ CALLBACKS = {
 }
 
 
-def callbacks(jaxpr: Any) -> list[dict[str, Any]]:
-    """Each place that calls back: what is called there (``what``), ``file`` and ``line``."""
+def callbacks(jaxpr: Any) -> tuple[Site, ...]:
+    """Each place that calls back, and what is called there."""
     found = dict.fromkeys(
-        (what, *place_of(equation))
+        Site(*place_of(equation), what)
         for equation in equations(jaxpr)
         if (what := CALLBACKS.get(equation.primitive.name)) is not None
     )
-    return [{"what": what, "file": file, "line": line} for what, file, line in found]
+    return tuple(found)
 
 
 def place_of(equation: Any) -> tuple[str, int]:

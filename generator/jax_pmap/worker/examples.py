@@ -3,27 +3,28 @@
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from . import arguments, load, specs
+from . import arguments, load, protocol, specs
 from .arguments import Values
 from .leaves import bytes_of, category, dtype_of, is_abstract, leaf_paths, shape_of, skeleton
-from .server import Answer, Problem, describe_exception, summary
+from .protocol import Problem, Row
+from .server import describe_exception, summary
 from .target import TARGET
 
 #: Bytes of one set of inputs above which no second one is made.
 MANY_BYTES = 1 << 28
 
 
-def inputs_from_callable(request: Answer) -> Answer:
+def inputs_from_callable(request: protocol.InputsFromCallable) -> protocol.Inputs:
     """Call the user's input function, with fresh seeds where it takes one."""
-    make = load.resolve(request["reference"], request["directory"], request["file"])
+    make = load.resolve(request.reference, request.directory, request.file)
     if not callable(make):
-        raise Problem("inputs", f"`{request['reference']}` is a {type(make).__name__}, not a callable")
+        raise Problem("inputs", f"`{request.reference}` is a {type(make).__name__}, not a callable")
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
@@ -35,7 +36,7 @@ def inputs_from_callable(request: Answer) -> Answer:
     ]
     if [name for name in needed if name != "seed"] and len(needed) > 1:
         raise Problem(
-            "inputs", f"`{request['reference']}` needs arguments {needed}; it may take `seed` and no other"
+            "inputs", f"`{request.reference}` needs arguments {needed}; it may take `seed` and no other"
         )
     seeds = [0, 1] if "seed" in parameters or len(needed) == 1 else [None]
     data: list[Values] = []
@@ -47,7 +48,7 @@ def inputs_from_callable(request: Answer) -> Answer:
         if seed is not None and "seed" not in parameters:
             call = functools.partial(make, seed)
         try:
-            made = jax.eval_shape(call) if request.get("abstract") else call()
+            made = jax.eval_shape(call) if request.abstract else call()
         except MemoryError:
             raise
         except BaseException as error:
@@ -61,7 +62,7 @@ def inputs_from_callable(request: Answer) -> Answer:
     TARGET.data, TARGET.called = tuple(data), called
     # The file of the inputs may say in which mode the program runs.
     TARGET.x64 = bool(jax.config.jax_enable_x64)
-    return {"arguments": describe(data[0]), "seeds": len(data)}
+    return protocol.Inputs(describe(data[0]), len(data))
 
 
 def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -84,13 +85,13 @@ def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
     return (made,), {}
 
 
-def inputs_from_specs(request: Answer) -> Answer:
+def inputs_from_specs(request: protocol.InputsFromSpecs) -> protocol.Inputs:
     """Make arguments from the specs of `--arg`, annotations and defaults."""
     TARGET.named = ()
     data: list[Values] = []
     for seed in (0, 1):
         try:
-            values = specs.materialize_arguments(request["specs"], specs.SEED + seed, TARGET.namespace())
+            values = specs.materialize_arguments(request.specs, specs.SEED + seed, TARGET.namespace())
         except MemoryError:
             raise
         except Exception as error:
@@ -102,10 +103,10 @@ def inputs_from_specs(request: Answer) -> Answer:
         call = inspect.BoundArguments(TARGET.signature, OrderedDict((n, every[n]) for n in order))
         data.append(arguments.bind(TARGET.signature, call.args, call.kwargs))
     TARGET.data, TARGET.called = tuple(data), data[0]
-    return {"arguments": describe(data[0]), "seeds": len(data)}
+    return protocol.Inputs(describe(data[0]), len(data))
 
 
-def describe(values: Values) -> list[Answer]:
+def describe(values: Values) -> tuple[Row, ...]:
     """Leaves and containers of every argument."""
     table = []
     for name, value in values.items():
@@ -138,7 +139,7 @@ def describe(values: Values) -> list[Answer]:
                 ],
             }
         )
-    return table
+    return tuple(table)
 
 
 def is_default(value: Any, default: Any) -> str:
@@ -173,33 +174,33 @@ def hashable(value: Any) -> bool:
     return True
 
 
-def constants(request: Answer) -> Answer:
-    """``repr`` of what ``"expressions"`` read of argument ``"name"``, by expression.
+def constants(request: protocol.Constants) -> Mapping[str, str | None]:
+    """``repr`` of what expressions read of an argument, by expression.
 
     None where there is no such thing, where it is not made of Python's own numbers, strings and containers,
     or is not the same for all inputs.
     """
     found: dict[str, str | None] = {}
-    for expression in request["expressions"]:
+    for expression in request.expressions:
         given = set()
         for values in TARGET.data:
             try:
-                value = eval(expression, {request["name"]: values[request["name"]]})
+                value = eval(expression, {request.name: values[request.name]})
             except Exception:
                 value = ...
             given.add(repr(value) if plain(value) else None)
         found[expression] = given.pop() if len(given) == 1 else None
-    return {"constants": found}
+    return found
 
 
-def identities(request: Answer) -> Answer:
-    """The digest of what each of ``"expressions"`` is, as the function `name` of ``"code"`` computes it.
+def identities(request: protocol.Identities) -> Mapping[str, str | None]:
+    """The digest of what each expression is, as the function `name` of the code computes it.
 
     None where it has no contents to be told by, or not the same for all inputs.
     """
-    contents = load.define(request["code"], "<jax-pmap>", request["name"], {})
+    contents = load.define(request.code, "<jax-pmap>", request.name, {})
     found: dict[str, str | None] = {}
-    for expression in request["expressions"]:
+    for expression in request.expressions:
         given = set()
         for values in TARGET.data:
             try:
@@ -207,7 +208,7 @@ def identities(request: Answer) -> Answer:
             except Exception:
                 given.add(None)
         found[expression] = given.pop() if len(given) == 1 else None
-    return {"identities": found}
+    return found
 
 
 def plain(value: Any) -> bool:
@@ -219,17 +220,17 @@ def plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
-def enclosed_arrays(request: Answer) -> Answer:
-    """The arrays that the target reads besides its arguments: ``{"expressions": source of each, dotted}``.
+def enclosed_arrays(request: protocol.EnclosedArrays) -> tuple[protocol.EnclosedArray, ...]:
+    """The arrays that the target reads besides its arguments.
 
     Names are those of the namespace the target runs in; what stands for an argument, as ``self.x``, is
     looked up in the example. A function of the user's leads to what it reads in its turn, and is
-    named with that (``"through"``).
+    named with that.
     """
     space = {**TARGET.namespace(), **(TARGET.data[0] if TARGET.data else {})}
-    found: list[dict[str, Any]] = []
+    found: list[protocol.EnclosedArray] = []
     known: set[int] = set()
-    for expression in request["expressions"]:
+    for expression in request.expressions:
         head, *rest = expression.split(".")
         value = space.get(head)
         try:
@@ -238,10 +239,12 @@ def enclosed_arrays(request: Answer) -> Answer:
         except AttributeError:
             continue
         _arrays_of(expression, value, "", found, known)
-    return {"arrays": found}
+    return tuple(found)
 
 
-def _arrays_of(name: str, value: Any, through: str, found: list[dict[str, Any]], known: set[int]) -> None:
+def _arrays_of(
+    name: str, value: Any, through: str, found: list[protocol.EnclosedArray], known: set[int]
+) -> None:
     """Add the arrays of `value`, or those around it where it is a function of the user's."""
     function = inspect.unwrap(value) if callable(value) else None
     if inspect.isfunction(function):
@@ -265,8 +268,8 @@ def _arrays_of(name: str, value: Any, through: str, found: list[dict[str, Any]],
     except (AttributeError, TypeError, ValueError):
         return
     rows = [
-        {"path": name + path, "name": name, "shape": list(leaf.shape), "through": through}
+        protocol.EnclosedArray(name + path, name, tuple(leaf.shape), through)
         for path, leaf in zip(paths, leaves, strict=False)
         if category(leaf) == "array"
     ]
-    found += [row for row in rows if row["path"] not in {other["path"] for other in found}]
+    found += [row for row in rows if row.path not in {other.path for other in found}]

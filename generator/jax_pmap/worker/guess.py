@@ -21,6 +21,7 @@ from . import specs
 from .candidates import Candidates, Leaf, Option, rank_of
 from .holes import Hole, Touched, stand_ins, unwrapped
 from .jaxpr.walk import equations
+from .protocol import InputsFound, NotFound
 from .specs import Spec
 
 #: Primitives that are undefined for part of the reals.
@@ -41,8 +42,7 @@ def find_inputs(
     namespaces: Sequence[dict[str, Any]] = (),
     limit: int = 600,
     seconds: float = 10.0,
-    **_: Any,
-) -> dict[str, Any]:
+) -> InputsFound:
     """Specs under which `fn` traces.
 
     Args:
@@ -57,10 +57,9 @@ def find_inputs(
         seconds: most time to take.
 
     Returns:
-        ``{"specs": {name: spec}, "assumed": [name, …], "tried": n}``, or ``{"failed": {"argument",
-        "path", "reason", "error"}, "tried": n}``.
+        Specs by name, or why there are none.
     """
-    failed: dict[str, Any] | None = None
+    failed: NotFound | None = None
     tried = 0
     deadline = time.monotonic() + seconds
     for position, forms in enumerate(readings):
@@ -74,12 +73,9 @@ def find_inputs(
             solved = search.run()
         tried += search.tried
         if solved:
-            return {"specs": search.result(), "assumed": search.assumed(), "tried": tried}
+            return InputsFound(tried, search.result(), tuple(search.assumed()))
         failed = failed or search.failure()
-    return {
-        "failed": failed or {"argument": "", "path": "", "reason": "no reading", "error": ""},
-        "tried": tried,
-    }
+    return InputsFound(tried, failed=failed or NotFound("", "", "no reading", ""))
 
 
 @contextlib.contextmanager
@@ -110,7 +106,7 @@ class Search:
             self.namespace.update(space)
         self.known = Candidates(sizes)
         self.leaves, self.chosen = self.known.leaves, self.known.chosen
-        self.missing: dict[str, Any] | None = None
+        self.missing: NotFound | None = None
         self.forms: dict[str, Spec] = {}
         self.closest: tuple[int, str, BaseException] = (-1, "", RuntimeError("nothing was tried"))
         self.assumed_names: list[str] = []
@@ -143,12 +139,7 @@ class Search:
         if kind == "like":
             return self.forms[form["of"]]
         if kind == "missing" and self.missing is None:
-            self.missing = {
-                "argument": path.partition("[")[0].partition(".")[0],
-                "path": path,
-                "reason": form["reason"],
-                "error": "",
-            }
+            self.missing = NotFound(path.partition("[")[0].partition(".")[0], path, form["reason"], "")
         if kind in ("dict", "object"):
             place = "{}[{!r}]" if kind == "dict" else "{}.{}"
             items = [[n, self.expand(item, place.format(path, n), hint)] for n, item in form["items"]]
@@ -313,16 +304,16 @@ class Search:
             if len(errors) >= patience and len(set(errors[-patience:])) == 1:
                 hopeless.update(rank_of(o) for o in seen[-patience:])
 
-    def failure(self) -> dict[str, Any]:
+    def failure(self) -> NotFound:
         """The argument that could not be found, with the error of the trace that came furthest."""
         _, path, error = self.closest
         text = str(error).strip().splitlines()
-        return {
-            "argument": path.partition("[")[0].partition(".")[0],
-            "path": path,
-            "reason": "no shape tried for it traces" if path else "the function does not trace",
-            "error": f"{type(error).__name__}: {' '.join(text[:3])}"[:400],
-        }
+        return NotFound(
+            path.partition("[")[0].partition(".")[0],
+            path,
+            "no shape tried for it traces" if path else "the function does not trace",
+            f"{type(error).__name__}: {' '.join(text[:3])}"[:400],
+        )
 
     # --- after the shapes ----------------------------------------------------------------
 

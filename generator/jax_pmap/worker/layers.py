@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from .protocol import Layer
+
 OURS = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -50,20 +52,15 @@ KINDS = (
 )
 
 
-def find(run: Callable[[], Any], arguments: dict[str, Any], bound: frozenset[str]) -> list[dict[str, Any]]:
+def find(run: Callable[[], Any], arguments: dict[str, Any], bound: frozenset[str]) -> list[Layer]:
     """Every call of such a layer, while `run` is traced, that synchronises over none of the axes `bound`.
 
     Args:
         run: traces the function on the whole batch.
         arguments: what it is called with; layers that are a part of them are named by their place there.
         bound: the axes that the function needs.
-
-    Returns:
-        One row a call: its `layer`, the `path` of the layer where it has one, the names of the option that
-        synchronises and of the axes it has (`axis`, `axes`, and whether these are `mapped` in the function),
-        and the `frames` that led to it, ``[file, line, function]``.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Layer] = []
     with contextlib.ExitStack() as stack:
         for kind in KINDS:
             # What is not imported is not used, and importing it here could fail.
@@ -78,7 +75,7 @@ def find(run: Callable[[], Any], arguments: dict[str, Any], bound: frozenset[str
 
 @contextlib.contextmanager
 def noting(
-    kind: Kind, cls: Any, arguments: dict[str, Any], bound: frozenset[str], rows: list[dict[str, Any]]
+    kind: Kind, cls: Any, arguments: dict[str, Any], bound: frozenset[str], rows: list[Layer]
 ) -> Iterator[None]:
     """While this holds, calls of `cls` are noted in `rows`."""
     saved = vars(cls)["__call__"]
@@ -90,18 +87,18 @@ def noting(
         axes = kind.axes(self)
         if kind.of_batch(self, given) and not bound & set(axes):
             rows.append(
-                {
-                    "layer": f"{kind.module}.{kind.name}",
-                    "path": path_of(self, cls, arguments),
-                    "axis": kind.axis,
-                    "axes": [str(axis) for axis in axes],
-                    "mapped": kind.mapped,
-                    "frames": [
-                        [frame.filename, frame.lineno, frame.name]
+                Layer(
+                    f"{kind.module}.{kind.name}",
+                    path_of(self, cls, arguments),
+                    kind.axis,
+                    tuple(str(axis) for axis in axes),
+                    kind.mapped,
+                    tuple(
+                        (frame.filename, frame.lineno or 0, frame.name)
                         for frame in traceback.extract_stack()
                         if not frame.filename.startswith(OURS)
-                    ],
-                }
+                    ),
+                )
             )
         return method(*args, **kwargs)
 

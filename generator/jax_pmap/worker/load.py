@@ -7,13 +7,14 @@ import linecache
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from . import neighbours
-from .server import Problem, describe_exception, summary
+from .protocol import Module, Problem
+from .server import describe_exception, summary
 
 #: jax settings that decide the devices. The worker has settled them; a module that sets them
 #: again at import would fail, because jax is already running. Without jit, a proof takes minutes.
@@ -31,19 +32,17 @@ def keep_devices() -> None:
     jax.config.update = update_but_devices
 
 
-def taken(name: str, path: str, root: str) -> bool:
-    """Whether ``import name`` in the user's program gives another module than the file at `path`."""
-    head = name.partition(".")[0]
+def taken(module: Module) -> bool:
+    """Whether importing `module` by its name in the user's program gives that of another file."""
+    head = module.name.partition(".")[0]
     if head in sys.stdlib_module_names:
         return True
     loaded = getattr(sys.modules.get(head), "__file__", None)
-    return bool(loaded) and loaded != path and not str(loaded).startswith(root + os.sep)
+    return bool(loaded) and loaded != module.path and not str(loaded).startswith(module.root + os.sep)
 
 
-def import_file(
-    path: str, name: str, root: str, source: str | None = None, *, tolerant: bool = False
-) -> types.ModuleType:
-    """Import the file at `path` as module `name`, with `root` last on ``sys.path``.
+def import_file(made: Module, source: str | None = None, *, tolerant: bool = False) -> types.ModuleType:
+    """Import a file as the module that it is, with its root last on ``sys.path``.
 
     Last, so that a neighbour called ``logging.py`` does not shadow the standard library. The
     module itself is loaded by path, so a package of the same name does not shadow it either, and one
@@ -51,10 +50,11 @@ def import_file(
     With `source`, that text is run in place of the file's own. With `tolerant`, modules of the user's that
     it imports are loaded as far as they can be.
     """
-    if root not in sys.path:
-        sys.path.append(root)
-    neighbours.install(root, tolerant=tolerant)
-    if taken(name, path, root):
+    path, name = made.path, made.name
+    if made.root not in sys.path:
+        sys.path.append(made.root)
+    neighbours.install(made.root, tolerant=tolerant)
+    if taken(made):
         name = stand_in_name(name)
     package = name.rpartition(".")[0]
     forget = keep_flags(path)
@@ -133,22 +133,22 @@ def show_lines(source: str, filename: str) -> None:
         linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
 
 
-def resolve(reference: str, directory: str, file: Mapping[str, str] | None) -> Any:
+def resolve(reference: str, directory: str, file: Module | None) -> Any:
     """The object ``FILE::name`` or ``module:name`` stands for.
 
     Args:
         reference: what the user typed.
         directory: folder that modules are looked up in.
-        file: of the form ``FILE::name``, the file's ``path``, its ``module`` name and that one's ``root``.
+        file: of the form ``FILE::name``, the file.
 
     Raises:
         Problem: ``"inputs"``, there is no such thing; ``"import"``, its file cannot be imported.
     """
     if file is not None:
-        if not os.path.isfile(file["path"]):
+        if not os.path.isfile(file.path):
             raise Problem("inputs", f"there is no file `{reference.partition('::')[0]}`")
         name = reference.partition("::")[2]
-        module = import_file(file["path"], file["module"], file["root"])
+        module = import_file(file)
     else:
         dotted, _, name = reference.partition(":")
         if not dotted or not name:
@@ -164,7 +164,7 @@ def resolve(reference: str, directory: str, file: Mapping[str, str] | None) -> A
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            known: list[str] = [n for n, v in vars(module).items() if inspect.isfunction(v)]
+            known = tuple(n for n, v in vars(module).items() if inspect.isfunction(v))
             raise Problem("inputs", f"there is no `{part}` in it", known=known)
         value = getattr(value, part)
     return value

@@ -15,7 +15,8 @@ from .arguments import Packed
 from .compiled import read
 from .jaxpr.trace import Traced, abstract_leaves
 from .jaxpr.walk import equations
-from .server import Answer, Problem, summary
+from .protocol import Collective, Machine, Memory, Problem, decode
+from .server import summary
 from .trials import Emitted, Question
 
 
@@ -38,11 +39,10 @@ def compile_for(
     emitted: Emitted,
     name: str,
     specs: "Mapping[str, Mapping[int, PartitionSpec]]",
-) -> Answer:
+) -> Machine:
     """What the compiler makes of emitted code for a topology such as ``"v5e:2x4"``.
 
-    Answers ``{"kind", "devices", "batch", "memory", "collectives", "lacks"}``, the last the compiler's words
-    where the memory of a chip does not suffice, with neither of the two before.
+    Where the memory of a chip does not suffice, the compiler's words alone.
 
     Args:
         question: the reference with its inputs, of which only shapes are used.
@@ -79,7 +79,7 @@ def compile_for(
         ]
         given = [i for i, (owner, _) in enumerate(packed.owners) if owner in emitted.donated]
         program = jax.jit(jaxpr_as_fun(traced.jaxpr), in_shardings=tuple(lie), donate_argnums=tuple(given))
-        about = {"kind": devices[0].device_kind, "devices": count, "batch": size}
+        about = devices[0].device_kind, count, size
         try:
             compiled = program.lower(*leaves).compile()
         except Exception as error:
@@ -88,18 +88,15 @@ def compile_for(
             )
             if lacks is None:
                 raise Problem("topology", f"it does not compile: {summary(error)}") from error
-            return {**about, "memory": None, "collectives": None, "lacks": lacks[0].strip()}
+            return Machine(*about, None, None, lacks[0].strip())
     stats: Any = compiled.memory_analysis()
-    return {
-        **about,
-        "memory": {
-            "arguments": stats.argument_size_in_bytes,
-            "results": stats.output_size_in_bytes - stats.alias_size_in_bytes,
-            "temporary": stats.temp_size_in_bytes,
-        },
-        "collectives": read(compiled.as_text() or "", size, dict(mesh.shape)),
-        "lacks": "",
-    }
+    memory = Memory(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes - stats.alias_size_in_bytes,
+        stats.temp_size_in_bytes,
+    )
+    collectives = read(compiled.as_text() or "", size, dict(mesh.shape))
+    return Machine(*about, memory, decode(tuple[Collective, ...], collectives), "")
 
 
 def _devices(name: str) -> "list[Any]":

@@ -23,6 +23,7 @@ from . import (
     observe,
     parallel,
     placed,
+    protocol,
     prove,
     proving,
     proving_parallel,
@@ -33,7 +34,7 @@ from . import (
     witness,
 )
 from .arguments import Compiled, Packed, Values
-from .around import Around, furnish
+from .around import furnish
 from .as_called import hold_against_call
 from .call import Call, unbound
 from .calling import Calling
@@ -52,165 +53,152 @@ from .leaves import bytes_of, category, is_abstract, to_float64
 from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
-from .server import Answer, Problem, describe_exception, summary
+from .protocol import Comparison, Problem
+from .server import Handlers, describe_exception, summary
 from .specs import SEED
-from .target import TARGET, Target, about, leaf_axes
+from .target import TARGET, Target
 from .tracing import find_layers, find_reductions, measured, precision, trace, traced, widened
 from .trials import Emitted, OnMesh, Question, Trials
 from .work import work
 
 
-def forget(request: Answer) -> Answer:
-    """Drop everything that is known of the target before; imported modules stay.
-
-    With them stay settings of jax (``"set"``): another target must not have them.
-    """
+def forget(request: protocol.Forget) -> bool:
+    """Drop everything that is known of the target before; see `protocol.Forget`."""
     vars(TARGET).update(vars(Target()))
     sharing.PLACES.clear()
-    return {"set": bool(settings.changed() or settings.too_late())}
+    return bool(settings.changed() or settings.too_late())
 
 
-def loaded_files(request: Answer) -> Answer:
+def loaded_files(request: protocol.LoadedFiles) -> tuple[str, ...]:
     """The source files of all modules that are imported now."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    return {"files": sorted({file for file in files if isinstance(file, str) and file.endswith(".py")})}
+    return tuple(sorted({file for file in files if isinstance(file, str) and file.endswith(".py")}))
 
 
-def imported(request: Answer) -> types.ModuleType:
-    """The user's module."""
+def imported(
+    module: protocol.Module, source: str | None = None, *, tolerant: bool = False
+) -> types.ModuleType:
+    """The user's module; see `protocol.Load`."""
     load.keep_devices()
     host_arrays.tell_modes_apart()
     # `parser.parse_args()` at the top of a script must see a command line of its own, without options.
-    sys.argv[:] = [request["path"]]
-    return load.import_file(
-        request["path"],
-        request["module"],
-        request["root"],
-        request.get("source"),
-        tolerant=request.get("tolerant", False),
-    )
+    sys.argv[:] = [module.path]
+    return load.import_file(module, source, tolerant=tolerant)
 
 
-def parameters_of(request: Answer) -> Answer:
-    """The parameters of the callable ``"name"`` of the user's module; none where it is no such thing."""
-    module = imported(request)
-    value = vars(module).get(request["name"])
-    if not callable(value) or isinstance(value, type):
-        return {"callable": False}
+def parameters_of(request: protocol.FindParameters) -> tuple[protocol.Parameter, ...] | None:
+    """The parameters of a callable of the user's module."""
+    made = request.object
+    value = vars(imported(made.module)).get(made.name)
+    if not callable(value) or isinstance(value, type) or load.taken(made.module):
+        return None
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         signature = inspect.Signature([inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)])
-    rows = [
-        {
-            "name": each.name,
-            "kind": each.kind.name,
-            "default": None
-            if each.default is each.empty
-            else repr(each.default)
-            if plain(each.default)
-            else "",
-        }
+    return tuple(
+        protocol.Parameter(
+            each.name,
+            each.kind.name,
+            None if each.default is each.empty else repr(each.default) if plain(each.default) else "",
+        )
         for each in signature.parameters.values()
-    ]
-    taken = load.taken(request["module"], request["path"], request["root"])
-    return {"callable": not taken, "parameters": rows}
+    )
 
 
-def load_target(request: Answer) -> Answer:
+def load_target(request: protocol.Load) -> protocol.Loaded:
     """Import the user's module and define the undecorated function in it."""
-    module = imported(request)
-    for name in request.get("names", ()):
+    module = imported(request.module, request.source, tolerant=request.tolerant)
+    for name in request.names:
         value = vars(module).get(name)
         if neighbours.is_missing(value):
             raise Problem("missing", vars(value)["why"], name=name)
-    forget({})
+    forget(protocol.Forget())
     TARGET.module, TARGET.x64 = module, bool(jax.config.jax_enable_x64)
-    TARGET.called_by = request.get("called_by", "")
-    TARGET.collectives, TARGET.in_place = request["collectives"], request["in_place"]
-    if len(jax.devices()) < request["devices"]:
+    TARGET.called_by = request.called_by
+    TARGET.collectives, TARGET.in_place = request.collectives, request.in_place
+    if len(jax.devices()) < request.devices:
         raise Problem("import", "the module changed jax's devices while it was imported")
-    if request.get("taken_from"):
-        take_from(request)
-    define_target(request)
-    return {
-        "given": list(TARGET.signature.bind_partial(*TARGET.bound_args, **TARGET.bound_kwargs).arguments),
-        "settings": settings.changed(),
-        "too_late": settings.too_late(),
-        "taken": load.taken(request["module"], request["path"], request["root"]),
-        "flags": "absl.flags" in sys.modules,
-        "failed": neighbours.FINDER.failed,
-    }
+    if request.taken_from:
+        take_from(request, request.taken_from)
+    define_target(request.definition)
+    return protocol.Loaded(
+        given=tuple(TARGET.signature.bind_partial(*TARGET.bound_args, **TARGET.bound_kwargs).arguments),
+        settings=settings.changed(),
+        too_late=settings.too_late(),
+        taken=load.taken(request.module),
+        flags="absl.flags" in sys.modules,
+        failed=tuple(neighbours.FINDER.failed),
+    )
 
 
-def take_from(request: Answer) -> None:
-    """Take what the module's object ``"taken_from"`` has bound to the target, and what that closes over."""
-    name = request["taken_from"]
+def take_from(request: protocol.Load, name: str) -> None:
+    """Take what the module's object `name` has bound to the target, and what that closes over."""
     made = vars(TARGET.module).get(name)
     raw, args, kwargs = unbound(made)
     code = getattr(raw, "__code__", None)
-    if raw is None or code is None or code.co_name != request["name"]:
+    if raw is None or code is None or code.co_name != request.definition.name:
         what = f"is {code.co_name!r}" if code is not None else f"is a {type(made).__name__}"
         raise Problem("other", f"`{name}` {what} once the module is imported")
     TARGET.bound_args, TARGET.bound_kwargs = args, kwargs
-    if request["nested"]:
-        TARGET.call = Call(raw, raw, args, kwargs, request["owner"], "")
+    if request.nested:
+        TARGET.call = Call(raw, raw, args, kwargs, request.owner, "")
 
 
-def define_target(request: Answer) -> None:
+def define_target(definition: protocol.Definition) -> None:
     """Define the undecorated function where the module, or the program that ran, has it."""
     # In a copy of the module's namespace: a name the module rebinds later stays the user's.
-    source = "\n" * (request["line"] - 1) + request["function"]
-    TARGET.fn = TARGET.define(source, request["path"], request["name"])
+    source = "\n" * (definition.line - 1) + definition.text
+    TARGET.fn = TARGET.define(source, definition.path, definition.name)
     if not inspect.isfunction(TARGET.fn):
-        raise Problem("import", f"`{request['name']}` did not become a function")
+        raise Problem("import", f"`{definition.name}` did not become a function")
     TARGET.signature = inspect.signature(TARGET.fn)
 
 
-def capture_call(request: Answer) -> Answer:
+def capture_call(request: protocol.Capture) -> protocol.Captured:
     """Run the user's program up to its first call of the target; see `capture.run`.
 
     The function that was called, with what it closes over, becomes the target, and the arguments of the
     call its example inputs.
     """
     call = capture.run(request)
-    forget({})
+    forget(protocol.Forget())
     TARGET.call, TARGET.module, TARGET.x64 = call, call.module, call.x64
-    TARGET.collectives, TARGET.in_place = request["collectives"], request["in_place"]
-    define_target(request)
+    TARGET.collectives, TARGET.in_place = request.collectives, request.in_place
+    define_target(request.definition)
     TARGET.data = (arguments.bind(TARGET.signature, call.args, call.kwargs),)
     TARGET.named = tuple(call.kwargs)
     TARGET.called = arguments.bind_as_given(TARGET.signature, call.args, call.kwargs)
-    return {"arguments": describe(TARGET.data[0]), "x64": TARGET.x64, "called_at": call.caller}
+    return protocol.Captured(describe(TARGET.data[0]), call.caller)
 
 
-def reference_of(request: Answer) -> Callable[[Values], Any]:
-    """The reference on one device, compiled, for a request's constants and overrides."""
-    key = about(request, "statics", "overrides")
-    return TARGET.once("compiled", key, lambda: Compiled(TARGET.reference, request["statics"]))
+def reference_of(statics: Sequence[str], overrides: Mapping[str, str]) -> Callable[[Values], Any]:
+    """The reference on one device, compiled, for some constants and overrides."""
+    key = protocol.encode((statics, overrides))
+    return TARGET.once("compiled", key, lambda: Compiled(TARGET.reference, statics))
 
 
-def repeats(request: Answer) -> Answer:
+def repeats(request: protocol.Repeats) -> bool:
     """Whether the reference, traced twice, means the same both times."""
-    packed = Packed(TARGET.values({}), request["statics"])
+    packed = Packed(TARGET.values({}), request.statics)
     leaves = abstract_leaves(packed, {})
     with prove.x64(TARGET.x64):
         one, other = (Traced(TARGET.reference, packed, leaves).jaxpr for _ in range(2))
-    return {"same": same_meaning(one, other, leaf_names(packed))}
+    return same_meaning(one, other, leaf_names(packed))
 
 
-def found_inputs(request: Answer) -> strengthen.Found:
+def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengthen.Found:
     """Inputs on which decisions of the reference go ways that they do not on the others."""
-    statics, overrides = request["statics"], request.get("overrides", {})
+    statics = roles.statics
     wide = widened(statics) is not None
 
     def search() -> strengthen.Found:
         with prove.x64(wide or TARGET.x64):
             return strengthen.find(
                 [TARGET.reference],
-                reference_of(request),
+                reference_of(statics, overrides),
                 tuple(TARGET.values(overrides, i) for i in range(len(TARGET.data))),
-                leaf_axes(request),
+                roles.axes,
                 statics,
                 wide=wide,
                 counts=(8, 4, 3, 2),
@@ -218,22 +206,22 @@ def found_inputs(request: Answer) -> strengthen.Found:
                 seed=SEED,
             )
 
-    return TARGET.once("found", about(request, "axes", "statics", "overrides"), search)
+    return TARGET.once("found", protocol.encode((roles, overrides)), search)
 
 
-def observe_code(request: Answer) -> Answer:
+def observe_code(request: protocol.Observe) -> protocol.Observation:
     """What each value of tapped code is on shards, beside the tapped original on the whole batch.
 
-    `reference_code` is the tapped original, `code` the tapped original with collectives in it. It is told
-    from placements: both are traced from shapes, the code on the shares of several counts of devices.
+    It is told from placements: both are traced from shapes, the code on the shares of several counts of
+    devices.
 
     The batch is of so many `rows`, or the given one, as far as the devices share it. Where the function
     fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that batch.
     """
-    base = arguments.batch_size(TARGET.values(request.get("overrides", {})), leaf_axes(request))
-    count = request["count"]
-    if request["rows"] is not None:
-        return observed(request, request["rows"])
+    base = arguments.batch_size(TARGET.values(request.overrides), request.roles.axes)
+    count = request.count
+    if request.rows is not None:
+        return observed(request, request.rows)
     try:
         answer = observed(request, base // count * count)
     except Problem as problem:
@@ -243,42 +231,40 @@ def observe_code(request: Answer) -> Answer:
             return observed(request, base * count)
         except Problem:
             raise problem from None
-    if "raised" not in answer:
+    if answer.raised is None:
         return answer
     try:
         larger = observed(request, base * count)
     except Problem:
         return answer
-    return answer if "raised" in larger else larger
+    return larger if larger.raised is None else answer
 
 
-def observed(request: Answer, size: int) -> Answer:
+def observed(request: protocol.Observe, size: int) -> protocol.Observation:
     """The answer of `observe_code` from a batch of `size`.
 
     Raises:
         Problem: ``"reference"``, the original is not traced for so many.
     """
-    axes, statics, name = leaf_axes(request), request["statics"], request["axis_name"]
-    values = TARGET.values(request.get("overrides", {}))
-    count = request["count"]
-    recorder = observe.Recorder(request["results"], TARGET.mutated)
+    axes, name, count = request.roles.axes, request.axis_name, request.count
+    recorder = observe.Recorder(request.results, TARGET.mutated)
     namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
 
-    def tapped(code: str, around: Around) -> Callable[[], Callable[[Values], Any]]:
+    def tapped(made: protocol.Tapped) -> Callable[[], Callable[[Values], Any]]:
         def anew() -> Callable[[Values], Any]:
             scope = dict(namespace)
-            furnish(scope, around, {observe.RECORDER: recorder})
-            fn: Callable[..., Any] = TARGET.define(code, "<jax-pmap>", request["name"], scope)
+            furnish(scope, made.around, {observe.RECORDER: recorder})
+            fn: Callable[..., Any] = TARGET.define(made.code, "<jax-pmap>", made.name, scope)
             fn = TARGET.over_devices(fn)
             return lambda given: recorder.call(fn, TARGET.signature, given)
 
         return anew
 
-    packed = Packed(values, statics)
+    packed = Packed(TARGET.values(request.overrides), request.roles.statics)
 
     def original() -> placed.Whole:
         leaves = abstract_leaves(packed, axes, size)
-        anew = tapped(request["reference_code"], request["reference_around"])
+        anew = tapped(request.original)
         try:
             program = placed.Program(anew, recorder, packed, leaves, wrap=TARGET.one_device.run)
         except (MemoryError, Problem):
@@ -288,11 +274,11 @@ def observed(request: Answer, size: int) -> Answer:
             raise Problem("reference", summary(error), error=found) from error
         return placed.Whole(program, packed)
 
-    key = about(request, "reference_code", "reference_around", "axes", "overrides"), size
+    key = protocol.encode((request.original, axes, request.overrides)), size
     with prove.x64(TARGET.x64):
         whole = TARGET.once("placed", key, original, last=True)
         recorder.most = count * observe.largest(whole.program.events)
-        shard = tapped(request["code"], request["around"])
+        shard = tapped(request.tapped)
 
         def share(devices: int) -> placed.Program:
             leaves = abstract_leaves(packed, axes, size // devices)
@@ -304,33 +290,30 @@ def observed(request: Answer, size: int) -> Answer:
             raise
         except BaseException as error:
             points = [event["point"] for event in recorder.events]
-            return {
-                "raised": describe_exception(error, hide="_jax_pmap"),
-                "last": points[-1] if points else None,
-                "events": placed.compare_forms(whole.program.events, recorder.events, count),
-            }
+            return protocol.Observation(
+                tuple(placed.compare_forms(whole.program.events, recorder.events, count)),
+                describe_exception(error, hide="_jax_pmap"),
+                points[-1] if points else None,
+            )
         events, idle = placed.events_of_some(
-            whole, first, count, share, counts_for(size, count, 7), name, packed, axes, request["results"]
+            whole, first, count, share, counts_for(size, count, 7), name, packed, axes, request.results
         )
     parts, all_of_it = (work(each.jaxpr, is_no_mark) for each in (first, whole.program))
-    return {
-        "share": parts / max(all_of_it, 1.0) if request["measure"] else None,
-        "events": events,
-        "idle": sorted(idle.items()),
-        "reached": sorted(whole.program.reached | first.reached),
-        "others": sorted(recorder.others),
-    }
+    return protocol.Observation(
+        tuple(events),
+        share=parts / max(all_of_it, 1.0) if request.measure else None,
+        idle=tuple(sorted(idle.items())),
+        reached=tuple(sorted(whole.program.reached | first.reached)),
+        others=tuple(sorted(recorder.others)),
+    )
 
 
-def repeat_rows(request: Answer) -> Answer:
-    """Give the example so many `times` its rows, in another order, where the target takes them.
-
-    ``{"arguments": the arguments described, or null}``, of shapes too.
-    """
-    axes, statics, times = leaf_axes(request), request["statics"], request["times"]
+def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None:
+    """Give the example so many times its rows, in another order, where the target takes them, shapes too."""
+    axes, times = request.roles.axes, request.times
     size = arguments.batch_size(TARGET.data[0], axes)
     if bytes_of(TARGET.data[0]) * times > MANY_BYTES:
-        return {"arguments": None}
+        return None
     # Shares that were equal would hide what is taken of one of them.
     order = np.random.default_rng(SEED).permutation(np.arange(size * times) % size)
     data = tuple(
@@ -339,53 +322,53 @@ def repeat_rows(request: Answer) -> Answer:
     )
     with prove.x64(TARGET.x64):
         try:
-            packed = Packed(data[0], statics)
+            packed = Packed(data[0], request.roles.statics)
             traced(packed, packed.leaves)
         except MemoryError:
             raise
         except BaseException:
-            return {"arguments": None}
+            return None
     TARGET.data, TARGET.called = data, data[0]
-    return {"arguments": describe(data[0])}
+    return describe(data[0])
 
 
-def synchronise(request: Answer) -> Answer:
-    """Have batch norms of the target take their statistics over the devices, with the helper ``"code"``.
+def synchronise(request: protocol.Synchronise) -> bool:
+    """Have batch norms of the target take their statistics over the devices.
 
-    On one device that changes nothing, which is tried: ``{"same": whether the results are those of before}``.
+    On one device that changes nothing, which is tried.
     """
-    plain, wide = TARGET.fn, widened(request["statics"]) is not None
+    plain, wide = TARGET.fn, widened(request.statics) is not None
     values = TARGET.values({})
     if is_abstract(values):
-        return {"same": False}
+        return False
 
     def results() -> list[np.ndarray]:
-        compiled = Compiled(TARGET.reference, request["statics"])
+        compiled = Compiled(TARGET.reference, request.statics)
         given = to_float64(values) if wide else values
         with prove.x64(wide or TARGET.x64):
             leaves = jax.tree.leaves(compiled(given))
         return [np.asarray(leaf) for leaf in leaves if category(leaf) == "array"]
 
     before = results()
-    TARGET.over_devices = load.define(request["code"], "<jax-pmap>", "over_devices", {})
+    TARGET.over_devices = load.define(request.code, "<jax-pmap>", "over_devices", {})
     TARGET.fn = TARGET.over_devices(plain)
     # What is zero but for rounding, as the gradient of a bias ahead of such a layer, has no scale of its own.
     scale = max((float(np.abs(leaf).max(initial=0)) for leaf in before), default=0.0)
     close = (1e-9 if wide else 1e-4) * scale
     pairs = zip(before, results(), strict=True)
-    return {"same": all(np.allclose(one, other, 0, close, equal_nan=True) for one, other in pairs)}
+    return all(np.allclose(one, other, 0, close, equal_nan=True) for one, other in pairs)
 
 
-def survey_draws(request: Answer) -> Answer:
+def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
     """Which draws of the function belong to examples, and which marked keys they come from."""
-    axes, statics, count = leaf_axes(request), request["statics"], request["count"]
+    axes, statics, count = request.roles.axes, request.roles.statics, request.count
     if not measured(statics).draws:
-        return {"draws": [], "marks": [], "returned": False}
-    values, _ = prove.cut_to(TARGET.values(request.get("overrides", {})), axes, count)
+        return protocol.Draws()
+    values, _ = prove.cut_to(TARGET.values(request.overrides), axes, count)
     marker = draws.Marker()
     scope = {**TARGET.namespace(), observe.RECORDER: marker}
-    furnish(scope, request["around"], {observe.RECORDER: marker})
-    fn: Callable[..., Any] = TARGET.define(request["code"], "<jax-pmap>", request["name"], scope)
+    furnish(scope, request.tapped.around, {observe.RECORDER: marker})
+    fn: Callable[..., Any] = TARGET.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
     with prove.x64(TARGET.x64):
         whole = draws.whole_program(
             TARGET.fn, TARGET.signature, values, statics, TARGET.one_device.run, TARGET.mutated
@@ -399,192 +382,182 @@ def survey_draws(request: Answer) -> Answer:
                 values,
                 axes,
                 statics,
-                request["axis_name"],
+                request.axis_name,
                 count,
                 TARGET.mutated,
             )
         except MemoryError:
             raise
         except BaseException as error:
-            return {"unfollowed": summary(error)}
+            return protocol.Draws(unfollowed=summary(error))
 
 
-def trials_of(request: Answer, found: strengthen.Found, left_out: Sequence[str] = ()) -> Trials:
-    """Runs of the target for a request's roles: the same ones for every question about them.
+def trials_of(
+    comparison: Comparison, found: strengthen.Found, left_out: Sequence[str] = (), count: int = 0
+) -> Trials:
+    """Runs of the target in its roles: the same ones for every question about them.
 
     On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
-    the defaults of its own for them.
+    the defaults of its own for them. A reference that is parallel runs on `count` devices.
     """
-    names = [
-        "axes",
-        "statics",
-        "chain",
-        "steps",
-        "overrides",
-        "global_view",
-        "donated",
-        "derived",
-        "rows",
-        "others",
-    ]
-    names += ["reference", "count"] if request.get("reference") else []
-    key = about(request, *names), tuple(sorted(left_out))
-    return TARGET.once("trials", key, lambda: new_trials(request, found, left_out), last=True)
+    key = protocol.encode(comparison), tuple(sorted(left_out)), count if comparison.reference else 0
+    return TARGET.once("trials", key, lambda: new_trials(comparison, found, left_out, count), last=True)
 
 
-def new_trials(request: Answer, found: strengthen.Found, left_out: Sequence[str]) -> Trials:
+def new_trials(
+    comparison: Comparison, found: strengthen.Found, left_out: Sequence[str], count: int
+) -> Trials:
     """Runs of the target that have not been asked for; see `trials_of`."""
-    given = measured(request["statics"])
+    roles, overrides = comparison.roles, comparison.overrides
+    given = measured(roles.statics)
     rounding = {"given": given.rounding}
-    if not request.get("derived") and (wide := widened(request["statics"])) is not None:
+    if not comparison.derived and (wide := widened(roles.statics)) is not None:
         rounding["float64"] = wide.rounding
-    donated = request.get("donated", ())
 
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
-        return TARGET.with_changes(fn, donation.fresh(values, donated))
+        return TARGET.with_changes(fn, donation.fresh(values, comparison.donated))
 
-    there = request.get("reference")
-    own = parallel_reference_of(request, there["layout"], there["named"]) if there else None
+    own = None
+    if comparison.reference is not None:
+        own = parallel_reference_of(comparison.reference, roles, overrides, count)
+    data = tuple(TARGET.values(overrides, index) for index in range(len(TARGET.data)))
+    if comparison.rows is not None:
+        data = tuple(arguments.cut(values, roles.axes, comparison.rows) for values in data)
     question = Question(
-        reference=own or reference_of(request),
+        reference=own or reference_of(roles.statics, overrides),
         traceable=own or TARGET.reference,
         invoke=invoke,
-        data=tuple(
-            values
-            if request.get("rows") is None
-            else arguments.cut(values, leaf_axes(request), request["rows"])
-            for values in (TARGET.values(request.get("overrides", {}), i) for i in range(len(TARGET.data)))
-        ),
-        axes=leaf_axes(request),
-        statics=tuple(request["statics"]),
-        chain=tuple((name, path) for name, path in request["chain"]),
-        steps=request["steps"],
+        data=data,
+        axes=roles.axes,
+        statics=roles.statics,
+        chain=comparison.chain,
+        steps=comparison.steps,
         eps={kind: each.coarsest for kind, each in rounding.items()},
         rounding=rounding,
         x64=TARGET.x64,
         draws=given.draws,
         # Two functions on the same devices draw the same numbers as they are.
-        repeat=given.draws and not request.get("global_view", True) and own is None,
+        repeat=given.draws and not comparison.global_view and own is None,
         own_axes=TARGET.collectives,
-        settled=(*request["statics"], *left_out),
+        settled=(*roles.statics, *left_out),
         found=found,
-        derived=request.get("derived", False),
-        others=request.get("others", True),
+        derived=comparison.derived,
+        others=comparison.others,
         parallel=own is not None,
     )
     return Trials(question)
 
 
 def parallel_reference_of(
-    request: Answer, layout: Mapping[str, str], named: Sequence[str]
+    called: protocol.Called, roles: protocol.Roles, overrides: Mapping[str, str], count: int
 ) -> ParallelReference:
-    """The object that is the ``"reference"`` of a request, as it is called on the devices there are."""
-    calling = Calling(parallel.find(request["reference"]), TARGET.signature, named)
-    values = TARGET.values(request.get("overrides", {}))
-    statics = request["statics"]
+    """The object that is the reference, as it is called on the devices there are."""
+    calling = Calling(parallel.find(called.object), TARGET.signature, called.named)
+    values = TARGET.values(overrides)
     return ParallelReference(
-        calling, TARGET.reference, values, leaf_axes(request), statics, layout, request["count"]
+        calling, TARGET.reference, values, roles.axes, roles.statics, called.layout, count
     )
 
 
-def emitted_of(request: Answer) -> Emitted:
+def emitted_of(comparison: Comparison, emitted: protocol.Emitted) -> Emitted:
     """The emitted file that a request is about."""
     return Emitted(
-        request["code"],
-        request["path"],
-        request["module"],
-        request["name"],
-        tuple(request["replicated"]),
-        tuple(request["donated"]),
-        request["axis_name"],
-        edited(request) if request.get("in_place") else None,
-        on_mesh(request.get("mesh")),
+        emitted.code,
+        emitted.path,
+        emitted.module,
+        emitted.name,
+        emitted.replicated,
+        comparison.donated,
+        emitted.axis_name,
+        None if emitted.in_place is None else edited(emitted, emitted.in_place),
+        None if emitted.mesh is None else on_mesh(emitted.mesh),
     )
 
 
-def on_mesh(described: "Answer | None") -> "OnMesh | None":
+def on_mesh(mesh: protocol.Mesh) -> OnMesh:
     """The mesh that a request describes."""
-    if described is None:
-        return None
-    specs = (None if spec is None else PartitionSpec(*map(_entry, spec)) for spec in described["specs"])
-    return OnMesh(dict(described["axes"]), described["shares"], tuple(specs))
+    return OnMesh(
+        mesh.axes, mesh.shares, tuple(None if each is None else spec_of(each) for each in mesh.specs)
+    )
 
 
-def derive_code(request: Answer) -> Answer:
+def spec_of(axes: Sequence[Sequence[str]]) -> PartitionSpec:
+    """How an array lies, by the axes that divide each of its dimensions."""
+    return PartitionSpec(*(tuple(names) if names else None for names in axes))
+
+
+def derive_code(request: protocol.Derive) -> protocol.Derivation:
     """Derive the emitted file equal to the reference; see `witness.of_emitted`."""
-    trials = trials_of({**request, "derived": True}, strengthen.Found())
-    emitted = emitted_of(request)
-    room, seconds, multiple = request["room"], request["seconds"], request["multiple"]
-    rows = telling_rows(request, multiple) if emitted.mesh is None else ()
-    return witness.of_emitted(trials.question, emitted, room, seconds, multiple, rows)
+    trials = trials_of(dataclasses.replace(request.comparison, derived=True), strengthen.Found())
+    emitted = emitted_of(request.comparison, request.emitted)
+    multiple, asked = request.multiple, request.comparison
+    rows = telling_rows(asked.roles, asked.overrides, multiple) if emitted.mesh is None else ()
+    return witness.of_emitted(trials.question, emitted, request.room, request.seconds, multiple, rows)
 
 
-def telling_rows(request: Answer, multiple: int = 1) -> "tuple[int, ...] | None":
+def telling_rows(
+    roles: protocol.Roles, overrides: Mapping[str, str], multiple: int = 1
+) -> "tuple[int, ...] | None":
     """Sizes of the batch for which the target is another program than for the given one; see `telling`."""
-    key = about({"overrides": {}, **request}, "axes", "statics", "overrides"), multiple
 
     def found() -> "tuple[int, ...] | None":
-        packed = Packed(TARGET.values(request.get("overrides", {})), request["statics"])
-        axes = leaf_axes(request)
-        size = next(iter(sizes_for(arguments.batch_size(TARGET.data[0], axes))), 0) * multiple
+        packed = Packed(TARGET.values(overrides), roles.statics)
+        size = next(iter(sizes_for(arguments.batch_size(TARGET.data[0], roles.axes))), 0) * multiple
         with prove.x64(TARGET.x64):
-            return telling.telling(TARGET.reference, TARGET.fn, packed, axes, size, multiple)
+            return telling.telling(TARGET.reference, TARGET.fn, packed, roles.axes, size, multiple)
 
-    return TARGET.once("telling", key, found)
-
-
-def tell_sizes(request: Answer) -> Answer:
-    """``{"rows"}``: sizes of the batch that tell what the given one does not; see `telling`."""
-    return {"rows": list(telling_rows(request) or ())}
+    return TARGET.once("telling", protocol.encode((roles, overrides, multiple)), found)
 
 
-def prove_code(request: Answer) -> Answer:
+def tell_sizes(request: protocol.TellSizes) -> tuple[int, ...]:
+    """Sizes of the batch that tell what the given one does not; see `telling`."""
+    return telling_rows(request.roles, {}) or ()
+
+
+def prove_code(request: protocol.Prove) -> protocol.Checks:
     """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
-    found = strengthen.Found() if request["derived"] else found_inputs(request)
+    asked = request.comparison
+    found = strengthen.Found() if asked.derived else found_inputs(asked.roles, asked.overrides)
     return proving.prove_emitted(
-        trials_of(request, found),
-        emitted_of(request),
-        request["counts"],
-        fixed=request["fixed"],
-        remainder=request["remainder"],
+        trials_of(asked, found),
+        emitted_of(asked, request.emitted),
+        request.counts,
+        fixed=request.fixed,
+        remainder=request.remainder,
     )
 
 
-def prove_in_processes(request: Answer) -> Answer:
+def prove_in_processes(request: protocol.ProveInProcesses) -> protocol.Checks:
     """Run the emitted file in this one of several processes; see `processes.prove_in_processes`."""
     from . import processes
 
     return processes.prove_in_processes(
-        trials_of(request, strengthen.Found()),
-        emitted_of(request),
-        request["output_axes"],
-        request["multiple"],
+        trials_of(request.comparison, strengthen.Found()),
+        emitted_of(request.comparison, request.emitted),
+        request.output_axes,
+        request.multiple,
     )
 
 
-def compile_for(request: Answer) -> Answer:
+def compile_for(request: protocol.CompileFor) -> protocol.Machine:
     """Compile the emitted file for a machine that is not there; see `machine.compile_for`."""
     from . import machine
 
     specs = {
-        name: {int(index): PartitionSpec(*map(_entry, spec)) for index, spec in places.items()}
-        for name, places in request["specs"].items()
+        name: {index: spec_of(each) for index, each in places.items()}
+        for name, places in request.specs.items()
     }
-    trials = trials_of(request, strengthen.Found())
-    return machine.compile_for(trials.question, emitted_of(request), request["topology"], specs)
+    trials = trials_of(request.comparison, strengthen.Found())
+    emitted = emitted_of(request.comparison, request.emitted)
+    return machine.compile_for(trials.question, emitted, request.topology, specs)
 
 
-def _entry(names: "list[str]") -> Any:
-    """The axes that divide one dimension, as a `PartitionSpec` has them."""
-    return tuple(names) if names else None
-
-
-def edited(request: Answer) -> Callable[[], Callable[..., Any]]:
+def edited(emitted: protocol.Emitted, edit: protocol.InPlace) -> Callable[[], Callable[..., Any]]:
     """Makes the function that an edit of the file leaves under the target's name.
 
-    Under ``"program"`` that of the edited program, which was loaded; else that of the new definitions.
+    That of the edited program, which was loaded, or that of the new definitions.
     """
-    name, owner = request["name"], request["in_place"]["owner"]
+    name, owner = emitted.name, edit.owner
 
     def of_program() -> Callable[..., Any]:
         found: Any = vars(TARGET.module)[name] if TARGET.call is None else TARGET.call.called
@@ -593,177 +566,178 @@ def edited(request: Answer) -> Callable[[], Callable[..., Any]]:
     def of_definitions() -> Callable[..., Any]:
         made: Any
         if TARGET.call is None:
-            made = load.define(request["code"], request["path"], owner or name, TARGET.namespace())
+            made = load.define(emitted.code, emitted.path, owner or name, TARGET.namespace())
             made = vars(made)[name] if owner else made
             return getattr(made, "__func__", made)  # type: ignore[no-any-return]
-        return TARGET.call.define_edited(request["code"], request["path"], name, owner)
+        return TARGET.call.define_edited(emitted.code, emitted.path, name, owner)
 
-    return of_program if request["in_place"]["program"] else of_definitions
+    return of_program if edit.program else of_definitions
 
 
-def set_reference(request: Answer) -> Answer:
+def set_reference(request: protocol.SetReference) -> None:
     """Take the original's text as the reference, in a worker that has loaded the edited program.
 
-    Nothing there refers any more to the ``"enclosed"`` functions beside it that have adapted copies.
+    Nothing there refers any more to the enclosed functions beside it that have adapted copies.
     """
-    namespace = TARGET.namespace()
-    for text in request["enclosed"]:
+    definition, namespace = request.definition, TARGET.namespace()
+    for text in request.enclosed:
         exec(compile(text, "<jax-pmap>", "exec", dont_inherit=True), namespace)
-    source = "\n" * (request["line"] - 1) + request["function"]
-    TARGET.fn = TARGET.define(source, request["path"], request["name"], namespace)
+    source = "\n" * (definition.line - 1) + definition.text
+    TARGET.fn = TARGET.define(source, definition.path, definition.name, namespace)
     TARGET.signature = inspect.signature(TARGET.fn)
-    return {}
 
 
-def behind_object(request: Answer) -> Answer:
+def behind_object(request: protocol.FindBehind) -> tuple[str, str] | None:
     """The function of the user's that an object of the module calls in the end: its file and dotted name."""
     load.keep_devices()
     host_arrays.tell_modes_apart()
-    raw, _, _ = unbound(parallel.find(request))
-    found = (raw.__code__.co_filename, raw.__qualname__) if raw is not None else (None, None)
-    return {"file": found[0], "qualname": found[1]}
+    raw, _, _ = unbound(parallel.find(request.object))
+    return (raw.__code__.co_filename, raw.__qualname__) if raw is not None else None
 
 
-def try_reference(request: Answer) -> Answer:
-    """Find out how the user's parallel reference is called; see `parallel_reference.find_layout`.
-
-    Answers ``{"batch", "tried"}``, or where there is no such object what the problem is under ``"problem"``.
-    """
+def try_reference(request: protocol.TryReference) -> protocol.Calls:
+    """Find out how the user's parallel reference is called; see `parallel_reference.find_layout`."""
     try:
-        calling = Calling(parallel.find(request["reference"]), TARGET.signature, TARGET.named)
-    except Problem as problem:
-        return {"tried": [], "why": str(problem)}
-    axes, count = leaf_axes(request), request["count"]
+        calling = Calling(parallel.find(request.object), TARGET.signature, TARGET.named)
+    except Problem:
+        return protocol.Calls()
+    roles, count = request.roles, request.count
     values = TARGET.values({})
-    size = arguments.batch_size(values, axes) // count * count
+    size = arguments.batch_size(values, roles.axes) // count * count
 
     def make(layout: Mapping[str, str], named: Sequence[str]) -> ParallelReference:
-        return parallel_reference_of({**request, "overrides": {}}, layout, named)
+        called = protocol.Called(request.object, layout, tuple(named))
+        return parallel_reference_of(called, roles, {}, count)
 
     with prove.x64(TARGET.x64):
-        tried = find_layout(
-            make, calling, arguments.cut(values, axes, size), axes, request["statics"], request.get("layouts")
-        )
-    return {"batch": size, "tried": tried}
+        given = arguments.cut(values, roles.axes, size)
+        tried = find_layout(make, calling, given, roles.axes, roles.statics, request.layouts)
+    return protocol.Calls(size, tuple(tried))
 
 
-def try_layouts(request: Answer) -> Answer:
+def try_layouts(request: protocol.TryLayouts) -> protocol.Calls:
     """Find out how the user's parallel function is called; see `proving_parallel.try_layouts`."""
-    calling = Calling(parallel.find(request), TARGET.signature, TARGET.named)
+    calling = Calling(parallel.find(request.object), TARGET.signature, TARGET.named)
     # To tell ways of calling apart, the user's own dtypes do.
-    trials = trials_of({**request, "derived": True}, strengthen.Found(), calling.settled)
-    return proving_parallel.try_layouts(trials, calling, request["count"], request.get("layouts"))
+    asked = dataclasses.replace(request.comparison, derived=True)
+    trials = trials_of(asked, strengthen.Found(), calling.settled, request.count)
+    return proving_parallel.try_layouts(trials, calling, request.count, request.layouts)
 
 
-def derive_parallel(request: Answer) -> Answer:
+def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
     """Derive the user's parallel function equal to the reference, called in one layout; see `witness`.
 
     Its file is imported once more for each number of devices, which meshes are made for.
     """
-    there = Calling(parallel.find(request), TARGET.signature, request["named"])
+    called, other = request.parallel, request.comparison.reference
+    there = Calling(parallel.find(called.object), TARGET.signature, called.named)
     left_out = there.settled
-    trials = trials_of({**request, "derived": True, "reference": None}, strengthen.Found(), left_out)
+    asked = dataclasses.replace(request.comparison, derived=True, reference=None)
+    trials = trials_of(asked, strengthen.Found(), left_out)
     # What has a default of its own there, or is no parameter, keeps its number: it may not be given at all.
-    kept = {*left_out, *there.other_defaults} - {*request["statics"]}
-    question = dataclasses.replace(trials.question, statics=(*request["statics"], *sorted(kept)))
-    raw = any(form != "whole" for form in request["layout"].values())
-    other = request["reference"]
+    kept = {*left_out, *there.other_defaults} - {*asked.roles.statics}
+    question = dataclasses.replace(trials.question, statics=(*asked.roles.statics, *sorted(kept)))
+    raw = any(form != "whole" for form in called.layout.values())
 
     def made(count: int) -> Callable[[Values], Any]:
-        calling = dataclasses.replace(there, function=parallel.find_anew(request))
+        calling = dataclasses.replace(there, function=parallel.find_anew(called.object))
 
         def call(values: Values) -> Any:
             want = shapes_of(TARGET.reference, Packed(values, question.statics)) if raw else None
-            return parallel.Caller(calling, question.axes, request["layout"], count, want)(values)
+            return parallel.Caller(calling, question.axes, called.layout, count, want)(values)
 
         return call
 
     def reference(count: int) -> Callable[[Values], Any]:
-        calling = Calling(parallel.find_anew(other), TARGET.signature, other["named"])
-        given, form = question.data[0], other["layout"]
+        assert other is not None
+        calling = Calling(parallel.find_anew(other.object), TARGET.signature, other.named)
+        given, form = question.data[0], other.layout
         return ParallelReference(
             calling, TARGET.reference, given, question.axes, question.statics, form, count
         )
 
-    if other:
+    if other is not None:
         answer = witness.witness_of_two(question, reference, made)
     else:
         sources = [there.function, TARGET.fn]
         answer = witness.witness(
             question, made, 0, 0.0, foreign=True, telling=lambda length: telling.tried(length, sources)
         )
-    if answer["repeated"]:
+    if answer.repeated:
         with prove.only_devices(2), prove.x64(TARGET.x64):
-            answer["summed"] = proving_parallel.sums_gradients(made(2), question)
+            summed = proving_parallel.sums_gradients(made(2), question)
+        answer = dataclasses.replace(answer, summed=summed)
     return answer
 
 
-def prove_parallel(request: Answer) -> Answer:
+def prove_parallel(request: protocol.ProveParallel) -> protocol.Checks:
     """Run the user's parallel function beside the reference; see `proving_parallel.prove_parallel`."""
-    calling = Calling(parallel.find(request), TARGET.signature, request["named"])
-    trials = trials_of(request, strengthen.Found(), calling.settled)
-    if request.get("overrides") and not proving_parallel.takes(trials, request["count"]):
-        return {"checks": []}
+    called, count = request.parallel, request.count
+    calling = Calling(parallel.find(called.object), TARGET.signature, called.named)
+    trials = trials_of(request.comparison, strengthen.Found(), calling.settled, count)
+    if request.comparison.overrides and not proving_parallel.takes(trials, count):
+        return protocol.Checks(())
     checks, notes = proving_parallel.prove_parallel(
-        trials,
-        calling,
-        request["layout"],
-        request["count"],
-        with_given=request["with_given"],
-        unshown=request.get("unshown", ()),
+        trials, calling, called.layout, count, with_given=request.with_given, unshown=request.unshown
     )
     question = trials.question
-    adequacy = question.adequacy([request["count"]])
-    return {"checks": checks, "equal_draws": question.repeat, "notes": notes, **adequacy}
+    return protocol.Checks(
+        protocol.decode(tuple[protocol.Check, ...], checks),
+        equal_draws=question.repeat,
+        notes=tuple(notes),
+        adequacy=question.adequacy([count]),
+    )
 
 
-def search_inputs(request: Answer) -> Answer:
+def search_inputs(request: protocol.SearchInputs) -> protocol.InputsFound:
     """Find shapes for the arguments nobody described; see `guess.find_inputs`."""
     from . import guess
 
     with prove.x64(TARGET.x64):
-        answer: Answer = guess.find_inputs(
+        return guess.find_inputs(
             lambda *args, **kwargs: TARGET.one_device.run(
                 lambda: TARGET.fn(*TARGET.bound_args, *args, **{**TARGET.bound_kwargs, **kwargs})
             ),
+            request.parameters,
+            request.readings,
+            request.sizes,
             namespaces=[vars(TARGET.module), TARGET.fn.__globals__],
-            **request,
         )
-    return answer
 
 
-HANDLERS: dict[str, Callable[[Answer], Answer]] = {
-    "forget": forget,
-    "loaded_files": loaded_files,
-    "parameters": parameters_of,
-    "load": load_target,
-    "capture": capture_call,
-    "inputs_from_callable": inputs_from_callable,
-    "inputs_from_specs": inputs_from_specs,
-    "search_inputs": search_inputs,
-    "prove_in_processes": prove_in_processes,
-    "compile_for": compile_for,
-    "enclosed_arrays": enclosed_arrays,
-    "constants": constants,
-    "identities": identities,
-    "trace": trace,
-    "layers": find_layers,
-    "reductions": find_reductions,
-    "precision": precision,
-    "repeats": repeats,
-    "as_called": hold_against_call,
-    "callees": callees.find_callees,
-    "repeat_rows": repeat_rows,
-    "synchronise": synchronise,
-    "observe": observe_code,
-    "telling_sizes": tell_sizes,
-    "draws": survey_draws,
-    "reference": set_reference,
-    "derive": derive_code,
-    "prove": prove_code,
-    "behind_object": behind_object,
-    "try_reference": try_reference,
-    "try_layouts": try_layouts,
-    "derive_parallel": derive_parallel,
-    "prove_parallel": prove_parallel,
+#: What answers each request; `server` has those of the process.
+HANDLERS: Handlers = {
+    protocol.Forget: forget,
+    protocol.LoadedFiles: loaded_files,
+    protocol.FindParameters: parameters_of,
+    protocol.Load: load_target,
+    protocol.Capture: capture_call,
+    protocol.SetReference: set_reference,
+    protocol.InputsFromCallable: inputs_from_callable,
+    protocol.InputsFromSpecs: inputs_from_specs,
+    protocol.SearchInputs: search_inputs,
+    protocol.RepeatRows: repeat_rows,
+    protocol.Constants: constants,
+    protocol.Identities: identities,
+    protocol.EnclosedArrays: enclosed_arrays,
+    protocol.Trace: trace,
+    protocol.Precision: precision,
+    protocol.Repeats: repeats,
+    protocol.Synchronise: synchronise,
+    protocol.FindLayers: find_layers,
+    protocol.FindReductions: find_reductions,
+    protocol.HoldAgainstCall: hold_against_call,
+    protocol.FindCallees: callees.find_callees,
+    protocol.Observe: observe_code,
+    protocol.TellSizes: tell_sizes,
+    protocol.SurveyDraws: survey_draws,
+    protocol.Derive: derive_code,
+    protocol.Prove: prove_code,
+    protocol.ProveInProcesses: prove_in_processes,
+    protocol.CompileFor: compile_for,
+    protocol.FindBehind: behind_object,
+    protocol.TryReference: try_reference,
+    protocol.TryLayouts: try_layouts,
+    protocol.DeriveParallel: derive_parallel,
+    protocol.ProveParallel: prove_parallel,
 }

@@ -10,7 +10,8 @@ from .arguments import Packed, cut
 from .distance import distance
 from .leaves import category, to_float64
 from .perturb import jitter
-from .server import Answer, describe_exception
+from .protocol import Row
+from .server import describe_exception
 from .specs import SEED
 from .trials import Question
 
@@ -23,7 +24,7 @@ def own_draws(
     size: int,
     *,
     run: bool,
-) -> Answer:
+) -> Row:
     """Whether the keys of `emitted` are right, and its results that hold no noise of examples.
 
     Every draw for examples must have a key that differs between the `count` devices and every
@@ -76,7 +77,7 @@ def differs(
     count: int,
     eps: float,
     widths: bool,
-) -> Answer | None:
+) -> Row | None:
     """The first difference between two results where there may be none.
 
     `flows` says of each array of `got` what went into it; `moved` is `want` for inputs changed by a rounding;
@@ -109,7 +110,7 @@ def differs(
                     "what": "value",
                     "path": path,
                     "step": 0,
-                    "error": off / (scale or 1.0),
+                    "off": off / (scale or 1.0),
                     "tolerance": bound / (scale or 1.0),
                     "ratio": prove.ratio(left, right),
                     **prove.elements(left, right, bound),

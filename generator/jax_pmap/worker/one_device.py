@@ -7,7 +7,8 @@ from typing import Any
 import jax
 
 from .arguments import partitioned
-from .server import Answer, describe_exception, text_of
+from .protocol import Raised
+from .server import describe_exception, text_of
 
 
 class OneDevice:
@@ -15,7 +16,7 @@ class OneDevice:
 
     def __init__(self) -> None:
         #: The axes found so far: name, and the error of running without.
-        self.axes: dict[str, Answer] = {}
+        self.axes: dict[str, Raised] = {}
 
     def run(self, body: Callable[[], Any]) -> Any:
         """What `body` returns.

@@ -19,7 +19,8 @@ from .calling import Calling
 from .distance import distance, same_bits
 from .generator import moved
 from .leaves import category, is_key, leaf_paths, shape_of, to_host
-from .server import Answer, Problem, describe_exception
+from .protocol import Object, Problem
+from .server import describe_exception
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
 #: the leaves that are split over devices have it; ``"inner"``: those too, right before the axis that is
@@ -29,35 +30,35 @@ Layout = Mapping[str, str]
 MOST_LAYOUTS = 48
 
 
-def find(request: Answer) -> Callable[..., Any]:
+def find(asked: Object) -> Callable[..., Any]:
     """Import the user's file, or find it imported, and take the object out of it.
 
     Raises:
         Problem: ``"import"``; ``"inputs"`` where there is no such object, or it cannot be called.
     """
-    module = load.import_file(request["path"], request["module"], request["root"])
+    module = load.import_file(asked.module)
     value: Any = module
-    for part in request["name"].split("."):
+    for part in asked.name.split("."):
         if not hasattr(value, part):
-            known = [name for name, found in vars(module).items() if callable(found) and name[:1] != "_"]
+            known = tuple(name for name, it in vars(module).items() if callable(it) and name[:1] != "_")
             raise Problem("inputs", f"it has no `{part}` once it is imported", known=known)
         value = getattr(value, part)
     if not callable(value):
-        raise Problem("inputs", f"`{request['name']}` is a {type(value).__name__}, not a function", known=[])
+        raise Problem("inputs", f"`{asked.name}` is a {type(value).__name__}, not a function")
     function: Callable[..., Any] = value
     return function
 
 
-def find_anew(request: Answer) -> Callable[..., Any]:
+def find_anew(asked: Object) -> Callable[..., Any]:
     """The object out of the user's file imported once more, so that it is made for the devices there are now.
 
     Raises:
         Problem: as `find`.
     """
-    names = {request["module"], load.stand_in_name(request["module"])} & sys.modules.keys()
+    names = {asked.module.name, load.stand_in_name(asked.module.name)} & sys.modules.keys()
     before = {name: sys.modules.pop(name) for name in names}
     try:
-        return find(request)
+        return find(asked)
     finally:
         sys.modules.update(before)
 

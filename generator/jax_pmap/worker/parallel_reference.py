@@ -24,7 +24,8 @@ from .parallel import (
     put,
     traced,
 )
-from .server import Answer, describe_exception
+from .protocol import Call, Row
+from .server import describe_exception
 
 
 class ParallelReference:
@@ -128,17 +129,15 @@ def find_layout(
     axes: LeafAxes,
     statics: Sequence[str],
     wanted: "Sequence[Layout] | None",
-) -> list[Answer]:
+) -> list[Call]:
     """How the object ends in each `wanted` way of calling it, up to one in which it runs; None for all ways.
 
-    ``[{"layout", "named", "ends", …}]``: it ``"raises"`` (with the ``"error"``), gives results of another
-    ``"form"`` than the function that it maps, or ``"runs"``; then ``"mapped"`` says whether on several
-    devices.
+    It ``"raises"``, gives results of another ``"form"`` than the function that it maps, or ``"runs"``.
     """
     asked: Iterable[Layout] = wanted or itertools.islice(
         layouts(calling, values, axes, statics), MOST_LAYOUTS
     )
-    tried: list[Answer] = []
+    tried: list[Call] = []
     for layout in asked:
         fits = fitting(calling, layout)
         for named in dict.fromkeys((tuple(calling.named), ())):
@@ -146,15 +145,14 @@ def find_layout(
             ended = attempt(reference, values, statics)
             if ended["ends"] != "raises":
                 break
-        if wanted is None and ended["ends"] == "runs" and not ended.pop("indexed"):
+        if wanted is None and ended["ends"] == "runs" and not ended["indexed"]:
             # Without its own index, a device that is given a copy of a key draws what all others draw.
             keyed = {
                 name: "keys" for name, form in fits.items() if form == "devices" and is_key_only(values[name])
             }
             if keyed and attempt(make({**fits, **keyed}, named), values, statics)["ends"] == "runs":
                 fits = {**fits, **keyed}
-        ended.pop("indexed", None)
-        tried.append({"layout": fits, "named": list(named), **ended})
+        tried.append(Call(fits, named, ended["ends"], ended.get("error"), mapped=ended.get("mapped", False)))
         if ended["ends"] == "runs":
             break
     return tried
@@ -166,7 +164,7 @@ def is_key_only(value: Any) -> bool:
     return bool(leaves) and all(map(is_key_leaf, leaves))
 
 
-def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]) -> Answer:
+def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]) -> Row:
     """How one call ends; see `find_layout`. ``"indexed"``: whether devices ask for their index."""
     try:
         given = put(copied(to_host(values)), reference.axes, reference.layout, reference.count)
@@ -178,12 +176,12 @@ def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]
     lies_on = devices_of(out)
     try:
         one_of_each(to_host(out), reference.shapes(values), reference.count)
-    except prove.Differs as differs:
-        return {"ends": "form", "failure": differs.failure}
+    except prove.Differs:
+        return {"ends": "form"}
     return {"ends": "runs", **mapping(reference, values, statics, lies_on)}
 
 
-def mapping(reference: ParallelReference, values: Values, statics: Sequence[str], lies_on: int) -> Answer:
+def mapping(reference: ParallelReference, values: Values, statics: Sequence[str], lies_on: int) -> Row:
     """Whether a call is mapped over several devices, and whether these ask for their index."""
     packed = Packed(values, statics)
     try:

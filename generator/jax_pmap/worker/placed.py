@@ -29,7 +29,7 @@ from .placements.lattice import (
     Unknown,
 )
 from .placements.terms import Terms
-from .server import Problem
+from .protocol import Problem
 
 Event = dict[str, Any]
 Idle = dict[int, bool]

@@ -15,8 +15,8 @@ from . import arguments, prove
 from .arguments import Values
 from .distance import same_bits
 from .leaves import is_abstract, is_key
+from .protocol import Check, Checks, Problem, decode
 from .proving import check_count
-from .server import Answer, Problem
 from .trials import Emitted, Trials
 
 #: How often collectives themselves are tried: those that are wrong are wrong most of the time.
@@ -27,10 +27,8 @@ NUMBERS = 64
 
 def prove_in_processes(
     trials: Trials, emitted: Emitted, output_axes: "Sequence[int | None]", multiple: int
-) -> Answer:
+) -> Checks:
     """Run emitted code with this process's rows, and compare what all processes made of theirs.
-
-    Answers ``{"checks"}`` as `proving.check_count`, each with its ``"processes"``.
 
     Args:
         trials: runs of the reference, on the whole batch.
@@ -80,7 +78,7 @@ def prove_in_processes(
     checks = check_count(
         trials, make, lambda leaves, _: None, count, size, with_given=False, plans=[("given", 0)]
     )
-    return {"checks": [{**check, "processes": number} for check in checks]}
+    return Checks(decode(tuple[Check, ...], [{**check, "processes": number} for check in checks]))
 
 
 def own_rows(emitted: Emitted, rows: int) -> slice:

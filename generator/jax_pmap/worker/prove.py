@@ -185,7 +185,7 @@ def same_form(got: Any, want: Any, *, widths: bool = True) -> dict[str, Any] | N
     return None
 
 
-def feed(values: Values, result: Any, chain: Sequence[tuple[str, list[Any]]]) -> Values:
+def feed(values: Values, result: Any, chain: Sequence[tuple[str, Sequence[Any]]]) -> Values:
     """`values` with the outputs named by `chain` put in: ``[("params", [0]), …]``."""
     out = dict(values)
     for name, path in chain:
@@ -209,7 +209,7 @@ class Trial:
     """One set of inputs run through the reference for some steps, kept for every device count."""
 
     def __init__(
-        self, reference: Reference, values: Values, chain: Sequence[tuple[str, list[Any]]], steps: int
+        self, reference: Reference, values: Values, chain: Sequence[tuple[str, Sequence[Any]]], steps: int
     ) -> None:
         self.results: list[Any] = []
         self.values: list[Values] = []
@@ -359,7 +359,7 @@ Leaves = Sequence[tuple[str, Any]]
 def run_parallel(
     call: Reference,
     trial: Trial,
-    chain: Sequence[tuple[str, list[Any]]],
+    chain: Sequence[tuple[str, Sequence[Any]]],
     allowed: Sequence[Sequence[float]],
     replicas: Callable[[Leaves], dict[str, Any] | None],
     *,
@@ -416,7 +416,7 @@ def run_parallel(
                         "leaf": index,
                         "values": (left, right),
                         "step": step,
-                        "error": error / (scale or 1.0),
+                        "off": error / (scale or 1.0),
                         "tolerance": bound / (scale or 1.0),
                         "ratio": ratio(left, right),
                         **elements(left, right, bound),

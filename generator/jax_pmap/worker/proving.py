@@ -13,8 +13,9 @@ from .compiled import compiled, executables
 from .donation import check_donation
 from .explain import add_cause
 from .generator import repeat_draws
+from .protocol import Check, Checks, Problem, Row, Skipped, decode
 from .prove import Trial
-from .server import Answer, Problem, describe_exception, summary
+from .server import describe_exception, summary
 from .sizes import check_odd, minds_size, program, run_large
 from .trials import Emitted, Question, Trials
 from .uneven import check_uneven
@@ -22,7 +23,7 @@ from .uneven import check_uneven
 
 def usable_sizes(
     trials: Trials, counts: Sequence[int], base: int, shares: int = 0
-) -> tuple[dict[int, int], list[dict[str, Any]]]:
+) -> tuple[dict[int, int], list[Skipped]]:
     """The batch for each device count, and the counts for which the reference refuses the cut batch.
 
     It is divided among all of the devices, or among `shares` of them.
@@ -31,7 +32,8 @@ def usable_sizes(
         Problem: the reference fails on the whole batch too.
     """
     kind = "float64" if trials.question.wide else "given"
-    sizes, skipped = {}, []
+    sizes: dict[int, int] = {}
+    skipped: list[Skipped] = []
     for count in counts:
         size = base // (shares or count) * (shares or count)
         try:
@@ -43,7 +45,7 @@ def usable_sizes(
             if size == base:
                 raise Problem("reference", summary(error), error=found) from error
             # Such as a reshape that needs a multiple of four rows.
-            skipped.append({"devices": count, "batch": size, "error": found})
+            skipped.append(Skipped(count, size, found))
         else:
             sizes[count] = size
     return sizes, skipped
@@ -124,13 +126,11 @@ def check_count(
 
 def prove_emitted(
     trials: Trials, emitted: Emitted, counts: Sequence[int], *, fixed: bool, remainder: str = "error"
-) -> Answer:
-    """Run emitted code on several device counts beside the reference.
+) -> Checks:
+    """Run emitted code on several device counts beside the reference, up to the first failure.
 
-    One answer a check, in order, stopping at the first failure: ``{"devices", "precision",
-    "batch", "steps", "error", "tolerance"}`` or ``{…, "failure": {…}}``. Under ``"skipped"``, the
-    device counts that the reference itself leaves out, as it fails on the batch cut to fit them. Under
-    ``"folded"``, whether random numbers are drawn for examples. With `fixed`, the code chooses its devices
+    Skipped are the device counts that the reference itself leaves out, as it fails on the batch cut to fit
+    them. With `fixed`, the code chooses its devices
     itself. Unless `remainder` is ``"error"``, batches that do not divide are run as well.
     """
     question = trials.question
@@ -140,9 +140,9 @@ def prove_emitted(
 
     def enough() -> bool:
         left = len(counts) - len(skipped)
-        return left >= min(2, len(counts)) and not any(each["devices"] == max(sizes) for each in skipped)
+        return left >= min(2, len(counts)) and not any(each.devices == max(sizes) for each in skipped)
 
-    checks: list[Answer] = []
+    checks: list[Row] = []
     notes: list[str] = []
     folded = False
     for count, size in sizes.items():
@@ -176,12 +176,12 @@ def prove_emitted(
                 mesh=emitted.mesh.axes if emitted.mesh is not None else None,
             )
             raised = checks[-1].get("failure", {}).get("error")
-            refused = isinstance(raised, dict) and raised["type"] == "NotImplementedError"
+            refused = raised is not None and raised.type == "NotImplementedError"
             if (refused and size < base) or (raised and not takes_share(question, size // count)):
                 # Cut to fit, the batch takes a branch that it does not take whole, as the code itself says;
                 # or the user's own reshape takes no share of that size.
                 checks = [check for check in checks if check["devices"] != count]
-                skipped.append({"devices": count, "batch": size, "error": raised, "emitted": True})
+                skipped.append(Skipped(count, size, raised, emitted=True))
                 if count == max(sizes):
                     break  # Much is looked at on the most devices alone.
                 continue
@@ -222,14 +222,14 @@ def prove_emitted(
         if "failure" in checks[-1]:
             break
     if not enough():
-        return {"checks": [], "skipped": skipped}
-    return {
-        "checks": checks,
-        "skipped": skipped,
-        "folded": folded,
-        "notes": notes,
-        **question.adequacy(list(sizes)),
-    }
+        return Checks((), tuple(skipped))
+    return Checks(
+        decode(tuple[Check, ...], checks),
+        tuple(skipped),
+        folded,
+        tuple(notes),
+        question.adequacy(list(sizes)),
+    )
 
 
 def lost_nans(trials: Trials, call: Callable[[Values], Any], count: int, size: int) -> list[nans.Lost]:

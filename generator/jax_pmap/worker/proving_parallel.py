@@ -28,9 +28,9 @@ from .parallel import (
     inconsistent,
     layouts,
 )
+from .protocol import Call, Calls, Problem, Row, decode
 from .prove import Trial
 from .proving import check_count, lost_nans, usable_sizes
-from .server import Answer, Problem
 from .sizes import check_odd, check_ragged, check_sizes, run_large
 from .trials import Question, Trials
 
@@ -43,20 +43,17 @@ def try_layouts(
     calling: Calling,
     count: int,
     wanted: Sequence[Layout] | None,
-) -> Answer:
+) -> Calls:
     """How a user's parallel function ends in each `wanted` way of calling it, up to one that is equal.
 
     None for all ways. What the inputs pass by name is passed so here, and where that raises by position.
-
-    Answers ``{"batch", "tried": [{"layout", "named", "ends", …}]}``, or under ``"skipped"`` why nothing was
-    tried.
     """
     question = trials.question
     base = arguments.batch_size(question.data[0], question.axes)
     sizes, skipped = usable_sizes(trials, [count], base)
     if not sizes:
-        return {"skipped": skipped[0]}
-    tried: list[Answer] = []
+        return Calls(skipped=skipped[0])
+    tried: list[Call] = []
     asked: Iterable[Layout] = wanted or itertools.islice(
         layouts(calling, question.data[0], question.axes, question.statics), MOST_LAYOUTS
     )
@@ -74,13 +71,13 @@ def try_layouts(
                     ended = attempt(caller, trial.values[0], allowed[0])
                     if ended["ends"] != "raises":
                         break
-                tried.append({"layout": layout, "named": list(named), **ended})
-                if tried[-1]["ends"] == "equal":
+                tried.append(decode(Call, {"layout": layout, "named": named, **ended}))
+                if tried[-1].ends == "equal":
                     break
-        if tried[-1]["ends"] == "equal":
+        if tried[-1].ends == "equal":
             break
     trials.question = question
-    return {"batch": sizes[count], "tried": tried}
+    return Calls(sizes[count], tuple(tried))
 
 
 def sums_gradients(call: Callable[[Values], Any], question: Question) -> bool:
@@ -123,7 +120,7 @@ def prove_parallel(
     *,
     with_given: bool,
     unshown: Sequence[int] = (),
-) -> tuple[list[Answer], list[str]]:
+) -> tuple[list[Row], list[str]]:
     """The runs of a user's parallel function on all the devices there are, in one layout; and notes.
 
     Those in the user's own dtypes and on other batch sizes are made `with_given`: also on the most rows
@@ -192,7 +189,7 @@ def prove_parallel(
     return checks + more, notes + nans.noted(lost)
 
 
-def numbers_for_arrays(question: Question, result: Any) -> Answer | None:
+def numbers_for_arrays(question: Question, result: Any) -> Row | None:
     """The failure of a result that has a number of Python where the reference, traced, has an array."""
     packed = Packed(question.data[0], question.statics)
     kinds: list[str] = []
@@ -229,13 +226,13 @@ def loses_nans_itself(question: Question, caller: Caller, values: Values) -> boo
     return not nans.passes_over(traced)
 
 
-def of_lost(leaf: nans.Lost) -> Answer:
+def of_lost(leaf: nans.Lost) -> Row:
     """The failure of a result that is a number where the reference's is NaN."""
     return {
         "what": "value",
         "path": leaf.path,
         "leaf": leaf.leaf,
-        "error": math.inf,
+        "off": math.inf,
         "tolerance": 0.0,
         "ratio": None,
         "cause": "passed",
@@ -244,13 +241,13 @@ def of_lost(leaf: nans.Lost) -> Answer:
     }
 
 
-def fails_wide(checks: Sequence[Answer]) -> str:
+def fails_wide(checks: Sequence[Row]) -> str:
     """The error with which the first run fails in float64, or ``""``."""
     failure = checks[0].get("failure", {})
     wide = checks[0]["precision"] == "float64" and len(checks) == 1 and not failure.get("step")
     if not wide or failure.get("what") != "exception":
         return ""
-    return f"{failure['error']['type']}: {failure['error']['message'].strip().partition(chr(10))[0]}"
+    return f"{failure['error'].type}: {failure['error'].message.strip().partition(chr(10))[0]}"
 
 
 def depends_on_draws(question: Question, leaf: int | None) -> bool:
@@ -303,7 +300,7 @@ def own_keys(trials: Trials, make: Callable[[Trial], Caller], count: int, size: 
 
 def check_apart(
     trials: Trials, make: Callable[[Trial], Caller], program: Caller, count: int, size: int
-) -> list[Answer]:
+) -> list[Row]:
     """Runs on inputs on which the reference and `program` decide in other combinations than elsewhere."""
     question, kind = trials.question, "float64" if trials.question.wide else "given"
     with prove.x64(question.precision(kind)), repeat_draws(question.shares(size, count)):
@@ -324,7 +321,7 @@ def check_arguments(
     given: Trial,
     count: int,
     size: int,
-) -> list[Answer]:
+) -> list[Row]:
     """A failure where a drop-in changes what it is called with, and the reference does not."""
     values = given.values[0]
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .server import Answer
+from .protocol import Later, Site
 from .type_tests import Watch, is_users, line_at
 
 #: Methods that make an object what it is.
@@ -68,10 +68,10 @@ Place = tuple[int, str]
 
 def changed_later(
     watch: Watch, target: types.ModuleType, name: str, left_out: Collection[str] = ()
-) -> Answer | None:
+) -> Later | None:
     """The first line that was reached and reads what another line changes after the import; None without any.
 
-    ``{"file", "line", "what", "by": {"file", "line"}}``. What a module does when it is imported is not later;
+    What a module does when it is imported is not later;
     what its functions do is, and its loops in which the target, called `name`, stands. Functions that nothing
     names but the module that calls them as it is imported, as a decorator that fills a table, are done by
     then. What is read in functions that are `left_out` of the emitted code does not count: decorators, by
@@ -106,8 +106,8 @@ def changed_later(
         for place in _places(use, spaces, held):
             if (change := written.get(place)) is not None:
                 what = ".".join((use.root, *use.attributes))
-                by = {"file": change.scope.path, "line": change.line}
-                return {"file": use.scope.path, "line": use.line, "what": what, "by": by}
+                by = Site(change.scope.path, change.line, what)
+                return Later(Site(use.scope.path, use.line, what), by)
     return None
 
 

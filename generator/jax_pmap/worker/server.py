@@ -3,7 +3,6 @@
 import contextlib
 import faulthandler
 import importlib
-import json
 import os
 import re
 import signal
@@ -12,23 +11,17 @@ import traceback
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-Answer = dict[str, Any]
+from . import protocol
+from .protocol import Problem, Raised
 
+#: What answers each kind of request.
+Handlers = dict[type, Callable[[Any], object]]
 #: Exit status when the pipes to the generator are gone.
 CUT_OFF = 96
 
 
-class Problem(Exception):
-    """A failure the user can act on: `kind` names it, `data` goes to the generator as it is."""
-
-    def __init__(self, kind: str, message: str, **data: Any) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.data = data
-
-
-def describe_exception(error: BaseException, hide: str = "") -> Answer:
-    """`type`, `message`, the last `line` / `file` in user code and a `traceback` without our frames."""
+def describe_exception(error: BaseException, hide: str = "") -> Raised:
+    """An exception of the user's code, without our frames and those of files with `hide` in their names."""
     ours = os.path.dirname(os.path.abspath(__file__))
     frames = [
         frame
@@ -38,25 +31,18 @@ def describe_exception(error: BaseException, hide: str = "") -> Answer:
         and f"{os.sep}jax{os.sep}_src{os.sep}" not in frame.filename
     ]
     message = cleaned(text_of(error))
+    kind = type(error).__name__
     if isinstance(error, SyntaxError):
-        return {
-            "type": type(error).__name__,
-            "message": error.msg,
-            "file": error.filename,
-            "line": error.lineno or 0,
-            "traceback": traceback.format_exception_only(type(error), error),
-        }
-    return {
-        "type": type(error).__name__,
-        "message": message,
-        "file": frames[-1].filename if frames else None,
-        "line": frames[-1].lineno if frames else 0,
-        "frames": [[frame.filename, frame.lineno, frame.name] for frame in frames],
-        "traceback": [
-            *traceback.format_list(frames),
-            f"{type(error).__name__}: {message}",
-        ],
-    }
+        blocks = traceback.format_exception_only(type(error), error)
+        return Raised(kind, error.msg, error.filename, error.lineno or 0, traceback=tuple(blocks))
+    return Raised(
+        kind,
+        message,
+        frames[-1].filename if frames else None,
+        (frames[-1].lineno or 0) if frames else 0,
+        tuple((frame.filename, frame.lineno or 0, frame.name) for frame in frames),
+        (*traceback.format_list(frames), f"{kind}: {message}"),
+    )
 
 
 def text_of(error: BaseException) -> str:
@@ -150,7 +136,7 @@ def compiling_flags(jaxlib_version: str, ways: Collection[str] = ()) -> str:
     return " ".join(flags)
 
 
-def hello(request: Answer) -> Answer:
+def hello(request: protocol.Hello) -> protocol.Versions:
     """Import jax and NumPy."""
     # In this order: an environment without jax is told so, although it may lack NumPy too.
     for name in ("jax", "numpy"):
@@ -158,30 +144,24 @@ def hello(request: Answer) -> Answer:
             importlib.import_module(name)
         except ImportError as error:
             raise Problem("interpreter", f"`import {name}` fails: {error}") from error
-    return {"jax": sys.modules["jax"].__version__, "python": sys.version.split()[0]}
+    return protocol.Versions(sys.modules["jax"].__version__, sys.version.split()[0])
 
 
-def make_devices(request: Answer) -> Answer:
-    """Make the simulated devices, then set the memory limit. `ways`: see `compiling_flags`.
-
-    A `member` of several processes waits for the others.
-    """
+def make_devices(request: protocol.MakeDevices) -> None:
+    """Make the simulated devices, then set the memory limit; a member of several processes waits for them."""
     import jax
     import jaxlib.version
 
-    flags = compiling_flags(jaxlib.version.__version__, request["ways"])
+    flags = compiling_flags(jaxlib.version.__version__, request.ways)
     os.environ["XLA_FLAGS"] = " ".join([flags, os.environ.get("XLA_FLAGS", "")])
-    member = request["member"]
-    if member:
-        jax.distributed.initialize(member["address"], member["processes"], member["index"])
+    member = request.member
+    if member is not None:
+        jax.distributed.initialize(member.address, member.processes, member.index)
     devices = jax.local_devices()
-    if len(devices) < request["devices"] or devices[0].platform != "cpu":
-        raise Problem(
-            "interpreter", f"asked for {request['devices']} simulated CPU devices, jax made {devices}"
-        )
-    if request.get("memory"):
-        limit_memory(request["memory"])
-    return {"devices": len(devices)}
+    if len(devices) < request.devices or devices[0].platform != "cpu":
+        raise Problem("interpreter", f"asked for {request.devices} simulated CPU devices, jax made {devices}")
+    if request.memory:
+        limit_memory(request.memory)
 
 
 def serve(read_fd: int, write_fd: int, place_fd: int) -> None:
@@ -204,15 +184,14 @@ def serve(read_fd: int, write_fd: int, place_fd: int) -> None:
         os.set_inheritable(descriptor, False)
     os.register_at_fork(after_in_child=lambda: os.closerange(write_fd, write_fd + 1))
     pid = os.getpid()
-    handlers: dict[str, Callable[[Answer], Answer]] = {"hello": hello, "devices": make_devices}
+    handlers: Handlers = {protocol.Hello: hello, protocol.MakeDevices: make_devices}
     try:
         with os.fdopen(read_fd, "r", encoding="utf-8") as requests:
             for line in requests:
-                request = json.loads(line)
-                answer = answered(handlers, request)
+                answer = answered(handlers, line)
                 if os.getpid() != pid:
                     leave(0)  # A child the user's code forked and let run back to us.
-                data = (json.dumps(answer, allow_nan=True) + "\n").encode()
+                data = (answer + "\n").encode()
                 while data:
                     data = data[os.write(write_fd, data) :]
     except OSError:
@@ -221,19 +200,20 @@ def serve(read_fd: int, write_fd: int, place_fd: int) -> None:
     leave(0)
 
 
-def answered(handlers: dict[str, Callable[[Answer], Answer]], request: Answer) -> Answer:
-    """The answer to one request, or what went wrong."""
-    method = request.pop("method")
+def answered(handlers: Handlers, line: str) -> str:
+    """The answer to one request, or what went wrong, as JSON."""
     try:
-        if method not in handlers:
+        request = protocol.request_of(line)
+        if type(request) not in handlers:
             # Imported late: these modules import jax, and `hello` reports its absence.
             methods = importlib.import_module(__package__ + ".methods")
             handlers.update(methods.HANDLERS)
-        return {"ok": handlers[method](request)}
-    except Problem as problem:
-        return {"problem": problem.kind, "message": str(problem), **problem.data}
+        return protocol.encode({"ok": handlers[type(request)](request)})
+    except Problem as error:
+        problem = error
     except MemoryError as error:
         lift_memory_limit()
-        return {"problem": "memory", "message": text_of(error), "error": describe_exception(error)}
+        problem = Problem("memory", text_of(error), error=describe_exception(error))
     except BaseException as error:
-        return {"problem": "bug", "message": text_of(error), "traceback": traceback.format_exc()}
+        problem = Problem("bug", text_of(error), traceback=traceback.format_exc())
+    return protocol.encode({"problem": problem})

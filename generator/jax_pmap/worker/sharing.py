@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from .server import Problem
+from .protocol import Problem
 
 #: (place, the place before it that holds the same object) of the inputs at hand, as Python source.
 PLACES: list[tuple[str, str]] = []
@@ -35,7 +35,7 @@ def _walk(nnx: Any, place: str, node: Any, around: Any, seen: dict[int, str]) ->
     if isinstance(node, (nnx.Variable, nnx.Pytree)):
         if id(node) in seen:
             if not isinstance(around, (nnx.Pytree, dict, list, type(None))):
-                raise Problem("graph", place, other=seen[id(node)], type=type(node).__name__)
+                raise Problem("graph", place, name=seen[id(node)], type=type(node).__name__)
             PLACES.append((place, seen[id(node)]))
             return
         seen[id(node)] = place
@@ -46,7 +46,7 @@ def _walk(nnx: Any, place: str, node: Any, around: Any, seen: dict[int, str]) ->
         if path:
             _walk(nnx, place + jax.tree_util.keystr(path), child, node, seen)
         elif isinstance(node, (nnx.Module, nnx.Optimizer)):
-            raise Problem("graph", place, other="", type=type(node).__name__)
+            raise Problem("graph", place, type=type(node).__name__)
 
 
 def concerned() -> frozenset[str]:

@@ -17,7 +17,7 @@ from .explain import add_cause, explain_ragged
 from .generator import repeat_draws
 from .jaxpr.walk import equations
 from .leaves import is_key, shape_of
-from .server import Answer, Problem
+from .protocol import Problem, Row
 from .specs import SEED
 from .trials import Question, Trials
 from .uneven import uneven_sizes
@@ -38,7 +38,7 @@ def check_sizes(
     count: int,
     lies_on: int,
     laid_out: Callable[[Values], Any],
-) -> tuple[list[Answer], list[str]]:
+) -> tuple[list[Row], list[str]]:
     """Runs with one or two examples a device, and with many where that can tell; and notes.
 
     `lies_on` is on how many devices the results of the given batch lie; those of a larger one may on more.
@@ -47,7 +47,7 @@ def check_sizes(
     question, notes = trials.question, []
     kind = "float64" if question.wide else "given"
     base = arguments.batch_size(question.data[0], question.axes)
-    checks: list[Answer] = []
+    checks: list[Row] = []
     for size in (count, 2 * count):
         if size >= base // count * count:
             break
@@ -56,7 +56,7 @@ def check_sizes(
             continue
         if found.get("failure", {}).get("what") == "exception":
             error = found["failure"]["error"]
-            notes.append(f"a batch of {size} fails on {count} devices: {error['type']}: {error['message']}")
+            notes.append(f"a batch of {size} fails on {count} devices: {error.type}: {error.message}")
             continue
         checks.append(found)
         break
@@ -84,7 +84,7 @@ def check_odd(
     replicas: Replicas,
     count: int,
     size: int,
-) -> list[Answer]:
+) -> list[Row]:
     """A run on an odd number of rows, where `count` has one; none where a function takes no such batch.
 
     The other batches are mostly multiples of 8, as 8 devices share them: what is cut or padded to such a
@@ -103,7 +103,7 @@ def check_ragged(
     make: Callable[[prove.Trial], Callable[[Values], Any]],
     replicas: Replicas,
     count: int,
-) -> list[Answer]:
+) -> list[Row]:
     """Runs of a drop-in on batches that do not divide, up to the first that fails.
 
     What it or the reference does not take is left out. So are random numbers: rows that are added draw some.
@@ -115,7 +115,7 @@ def check_ragged(
     if enlarge(trials, MANY):
         # The rest of a large batch is left out more lightly than that of a small one.
         sizes.append((MANY - 1 if (MANY - 1) % count else MANY - 2, -2))
-    checks: list[Answer] = []
+    checks: list[Row] = []
     for size, index in sizes if not question.draws else ():
         found = run_size(trials, make, replicas, count, size, kind, index, explain_ragged)
         if found is None or found.get("failure", {}).get("what") == "exception":
@@ -133,7 +133,7 @@ def run_large(
     count: int,
     kind: str,
     sizes: Sequence[int] = (),
-) -> Answer | None:
+) -> Row | None:
     """One run on the first of `sizes` that there is room for, by default `MANY` rows a device, or in all.
 
     None where there is none, or the reference fails on it.
@@ -247,7 +247,7 @@ def run_size(
     kind: str,
     index: int,
     explain: Explain = add_cause,
-) -> Answer | None:
+) -> Row | None:
     """One run on `size` rows of inputs `index`; None where the reference fails, or gives no numbers.
 
     `explain` puts into a failure what the output is instead.

@@ -12,7 +12,7 @@ from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions, Site
 from .leaves import category, is_float, leaf_paths, shape_of, to_float64
 from .perturb import exaggerate, perturb, shrink, vary_numbers
-from .server import Problem
+from .protocol import Problem
 
 #: Sets of inputs made from the first one in every proof, in order.
 PERTURBED = ("generic", "wild", "back", "far", "near", "alike")

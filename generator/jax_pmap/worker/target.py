@@ -1,16 +1,14 @@
 """The target in the worker: the user's function as written, its example inputs, what is known of it."""
 
 import inspect
-import json
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from . import arguments, load
-from .arguments import LeafAxes, Values
+from .arguments import Values
 from .call import Call
 from .one_device import OneDevice
-from .server import Answer
 
 T = TypeVar("T")
 
@@ -104,7 +102,7 @@ class Target:
         result = arguments.invoke(fn, self.signature, given)
         return result, tuple(given[name] for name in self.mutated)
 
-    def values(self, overrides: dict[str, str], index: int = 0) -> Values:
+    def values(self, overrides: Mapping[str, str], index: int = 0) -> Values:
         """Example inputs, with `overrides` (Python source by parameter) in place of static ones."""
         values = dict(self.data[index])
         for name, source in overrides.items():
@@ -113,15 +111,3 @@ class Target:
 
 
 TARGET = Target()
-
-
-def about(request: Answer, *names: str) -> str:
-    """Fields of a request as the key of an answer, ``'[["config"], null]'``; those that it lacks are null."""
-    return json.dumps([request.get(name) for name in names], sort_keys=True)
-
-
-def leaf_axes(request: Answer) -> LeafAxes:
-    """``{"batch": {"0": 0}}`` as JSON has it, with int keys."""
-    return {
-        name: {int(i): axis for i, axis in leaves.items()} for name, leaves in request.get("axes", {}).items()
-    }

@@ -18,7 +18,7 @@ from .functions import unwrapped
 from .jaxpr.trace import Traced, abstract_leaves, counts_for
 from .jaxpr.walk import equations
 from .neighbours import INSTALLED
-from .server import Problem
+from .protocol import Problem
 from .sizes import alike, is_narrow, program_of
 
 #: Rows, in units that 3 and 8 devices share. From one to the next they are at most eight times as many: a

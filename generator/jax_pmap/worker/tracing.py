@@ -1,5 +1,6 @@
 """What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,14 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, couplings, effects, layers, prove, sharing
+from . import arguments, couplings, effects, layers, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
 from .jaxpr.trace import abstract_leaves
 from .jaxpr.walk import is_mapped
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
-from .server import Answer, Problem, describe_exception, summary, text_of
-from .target import TARGET, leaf_axes
+from .protocol import Problem, Row, Traced
+from .server import describe_exception, summary, text_of
+from .target import TARGET
 from .type_tests import CONCRETE
 
 
@@ -28,49 +30,31 @@ def needs_number(error: BaseException) -> bool:
     return isinstance(error, IndexError) and "must be static" in text_of(error)
 
 
-def trace(request: Answer) -> Answer:
-    """Whether the reference can be traced with `size` rows in the batch leaves (null: as many as there are).
-
-    Answers with the shapes and the containers of the result, and with the axes that have to be bound.
-    """
-    axes, statics = leaf_axes(request), request["statics"]
-    values = TARGET.values(request.get("overrides", {}))
-    packed = Packed(values, statics)
+def trace(request: protocol.Trace) -> Traced:
+    """Whether the reference can be traced with so many rows in the batch leaves, and what it returns."""
+    packed = Packed(TARGET.values({}), request.roles.statics)
     with prove.x64(TARGET.x64):
         leaves = packed.leaves
-        if request.get("size") is not None:
-            leaves = abstract_leaves(packed, axes, request["size"])
+        if request.size is not None:
+            leaves = abstract_leaves(packed, request.roles.axes, request.size)
         try:
-            out, extra = traced(packed, leaves)
-        except Problem:
-            raise
-        except MemoryError:
+            found = traced(packed, leaves)
+        except (MemoryError, Problem):
             raise
         except BaseException as error:
-            return {
-                "traced": False,
-                "concrete": needs_number(error),
-                "error": describe_exception(error),
-            }
-    if request.get("size") is None:
-        mutated = tuple(change["name"] for change in extra["mutated"])
+            return Traced(describe_exception(error), needs_number(error))
+    if request.size is None:
+        mutated = tuple(change.name for change in found.mutated)
         if mutated != TARGET.mutated:
             TARGET.mutated = mutated
-    needed = [{"name": name, "error": error} for name, error in TARGET.one_device.axes.items()]
-    return {"traced": True, "out": out, "axes": needed, "shared": list(sharing.PLACES), **extra}
+    needed = tuple(protocol.Axis(name, error) for name, error in TARGET.one_device.axes.items())
+    return dataclasses.replace(found, axes=needed, shared=tuple(sharing.PLACES))
 
 
-def traced(packed: Packed, leaves: Sequence[Any]) -> tuple[list[Answer], Answer]:
-    """Shapes of the result's leaves, its containers, and its leaves that are no arrays.
-
-    ``"kept"`` are the parts of the result that hold the constants of an argument, as a returned
-    module holds its activation function: path in the result, name of the argument. ``"opaque"``
-    are the leaves that are no arrays and in no such part. ``"compiled_as"`` says how to compile, see
-    `compiling`; ``"callbacks"`` are the calls of Python for their effect; see `effects`. ``"mapped"`` says
-    whether it runs anything on several devices by itself.
-    """
-    extra: Answer = {}
-    table: list[Answer] = []
+def traced(packed: Packed, leaves: Sequence[Any]) -> Traced:
+    """What tracing the target shows of its result, but for the axes that have to be bound."""
+    table: list[Row] = []
+    about: dict[str, Any] = {}
     mutated: dict[str, bool] = {}
 
     def run(leaves: Sequence[Any]) -> list[Any]:
@@ -94,12 +78,12 @@ def traced(packed: Packed, leaves: Sequence[Any]) -> tuple[list[Answer], Answer]
             {"path": path, "category": category(leaf), "constant": index in constant}
             for index, (path, leaf) in enumerate(zip(leaf_paths(out), flat, strict=True))
         ]
-        opaque = [
-            {"path": row["path"], "type": type(leaf).__name__}
+        opaque = tuple(
+            (row["path"], type(leaf).__name__)
             for row, leaf in zip(table, flat, strict=True)
             if row["category"] == "opaque" and not row["constant"]
-        ]
-        extra.update(tree=skeleton(out), kept=kept, opaque=opaque)
+        )
+        about.update(tree=skeleton(out), kept=tuple(kept), opaque=opaque)
         for row, leaf in zip(table, flat, strict=True):
             row["dtype"] = type(leaf).__name__
         constant |= {i for i, row in enumerate(table) if row["category"] == "opaque"}
@@ -107,28 +91,28 @@ def traced(packed: Packed, leaves: Sequence[Any]) -> tuple[list[Answer], Answer]
 
     jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(leaves)
     shapes = iter(shapes_of)
-    extra["compiled_as"] = compiled_as(jaxpr)
-    extra["callbacks"] = effects.callbacks(jaxpr)
-    extra["mapped"] = is_mapped(jaxpr)
     for row in table:
         shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
         row["shape"] = [] if shape is None else list(shape.shape)
         row["dtype"] = row["dtype"] if shape is None else str(shape.dtype)
-    extra["mutated"] = [
-        {
-            "name": name,
-            "graph": bool(arguments.graph_variables(TARGET.data[0][name])),
-            "same_structure": same_structure,
-        }
+    changes = (
+        protocol.Mutated(name, bool(arguments.graph_variables(TARGET.data[0][name])), same_structure)
         for name, same_structure in mutated.items()
-    ]
-    return table, extra
+    )
+    return Traced(
+        out=tuple(table),
+        compiled_as=tuple(compiled_as(jaxpr)),
+        callbacks=effects.callbacks(jaxpr),
+        mapped=is_mapped(jaxpr),
+        mutated=tuple(changes),
+        **about,
+    )
 
 
-def find_layers(request: Answer) -> Answer:
+def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
     """Layers that normalise by the batch they see; see `layers.find`."""
     values = TARGET.values({})
-    packed = Packed(values, request["statics"])
+    packed = Packed(values, request.statics)
     with prove.x64(TARGET.x64):
         rows = layers.find(
             lambda: jax.eval_shape(
@@ -138,16 +122,12 @@ def find_layers(request: Answer) -> Answer:
             values,
             frozenset(TARGET.one_device.axes),
         )
-    return {"layers": rows}
+    return tuple(rows)
 
 
-def find_reductions(request: Answer) -> Answer:
-    """Where the function reduces over the examples; see `couplings.reductions`.
-
-    Raises:
-        Problem: ``"reference"``, it does not run on half of them.
-    """
-    axes, statics = leaf_axes(request), request["statics"]
+def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Frame, ...], ...]:
+    """Where the function reduces over the examples; see `couplings.reductions`."""
+    axes, statics = request.roles.axes, request.roles.statics
     values = TARGET.values({})
     size, packed = arguments.batch_size(values, axes), Packed(values, statics)
 
@@ -159,12 +139,11 @@ def find_reductions(request: Answer) -> Answer:
     with prove.x64(TARGET.x64):
         try:
             # A function that takes so many rows mostly takes twice as many, and not always half of them.
-            found = list(couplings.reductions(program(size), program(2 * size)))
+            return tuple(map(tuple, couplings.reductions(program(size), program(2 * size))))
         except MemoryError:
             raise
         except BaseException:
-            found = []
-    return {"reductions": [{"frames": frames} for frames in found]}
+            return ()
 
 
 def eps_of_input(leaf: Any) -> float:
@@ -172,10 +151,9 @@ def eps_of_input(leaf: Any) -> float:
     return float(jax.numpy.finfo(leaf.dtype).eps) if is_float(leaf) else 0.0
 
 
-def precision(request: Answer) -> Answer:
+def precision(request: protocol.Precision) -> None:
     """Whether the coarsest rounding in the function can be told, in the user's own dtypes; see `measured`."""
-    measured(request["statics"])
-    return {}
+    measured(request.statics)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from .arguments import LeafAxes, Values
 from .generator import Shares, rekeyed, repeat_draws
 from .leaves import is_key, to_float64
 from .perturb import jitter
+from .protocol import Adequacy, Problem
 from .prove import Trial
 from .rounded import rounded
-from .server import Answer, Problem
 
 #: Seed of the perturbed inputs.
 SEED = 20260
@@ -48,7 +48,7 @@ class Question:
     axes: LeafAxes
     statics: tuple[str, ...]
     #: Argument and path into the result of what feeds the next call.
-    chain: tuple[tuple[str, list[Any]], ...]
+    chain: tuple[tuple[str, Sequence[Any]], ...]
     steps: int
     #: Coarsest rounding by precision: ``"given"``, and ``"float64"`` where the reference runs in it.
     eps: Mapping[str, float]
@@ -121,20 +121,15 @@ class Question:
             return f"the given inputs, altered ({strengthen.ALTERED[strengthen.PERTURBED[index - given]]})"
         return "the given inputs, altered (so that a comparison or a branch goes another way)"
 
-    def adequacy(self, counts: Sequence[int]) -> Answer:
-        """What the inputs show, and what they do not.
-
-        ``"weak"``, in words, of those given; ``"sets"``, how many were made from them; ``"stuck"``, places
-        of decisions that go one way on all of them; ``"half"``, whether float16 is computed in;
-        ``"narrow"``, whether any floats of 16 bits or less are.
-        """
-        return {
-            "weak": strengthen.weaknesses(self.data[0], self.axes, counts),
-            "sets": len({index for _, index in self.plans(False)}) - len(self.data),
-            "stuck": list(self.found.stuck),
-            "half": HALF in self.eps.values(),
-            "narrow": self.eps["float64" if self.wide else "given"] > prove.NARROW,
-        }
+    def adequacy(self, counts: Sequence[int]) -> Adequacy:
+        """What the inputs show, and what they do not."""
+        return Adequacy(
+            weak=tuple(strengthen.weaknesses(self.data[0], self.axes, counts)),
+            sets=len({index for _, index in self.plans(False)}) - len(self.data),
+            stuck=tuple(self.found.stuck),
+            half=HALF in self.eps.values(),
+            narrow=self.eps["float64" if self.wide else "given"] > prove.NARROW,
+        )
 
     def shares(self, rows: int, count: int) -> Shares | None:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""

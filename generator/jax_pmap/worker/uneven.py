@@ -7,7 +7,7 @@ from . import arguments, prove
 from .arguments import Values
 from .generator import rekeyed, repeat_draws
 from .leaves import to_float64
-from .server import Answer, Problem
+from .protocol import Problem, Row
 from .trials import Emitted, Trials
 
 
@@ -22,7 +22,7 @@ def uneven_sizes(count: int, base: int) -> list[int]:
 
 def check_uneven(
     trials: "Trials", function: Callable[..., Any], emitted: "Emitted", count: int, base: int, remainder: str
-) -> list[Answer]:
+) -> list[Row]:
     """Runs on batches that do not divide, up to the first that fails; none where the reference fails.
 
     Under ``"pad"`` the result is that of the reference on the same rows, under ``"drop"`` on those at

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from . import arguments, meshes, prove
+from . import arguments, meshes, protocol, prove
 from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
@@ -22,9 +22,11 @@ from .placements.derive import (
     derive_from_parallel,
     describe,
     mesh_axes,
+    told_ending,
 )
 from .placements.interpreter import Apart
-from .server import Answer, Problem, summary
+from .protocol import Affordable, Problem
+from .server import summary
 from .sizes import MANY, alike, program_of
 from .trials import Emitted, OnMesh, Question
 
@@ -52,13 +54,12 @@ def witness(
     mesh: "OnMesh | None" = None,
     uniform: bool = False,
     telling: Callable[[int], Sequence[int]] = lambda operations: (),
-) -> Answer:
+) -> protocol.Derivation:
     """What deriving shows of a parallel function; see `derive.describe`.
 
-    ``"multiple"`` is what the rows on each device must be a multiple of for what is shown, 1 for any number;
-    it is complete only where `multiple` holds that, and would be with ``"asked"`` for it. Where it is shown
-    equal, ``"run"`` says which run the second witness can afford: ``{"rows", "counts", "why"}``, rows 0 for
-    none.
+    It is complete only where `multiple` holds what the rows on each device must be a multiple of, and would
+    be with what is asked for in its place. Where it is shown equal, it says which run the second witness can
+    afford.
 
     Args:
         question: the reference, its inputs and their roles.
@@ -107,17 +108,16 @@ def witness(
                     mesh=mesh,
                     uniform=uniform,
                 )
-        if answer["batch"]:
+        if answer.batch:
             break
-    answer |= {"unshown": []}
-    for rows in telling(answer["operations"]) if answer["complete"] else ():
+    for rows in telling(answer.operations) if answer.complete else ():
         with prove.x64(question.x64):
             why = _otherwise_on(question, parallel, packed, rows)
         if why is not None:
-            answer["unshown"].append(rows)
-            answer |= {"complete": False, "endings": [why]}
+            unshown = (*answer.unshown, rows)
+            answer = dataclasses.replace(answer, complete=False, endings=(why,), unshown=unshown)
     if is_abstract(values):
-        answer["run"] = {"rows": 0, "counts": [], "why": "the inputs are shapes alone", "seconds": 0.0}
+        return dataclasses.replace(answer, run=Affordable(0, (), "the inputs are shapes alone", 0.0))
     return answer
 
 
@@ -133,10 +133,10 @@ def _derived(
     multiple: int,
     mesh: "OnMesh | None",
     uniform: bool,
-) -> tuple[Answer, int]:
+) -> tuple[protocol.Derivation, int]:
     """The answer of `witness` for one size of the batch, and the multiple of rows that rules ask for.
 
-    Its ``"batch"`` is 0 where that is not traced.
+    Its batch is 0 where that is not traced.
     """
     leaves = abstract_leaves(packed, question.axes, size)
     try:
@@ -181,20 +181,20 @@ def _derived(
     traced = (size, chosen[:2])
     shares = mesh.shares if mesh is not None else 0
     run = fitting(packed, question.axes, reference.jaxpr, base, traced, room, seconds, multiple, shares)
-    answer = {
-        **describe(found),
-        "counts": chosen,
-        "batch": size,
-        "multiple": needed,
-        "asked": wanted,
-        "run": {"rows": run.rows, "counts": list(run.counts), "why": run.why, "seconds": run.seconds},
-    }
+    answer = describe(
+        found,
+        counts=tuple(chosen),
+        batch=size,
+        multiple=needed,
+        asked=wanted,
+        run=Affordable(run.rows, run.counts, run.why, run.seconds),
+    )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 
 
 def _otherwise_on(
     question: Question, parallel: Callable[[int], Callable[[Values], Any]], packed: Packed, rows: int
-) -> "Answer | None":
+) -> "protocol.Ending | None":
     """Where the derivation ends for a batch of `rows`; None where it does not, or the function raises."""
     leaves = abstract_leaves(packed, question.axes, rows)
     try:
@@ -212,8 +212,7 @@ def _otherwise_on(
         return None
     first = found.endings[0]
     why = f"a batch of {rows} is worked on in another way than the given one, and there {first.why}"
-    ended: Answer = dict(describe(dataclasses.replace(found, endings=(first,)))["endings"][0], why=why)
-    return ended
+    return told_ending(dataclasses.replace(first, why=why))
 
 
 def _multiple(conditions: Sequence[Multiple], size: int) -> int:
@@ -477,7 +476,7 @@ def witness_of_two(
     question: Question,
     reference: Callable[[int], Callable[[Values], Any]],
     parallel: Callable[[int], Callable[[Values], Any]],
-) -> Answer:
+) -> protocol.Derivation:
     """`witness` of a parallel function against a reference that is parallel itself.
 
     Both give the function for a number of devices. The answer is about a batch like the given one and one of
@@ -509,15 +508,7 @@ def witness_of_two(
                     break
             if found.complete and needed > 1:
                 found = dataclasses.replace(found, endings=(_only_multiples(found, needed),))
-        return {
-            **describe(found),
-            "counts": chosen,
-            "batch": size,
-            "multiple": needed,
-            "asked": 0,
-            "run": None,
-            "unshown": [],
-        }
+        return describe(found, counts=tuple(chosen), batch=size, multiple=needed, asked=0, run=None)
     return answer
 
 
@@ -552,10 +543,10 @@ def _two(
     return derive_from_parallel(one, other, leaf_names(packed)), chosen
 
 
-def _ended(why: str) -> Answer:
+def _ended(why: str) -> protocol.Derivation:
     """The answer where nothing could be derived at all."""
-    ended = describe(Derivation(0, (Ending(0, why),)))
-    return {**ended, "counts": [], "batch": 0, "multiple": 1, "asked": 0, "run": None, "unshown": []}
+    ended = Derivation(0, (Ending(0, why),))
+    return describe(ended, counts=(), batch=0, multiple=1, asked=0, run=None)
 
 
 def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
@@ -581,7 +572,7 @@ def of_emitted(
     seconds: float,
     multiple: int = 1,
     telling: "Sequence[int] | None" = (),
-) -> Answer:
+) -> protocol.Derivation:
     """What deriving shows of code that was emitted, called as the user calls it.
 
     It is derived for the batches that are `telling` besides: None where the reference is one program for all.

@@ -1,9 +1,10 @@
 """Show a parallel program equal to its reference by the placements and the meanings of their results."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .. import protocol
 from ..jaxpr.frames import Place, frames
 from ..jaxpr.versions import inner_jaxpr, opened, primitive_name
 from .equation import Condition, Value
@@ -274,32 +275,29 @@ def places_of(equations: "Sequence[Any] | None") -> tuple[Place, ...]:
     return tuple(place for equation in equations or () for place in frames(equation))
 
 
-def describe(found: Derivation) -> Mapping[str, Any]:
-    """A derivation as JSON, with ``"complete"`` and one of ``"endings"`` for each result not shown equal."""
-    return {
-        "complete": found.complete,
-        "operations": found.operations,
-        "draws": found.draws,
-        "repeated": [[p.file, p.line] for p in found.repeated],
-        "rules": sorted(found.rules),
-        "measured": list(found.measured),
-        "conditions": [
-            {"multiple": each.multiple, "primitive": each.primitive, "places": described(each.places)}
+def describe(found: Derivation, **more: Any) -> protocol.Derivation:
+    """A derivation as it is answered, with what `more` there is to say."""
+    return protocol.Derivation(
+        complete=found.complete,
+        operations=found.operations,
+        draws=found.draws,
+        repeated=tuple((place.file, place.line) for place in found.repeated),
+        rules=tuple(sorted(found.rules)),
+        measured=found.measured,
+        conditions=tuple(
+            protocol.Condition(each.multiple, each.primitive, described(each.places))
             for each in found.conditions
-        ],
-        "endings": [
-            {
-                "output": each.output,
-                "why": each.why,
-                "primitive": each.primitive,
-                "places": described(each.places),
-                "terms": list(each.terms),
-            }
-            for each in found.endings
-        ],
-    }
+        ),
+        endings=tuple(map(told_ending, found.endings)),
+        **more,
+    )
 
 
-def described(places: Sequence[Place]) -> list[list[Any]]:
-    """The innermost of some expressions, as JSON."""
-    return [[p.file, p.line, p.column, p.end_line, p.end_column] for p in places[:8]]
+def told_ending(ended: Ending) -> protocol.Ending:
+    """An ending as it is answered."""
+    return protocol.Ending(ended.output, ended.why, ended.primitive, described(ended.places), ended.terms)
+
+
+def described(places: Sequence[Place]) -> tuple[protocol.Place, ...]:
+    """The innermost of some expressions."""
+    return tuple((p.file, p.line, p.column, p.end_line, p.end_column) for p in places[:8])

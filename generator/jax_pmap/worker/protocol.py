@@ -1,0 +1,1212 @@
+"""What the two processes say to each other: one frozen record for each request, one for its answer.
+
+The generator imports this file as ``jax_pmap.worker.protocol``, the worker as part of its own package. On the
+way a record is a line of JSON: `encode` writes it, `decode` reads it by the types of its fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+A = TypeVar("A")
+#: An object of JSON that is read elsewhere: `planning/events.py`, `inputs/spec.py`.
+Row = dict[str, Any]
+#: File, line and function of one call.
+Frame = tuple[str, int, str]
+#: File, line, column, last line and last column of an expression.
+Place = tuple[str, int, int, int, int]
+#: How each argument is given to parallel code: see `parallel.Layout`.
+Layout = Mapping[str, str]
+#: Why a request has no answer.
+Kind = Literal[
+    "bug",
+    "count",
+    "graph",
+    "import",
+    "inputs",
+    "interpreter",
+    "libtpu",
+    "memory",
+    "missing",
+    "opaque",
+    "other",
+    "program",
+    "reference",
+    "topology",
+    "traced",
+    "transport",
+]
+
+
+class Request(Generic[A]):
+    """What the generator asks for; `A` is the type of the answer."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, data: Any) -> A:
+        """The answer to such a request, decoded."""
+        answer: A = decode(get_args(cls.__orig_bases__[0])[0], data)  # type: ignore[attr-defined]
+        return answer
+
+
+# --- as JSON --------------------------------------------------------------------------------
+
+
+def encode(value: object) -> str:
+    """A record, or what holds some, as JSON on one line.
+
+    Example:
+        ``encode(Roles({"x": {0: 1}}, ()))`` is ``'{"axes": {"x": {"0": 1}}, "statics": []}'``.
+    """
+    return json.dumps(value, default=_fields)
+
+
+def request_of(line: str) -> Request[Any]:
+    """The request that is ``{"method": its type, "request": its fields}``."""
+    data = json.loads(line)
+    request: Request[Any] = decode(globals()[data["method"]], data["request"])
+    return request
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+
+
+def decode(kind: Any, data: Any, where: str = "") -> Any:
+    """What `encode` wrote of a value of type `kind`, parsed: ``decode(Roles, json.loads(line))``.
+
+    Types are records, numbers, strings, tuples and mappings of such, `Literal`, ``X | None``, and `Any` for
+    what stays as JSON has it. A record may stand where it is decoded already.
+
+    Raises:
+        ValueError: a field that has no default is missing, or one is unknown or of another type; by its name.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return data
+    if dataclasses.is_dataclass(kind) and isinstance(data, dict):
+        return _record(kind, data, where or getattr(kind, "__name__", ""))
+    if origin in (Union, types.UnionType):
+        # Two that are both no scalars would be told apart by nothing.
+        fitting = [each for each in inner if each is type(data)] or [e for e in inner if e is not type(None)]
+        return decode(fitting[0], None if fitting[0] is type(None) else data, where)
+    if origin is tuple and isinstance(data, (list, tuple)):
+        kinds = [inner[0]] * len(data) if inner[1:] == (...,) else inner
+        if len(kinds) == len(data):
+            pairs = zip(kinds, data, strict=True)
+            return tuple(decode(each, value, f"{where}[{i}]") for i, (each, value) in enumerate(pairs))
+    if origin in (dict, Mapping) and isinstance(data, dict):
+        return {inner[0](key): decode(inner[1], value, f"{where}[{key}]") for key, value in data.items()}
+    if origin is Literal and data in inner:
+        return data
+    if isinstance(kind, type) and isinstance(data, (int, float) if kind is float else kind):
+        return data
+    raise ValueError(f"{where} is {data!r}, no {getattr(kind, '__name__', kind)}")
+
+
+def _record(kind: Any, data: dict[str, Any], where: str) -> Any:
+    kinds, made = _kinds(kind), {}
+    known = {each.name: each for each in dataclasses.fields(kind)}
+    for name in dict.fromkeys([*data, *known]):
+        if name not in known:
+            raise ValueError(f"{where} has no field {name}")
+        if name in data:
+            made[name] = decode(kinds[name], data[name], f"{where}.{name}")
+        elif known[name].default is known[name].default_factory is dataclasses.MISSING:
+            raise ValueError(f"{where}.{name} is missing")
+    return kind(**made)
+
+
+@functools.cache
+def _kinds(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+# --- what went wrong ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception of the user's code."""
+
+    type: str
+    message: str
+    #: The last place in code that is not ours; None and 0 where there is none.
+    file: str | None = None
+    line: int = 0
+    frames: tuple[Frame, ...] = ()
+    #: Its blocks, as `traceback` formats them, without our frames.
+    traceback: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """Why a request has no answer: raised in the worker, and again where the generator asked."""
+
+    kind: Kind
+    message: str
+    #: What the user's code raised.
+    error: Raised | None = None
+    #: ``"missing"``: what is not there; ``"opaque"``: the argument; ``"graph"``: the other place.
+    name: str = ""
+    #: ``"opaque"``, ``"graph"``: the type of the object.
+    type: str = ""
+    #: ``"inputs"``: the names that there are, in place of one that is not.
+    known: tuple[str, ...] = ()
+    #: ``"traced"``: the classes of the tracers.
+    tracers: tuple[str, ...] = ()
+    #: ``"program"``: how far it came, and the exit code or message of one that ended.
+    state: str = ""
+    code: int | str | None = None
+    #: ``"bug"``: of the worker itself.
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        """The message."""
+        return self.message
+
+
+# --- the process ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What the worker runs."""
+
+    jax: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Request[Versions]):
+    """Import jax and NumPy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of several processes that jax makes one of."""
+
+    #: ``"127.0.0.1:54321"``, where the first of them waits for the others.
+    address: str
+    processes: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDevices(Request[None]):
+    """Make the simulated devices, then set the memory limit."""
+
+    devices: int
+    #: Bytes beyond what jax itself maps; 0 for no limit.
+    memory: int
+    #: How XLA compiles; see `compiling`.
+    ways: tuple[str, ...]
+    member: Member | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Request[bool]):
+    """Drop everything that is known of the target before; imported modules stay.
+
+    Whether settings of jax stay with them, which another target must not have.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFiles(Request[tuple[str, ...]]):
+    """The source files of all modules that are imported now."""
+
+
+# --- the target -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A file of the user's, the name that it is imported by, and the folder that this is below."""
+
+    path: str
+    name: str
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """What a module has by a dotted name."""
+
+    module: Module
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a callable."""
+
+    name: str
+    #: As `inspect` has it: ``"KEYWORD_ONLY"``.
+    kind: str
+    #: Source of the default where that is plain, ``""`` for any other, None where there is none.
+    default: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindParameters(Request[tuple[Parameter, ...] | None]):
+    """The parameters of an object of the user's; None where it is no callable."""
+
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The text of a function, without its compiling decorators."""
+
+    text: str
+    path: str
+    #: The first line of the text in the file.
+    line: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What importing the target's module did."""
+
+    #: Parameters that are bound already, to what the module's object holds.
+    given: tuple[str, ...]
+    #: Settings of jax that it makes, and those that it makes as variables of the process, too late.
+    settings: Mapping[str, Any]
+    too_late: Mapping[str, str]
+    #: Whether the name of the module stands for another one.
+    taken: bool
+    #: Whether it reads absl's flags.
+    flags: bool
+    #: Module, line and error of each statement of another module that was passed over.
+    failed: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Request[Loaded]):
+    """Import the target's module and define the undecorated function in it."""
+
+    module: Module
+    definition: Definition
+    devices: int
+    #: Whether collectives stand in the function, and whether its caller sees changes in the arguments.
+    collectives: bool
+    in_place: bool
+    #: Run in place of what the file holds.
+    source: str | None = None
+    #: Whether failures in other modules are passed over, unless one of these names is missing.
+    tolerant: bool = False
+    names: tuple[str, ...] = ()
+    #: The module's object that has values which the text has not, the class and the functions around it.
+    taken_from: str | None = None
+    owner: str | None = None
+    nested: bool = False
+    #: What the text calls its module, where it only calls that one's object.
+    called_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The call that the program came to."""
+
+    arguments: tuple[Row, ...]
+    #: ``FILE:LINE``, or ``""``.
+    called_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A Python program; see `inputs.program.Program`."""
+
+    kind: str
+    what: str
+    args: tuple[str, ...]
+    argv: tuple[str, ...]
+    first: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Def:
+    """Where a ``def`` stands."""
+
+    path: str
+    line: int
+    column: int
+    #: The class around it.
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Capture(Request[Captured]):
+    """Run the user's program up to its first call of the target, which becomes the example."""
+
+    program: Program
+    place: Def
+    definition: Definition
+    root: str
+    #: Texts by path that stand in for files.
+    sources: Mapping[str, str]
+    #: Whether it runs without jit.
+    eager: bool
+    #: How many devices it sees.
+    visible: int
+    collectives: bool
+    in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetReference(Request[None]):
+    """Take the original's text as the reference, where the edited program is loaded."""
+
+    definition: Definition
+    #: Texts of the functions beside it that have adapted copies.
+    enclosed: tuple[str, ...]
+
+
+# --- the example inputs ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The example arguments, described, and how many sets there are."""
+
+    arguments: tuple[Row, ...]
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputsFromCallable(Request[Inputs]):
+    """Call the user's function that makes the inputs."""
+
+    #: ``FILE::NAME`` or ``module:NAME``, and of the first the file.
+    reference: str
+    directory: str
+    file: Module | None
+    #: Whether only the shapes are wanted.
+    abstract: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputsFromSpecs(Request[Inputs]):
+    """Make arguments from specs, by name."""
+
+    specs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NotFound:
+    """Why no inputs were found: the argument, the leaf of it, the reason and the error of the last trace."""
+
+    argument: str
+    path: str
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class InputsFound:
+    """Specs under which the function traces, and the names of those that were not given."""
+
+    tried: int
+    specs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    assumed: tuple[str, ...] = ()
+    failed: NotFound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchInputs(Request[InputsFound]):
+    """Find shapes for the arguments nobody described; see `guess.find_inputs`."""
+
+    parameters: tuple[Row, ...]
+    readings: tuple[Mapping[str, Any], ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants(Request[Mapping[str, str | None]]):
+    """``repr`` of what expressions read of an argument, by expression.
+
+    None where it is not plain, or not the same for all inputs.
+    """
+
+    name: str
+    expressions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Identities(Request[Mapping[str, str | None]]):
+    """The digest of what each expression is, as the function `name` of `code` computes it.
+
+    None where it has no contents to be told by, or not the same for all inputs.
+    """
+
+    code: str
+    name: str
+    expressions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EnclosedArray:
+    """An array that the target reads and is not given, by its path in what has the name.
+
+    `through` is the function of the user's that reads it, ``""`` for the target.
+    """
+
+    path: str
+    name: str
+    shape: tuple[int, ...]
+    through: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnclosedArrays(Request[tuple[EnclosedArray, ...]]):
+    """The arrays in what these dotted names stand for where the target runs."""
+
+    expressions: tuple[str, ...]
+
+
+# --- traces ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the arguments are to the target."""
+
+    #: Batch axis by argument name and leaf index; every other array leaf is replicated.
+    axes: Mapping[str, Mapping[int, int]]
+    #: Arguments that are constants.
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatRows(Request[tuple[Row, ...] | None]):
+    """Give the example so many times its rows, in another order: the arguments, described.
+
+    None where the target does not take them.
+    """
+
+    roles: Roles
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of the user's, and what is so there."""
+
+    file: str
+    line: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis that has to be bound for the target to run, and the error of running without."""
+
+    name: str
+    error: Raised
+
+
+@dataclass(frozen=True, slots=True)
+class Mutated:
+    """An argument that is changed in place: whether it is an NNX graph, and keeps its structure."""
+
+    name: str
+    graph: bool
+    same_structure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What tracing the reference shows: an error, or its results."""
+
+    error: Raised | None = None
+    #: Whether Python code met a traced value where it needs the number.
+    concrete: bool = False
+    #: The leaves of the result, and its containers.
+    out: tuple[Row, ...] = ()
+    tree: Any = None
+    axes: tuple[Axis, ...] = ()
+    #: Places of the arguments that are one object.
+    shared: tuple[tuple[str, str], ...] = ()
+    #: Parts of the result that hold the constants of an argument: path, name of the argument.
+    kept: tuple[tuple[str, str], ...] = ()
+    #: Leaves of the result that are no arrays: path and type.
+    opaque: tuple[tuple[str, str], ...] = ()
+    #: How to compile it; see `compiling`.
+    compiled_as: tuple[str, ...] = ()
+    #: Calls of Python for their effect; file and line are empty where they are not known.
+    callbacks: tuple[Site, ...] = ()
+    #: Whether it runs anything on several devices by itself.
+    mapped: bool = False
+    mutated: tuple[Mutated, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Request[Traced]):
+    """Trace the reference with so many rows; None for as many as there are."""
+
+    roles: Roles
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Precision(Request[None]):
+    """Measure the coarsest rounding in the function, in the user's own dtypes."""
+
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats(Request[bool]):
+    """Whether the reference, traced twice, means the same both times."""
+
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronise(Request[bool]):
+    """Have batch norms take their statistics over the devices, by the helper that `code` defines.
+
+    Whether the results on one device are those of before.
+    """
+
+    code: str
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A call of a library's layer that normalises by the batch it sees."""
+
+    #: ``"flax.linen.BatchNorm"``, and its path in the model or the arguments.
+    layer: str
+    path: str
+    #: The attribute with the name of the axis, the names that it has, and whether these are of a map.
+    axis: str
+    axes: tuple[str, ...]
+    mapped: bool
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindLayers(Request[tuple[Layer, ...]]):
+    """Layers that normalise by the batch they see."""
+
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindReductions(Request[tuple[tuple[Frame, ...], ...]]):
+    """Where the function reduces over the examples: the calls that lead there, the outermost first."""
+
+    roles: Roles
+
+
+# --- the function as it is called -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A line that reads what another one changes after the import."""
+
+    read: Site
+    change: Site
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A leaf that the call computes with in more bits than the trace."""
+
+    name: str
+    dtype: str
+    #: How large integers may be for both to give the same; None where no limit was seen.
+    up_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """The output that differs, and the values."""
+
+    path: str
+    got: str
+    want: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The traced function, held against the call of it."""
+
+    #: Whether it was followed as called, and why not.
+    run: bool = True
+    why: str = ""
+    #: Arguments whose type is asked for.
+    told: tuple[str, ...] = ()
+    #: Where the two go other ways.
+    parted: Site | None = None
+    later: Later | None = None
+    #: The error of the call, where the trace has none.
+    failed: Raised | None = None
+    #: Leaves that the call changes in place.
+    changed: tuple[str, ...] = ()
+    apart: Apart | None = None
+    #: Leaves whose narrowing moves the result, and leaves of 64 bits that the call computes with in NumPy.
+    narrowed: tuple[Narrowed, ...] = ()
+    wide: tuple[Narrowed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HoldAgainstCall(Request[Held]):
+    """Hold the traced function against the call of it."""
+
+    statics: tuple[str, ...]
+    #: Decorators that are no part of the emitted code.
+    left_out: tuple[str, ...]
+    #: Whether nobody said of which type the inputs are.
+    specified: bool
+    #: Bytes and seconds that it may take.
+    room: int
+    seconds: float
+
+
+# --- the search for collectives -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The functions around tapped code, tapped themselves."""
+
+    #: For the namespace of the target's module, and by module for those of others.
+    prelude: str
+    elsewhere: Mapping[str, str]
+    #: Module or ``""`` for the target's, the name as called there, the module it is from, its name there.
+    exports: tuple[tuple[str, str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """The target and what it calls with taps in them, under the name of the target."""
+
+    name: str
+    code: str
+    around: Around
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """What a call was seen to run."""
+
+    #: ``"function"``, ``"method"``, or ``"other"`` for what is not known to be one of these.
+    kind: str
+    #: Of anything other, and of the object of a method.
+    type: str = ""
+    #: What anything other wraps.
+    wrapped: str = ""
+    path: str = ""
+    line: int = 0
+    name: str = ""
+    qualname: str = ""
+    module: str = ""
+    #: Its number in the source, where it is in what was tapped.
+    scope: int | None = None
+    #: Whether it, or the class of a method, is found in the module by its name.
+    named: bool = False
+    #: Whether that holds of what arguments are bound to.
+    importable: bool = False
+    #: The class that defines a method, and whether its objects can have no other one.
+    owner: str = ""
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindCallees(Request[Mapping[int, tuple[Callee, ...]]]):
+    """What is called, by the number of the tap, where the target is traced on the whole batch."""
+
+    roles: Roles
+    overrides: Mapping[str, str]
+    tapped: Tapped
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What each tapped value is on shards; without `raised`, on all of the function."""
+
+    #: `planning.events.Event` reads them.
+    events: tuple[Row, ...]
+    #: Why it is not traced on shares, and the last point before.
+    raised: Raised | None = None
+    last: int | None = None
+    #: The work on a share as part of that on the whole, where it was asked for.
+    share: float | None = None
+    #: Whether a collective is taken of what is whole already, by point.
+    idle: tuple[tuple[int, bool], ...] = ()
+    reached: tuple[int, ...] = ()
+    #: Of methods that have a copy, by the scope, another one that objects have.
+    others: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Request[Observation]):
+    """What each value of tapped code is on shards, beside the tapped original on the whole batch."""
+
+    roles: Roles
+    overrides: Mapping[str, str]
+    original: Tapped
+    tapped: Tapped
+    #: Points of the results.
+    results: tuple[int, ...]
+    axis_name: str
+    #: How many shares there are.
+    count: int
+    #: Whether the work is to be measured.
+    measure: bool
+    #: Rows of the batch, where it is not the given one.
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TellSizes(Request[tuple[int, ...]]):
+    """Sizes of the batch for which the target is another program than for the given one."""
+
+    roles: Roles
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A draw of random numbers on a share."""
+
+    #: Whether it is for examples; whether its key differs between devices, and is folded.
+    example: bool
+    varying: bool
+    folded: bool
+    #: Marks that its key has passed, and those that it passes in every round of a loop.
+    marks: tuple[int, ...]
+    always: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A key at a point of the source."""
+
+    point: int
+    path: str
+    #: Whether it is a key by itself; whether what passed it is returned.
+    bare: bool
+    kept: bool
+    #: The containers around it.
+    tree: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The draws of a function, and where their keys come by."""
+
+    draws: tuple[Draw, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    #: Whether a folded key is returned.
+    returned: bool = False
+    #: Why draws and shares cannot be matched.
+    unfollowed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyDraws(Request[Draws]):
+    """Which draws belong to examples, and which marked keys they come from."""
+
+    roles: Roles
+    overrides: Mapping[str, str]
+    tapped: Tapped
+    axis_name: str
+    count: int
+
+
+# --- the proof ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A parallel object, and how it is called."""
+
+    object: Object
+    layout: Layout
+    #: Arguments that are passed by name.
+    named: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The reference and its inputs, as another function is held against them."""
+
+    roles: Roles
+    #: Of what feeds the next call, the argument, and the steps into the result: ``("w", (0, "w"))``.
+    chain: tuple[tuple[str, tuple[int | str, ...]], ...]
+    steps: int
+    #: Source by argument, in place of static ones.
+    overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Whether the other one draws the very numbers of one device.
+    global_view: bool = True
+    donated: tuple[str, ...] = ()
+    #: Whether equality is derived.
+    derived: bool = False
+    #: How many rows are taken; None for all.
+    rows: int | None = None
+    #: Whether there is room for other inputs than those given.
+    others: bool = True
+    #: A reference that is parallel itself.
+    reference: Called | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """A mesh of devices."""
+
+    axes: Mapping[str, int]
+    #: Among how many devices the batch is divided.
+    shares: int
+    #: For each leaf of the result the axes that divide each dimension; None for what is no array.
+    specs: tuple[tuple[tuple[str, ...], ...] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """An edit of the user's file."""
+
+    #: Whether the edited program is loaded: its function is run.
+    program: bool
+    #: The class of a method, or ``""``.
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Code that was emitted."""
+
+    code: str
+    name: str
+    module: str
+    path: str
+    axis_name: str
+    #: Leaves of the result that must be the same on every device.
+    replicated: tuple[int, ...]
+    mesh: Mesh | None = None
+    in_place: InPlace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the rows that an operation is about must be a multiple of."""
+
+    multiple: int
+    primitive: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Where a derivation ended."""
+
+    output: int
+    why: str
+    primitive: str
+    places: tuple[Place, ...]
+    #: The two meanings that differ.
+    terms: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Affordable:
+    """The run that there is room and time for, or why there is none."""
+
+    rows: int | None
+    counts: tuple[int, ...]
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """What deriving shows; see `placements.derive`."""
+
+    complete: bool
+    operations: int
+    draws: bool
+    #: File and line of collectives of what is the same on every device already.
+    repeated: tuple[tuple[str, int], ...]
+    rules: tuple[str, ...]
+    measured: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    endings: tuple[Ending, ...]
+    #: On how many devices it was traced, and with which batch.
+    counts: tuple[int, ...]
+    batch: int
+    #: What the rows on a device must be a multiple of, and for what more would be complete.
+    multiple: int
+    asked: int
+    run: Affordable | None
+    #: Whether `shard_map` sums the gradients of what is replicated.
+    summed: bool = False
+    #: Batches of other sizes for which it is not derived, where it is for the given one.
+    unshown: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Derive(Request[Derivation]):
+    """Derive emitted code equal to the reference."""
+
+    comparison: Comparison
+    emitted: Emitted
+    multiple: int
+    #: Bytes and seconds that a run may take.
+    room: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Communication in a compiled program."""
+
+    kind: str
+    axes: tuple[str, ...]
+    count: int
+    bytes: int
+    #: Bytes of arrays in which the batch comes out whole.
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one device."""
+
+    arguments: int
+    results: int
+    temporary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first difference that a run found."""
+
+    #: ``"value"``, ``"exception"``, ``"replicas"``, ``"shape"`` and so on.
+    what: str
+    step: int = 0
+    path: str = ""
+    leaf: int | None = None
+    #: The inputs on which it was found.
+    on: str = ""
+    error: Raised | None = None
+    why: str = ""
+    #: What there is, and what the reference has.
+    got: str = ""
+    want: str = ""
+    #: Of a value, how far it is off and may be, relative to its size.
+    off: float = 0.0
+    tolerance: float = 0.0
+    #: How many elements differ, of how many; and how often the reference's the value is.
+    differing: tuple[int, int] = (0, 0)
+    ratio: float | None = None
+    #: What the output is instead; see `proof.causes`.
+    cause: str = ""
+    #: Whether random numbers go into it.
+    drawn: bool = False
+    #: The argument that is deleted or changed, and what was left to its default.
+    argument: str = ""
+    defaults: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One run beside the reference."""
+
+    devices: int
+    precision: str = "given"
+    batch: int = 0
+    steps: int = 0
+    inputs: int = 0
+    #: Of the leaf that came closest to its bound, relative to its size.
+    error: float = 0.0
+    tolerance: float = 0.0
+    #: Whether copies on several devices were compared.
+    replicas: bool = False
+    #: Leaves that are rounding alone, leaves that are zero, and how many others were compared.
+    noise: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+    compared: int = 0
+    #: What was compiled, where that was looked at.
+    collectives: tuple[Collective, ...] | None = None
+    memory: Memory | None = None
+    failure: Failure | None = None
+    #: Whether the batch is not shared evenly, is of another size, or the run is made on one count alone.
+    uneven: bool = False
+    resized: bool = False
+    alone: bool = False
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A device count that nothing was compared on, as the function fails on a batch cut to fit."""
+
+    devices: int
+    batch: int
+    error: Raised
+    #: Whether it is the emitted code that does.
+    emitted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Adequacy:
+    """What the inputs show, and what they do not."""
+
+    #: What those given lack, in words, and how many sets were made from them.
+    weak: tuple[str, ...] = ()
+    sets: int = 0
+    #: Places of decisions that go one way on all of them.
+    stuck: tuple[str, ...] = ()
+    #: Whether float16 is computed in, and whether any floats of 16 bits or less are.
+    half: bool = False
+    narrow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Runs, in order, up to the first that fails."""
+
+    checks: tuple[Check, ...]
+    skipped: tuple[Skipped, ...] = ()
+    #: Whether random numbers are drawn for examples.
+    equal_draws: bool = False
+    notes: tuple[str, ...] = ()
+    adequacy: Adequacy = Adequacy()
+
+
+@dataclass(frozen=True, slots=True)
+class Prove(Request[Checks]):
+    """Run emitted code on several device counts beside the reference."""
+
+    comparison: Comparison
+    emitted: Emitted
+    counts: tuple[int, ...]
+    #: Whether it chooses its devices itself.
+    fixed: bool
+    #: What it does with batches that the devices do not share evenly.
+    remainder: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProveInProcesses(Request[Checks]):
+    """Run emitted code in this one of several processes."""
+
+    comparison: Comparison
+    emitted: Emitted
+    #: Of each leaf of the result the axis along which it is split.
+    output_axes: tuple[int | None, ...]
+    #: What the rows on a device have to be a multiple of.
+    multiple: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the compiler made for a machine that is not there."""
+
+    kind: str
+    devices: int
+    batch: int
+    memory: Memory | None
+    collectives: tuple[Collective, ...] | None
+    #: The compiler's words where the memory of a chip does not suffice.
+    lacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileFor(Request[Machine]):
+    """Compile emitted code for a machine that is not there."""
+
+    comparison: Comparison
+    emitted: Emitted
+    topology: str
+    #: By argument and leaf, the axes that divide each dimension.
+    specs: Mapping[str, Mapping[int, tuple[tuple[str, ...], ...]]]
+
+
+# --- code that the user wrote ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FindBehind(Request[tuple[str, str] | None]):
+    """File and dotted name of the function of the user's that an object calls in the end."""
+
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How one call of a parallel object ended."""
+
+    layout: Layout
+    named: tuple[str, ...]
+    #: ``"raises"``, ``"form"``, ``"value"`` or ``"equal"``; of a reference ``"runs"`` for the last two.
+    ends: str
+    error: Raised | None = None
+    #: The share of the results that differ, and how much at most.
+    off: tuple[float, ...] = ()
+    #: On how many devices the results lie.
+    on: int = 0
+    #: Whether it runs on several devices.
+    mapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls with a batch of so many rows, or why there were none."""
+
+    batch: int = 0
+    tried: tuple[Call, ...] = ()
+    skipped: Skipped | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TryReference(Request[Calls]):
+    """Find out how the user's parallel reference is called, in some layouts or in all."""
+
+    roles: Roles
+    object: Object
+    count: int
+    layouts: tuple[Layout, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TryLayouts(Request[Calls]):
+    """Find out how the user's parallel function is called, in some layouts or in all."""
+
+    comparison: Comparison
+    object: Object
+    count: int
+    layouts: tuple[Layout, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveParallel(Request[Derivation]):
+    """Derive the user's parallel function equal to the reference."""
+
+    comparison: Comparison
+    parallel: Called
+
+
+@dataclass(frozen=True, slots=True)
+class ProveParallel(Request[Checks]):
+    """Run the user's parallel function beside the reference."""
+
+    comparison: Comparison
+    parallel: Called
+    count: int
+    #: Whether it is the one count on which the user's own dtypes are tried too.
+    with_given: bool
+    #: Batches for which it was not derived.
+    unshown: tuple[int, ...] = ()
