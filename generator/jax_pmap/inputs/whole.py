@@ -11,7 +11,7 @@ from jax_pmap.locate import locate_object
 from jax_pmap.model import Request, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.problems import WorkerProblem
-from jax_pmap.reading.forwarding import Taken, forwarding, has_its_lines, statement_of
+from jax_pmap.reading.forwarding import forwarding, has_its_lines, statement_of
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.parse import parse
@@ -28,7 +28,7 @@ class CalledObject:
     #: What gives it its name.
     statement: ast.stmt
 
-    def forwarding(self, rows: Sequence[Taken]) -> Source:
+    def forwarding(self, rows: Sequence[protocol.Parameter]) -> Source:
         """The source with a function of these parameters in its place: see `forwarding`."""
         return forwarding(self.source, self.tree, self.statement, rows)
 
@@ -66,5 +66,4 @@ def called_whole(session: Session, request: Request) -> Target | None:
         return None
     if rows is None:
         return None
-    taken = [Taken(row.name, row.kind, row.default) for row in rows]
-    return read_target(found.forwarding(taken), request)
+    return read_target(found.forwarding(rows), request)

@@ -271,12 +271,12 @@ def read_derivation(answer: protocol.Derivation, root: Path, multiple: int = 1) 
 
 def span_of(places: Sequence[protocol.Place], root: Path) -> Span | None:
     """The innermost of some expressions, of the user's own if one is; None where none is known."""
-    own = [place for place in places if Path(place[0]).is_relative_to(root)] or places
+    own = [place for place in places if Path(place.file).is_relative_to(root)] or places
     if not own:
         return None
-    file, *numbers = own[0]
-    path = Path(file)
-    return Span(path.relative_to(root).as_posix() if path.is_relative_to(root) else file, *numbers)
+    place, path = own[0], Path(own[0].file)
+    file = path.relative_to(root).as_posix() if path.is_relative_to(root) else place.file
+    return Span(file, place.line, place.column, place.end_line, place.end_column)
 
 
 def disagreeing(refusal: Refusal) -> Refusal:

@@ -589,7 +589,7 @@ class _Verification:
             if problem.kind not in ("import", "inputs", "reference"):
                 raise
             return None
-        own = {line for file, line in answer.repeated if Path(file) == self.source.path}
+        own = {place.line for place in answer.repeated if Path(place.file) == self.source.path}
         self.repeated, self.summed, self.unshown = sorted(own), answer.summed, answer.unshown
         return read_derivation(answer, self.source.root)
 

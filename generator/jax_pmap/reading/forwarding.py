@@ -12,27 +12,16 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from jax_pmap.model import Binding, Source, Span
 from jax_pmap.syntax.definitions import binding_of, find
 from jax_pmap.syntax.parse import parse, resolver_of
 from jax_pmap.syntax.scopes import parameters
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker.protocol import Parameter
 
 # Only these three end a line for Python; str.splitlines knows more.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """One parameter of a callable, as `inspect.signature` has it."""
-
-    name: str
-    #: The name of its `inspect.Parameter.kind`.
-    kind: str
-    #: Source of its default: None where there is none, ``""`` where no source is equal to it.
-    default: str | None
 
 
 def statement_of(tree: ast.Module, name: str) -> ast.stmt | None:
@@ -58,7 +47,7 @@ def has_its_lines(source: Source, statement: ast.stmt) -> bool:
     return not ahead and (not behind or behind.startswith(b"#"))
 
 
-def forwarding(source: Source, tree: ast.Module, statement: ast.stmt, rows: Sequence[Taken]) -> Source:
+def forwarding(source: Source, tree: ast.Module, statement: ast.stmt, rows: Sequence[Parameter]) -> Source:
     """`source` with a function in the place of `statement` that calls what the module has by that name.
 
     It has the parameters `rows`. Lines stay where they are; what the function calls the module is imported
@@ -118,7 +107,7 @@ def _arguments_of(text: str) -> ast.arguments:
     return made.args
 
 
-def _own_parameters(rows: Sequence[Taken], statement: ast.stmt) -> ast.arguments | None:
+def _own_parameters(rows: Sequence[Parameter], statement: ast.stmt) -> ast.arguments | None:
     """The parameters that a `def` is written with, where decorators leave them as they are, or show none."""
     if not isinstance(statement, ast.FunctionDef):
         return None
@@ -127,7 +116,7 @@ def _own_parameters(rows: Sequence[Taken], statement: ast.stmt) -> ast.arguments
     return statement.args if same or variadic else None
 
 
-def _signature(rows: Sequence[Taken]) -> str:
+def _signature(rows: Sequence[Parameter]) -> str:
     """Source of the parameters `rows`."""
     out: list[str] = []
     for before, row in zip([None, *rows], rows, strict=False):

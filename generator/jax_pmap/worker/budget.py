@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from .jaxpr.trace import counts_for
 from .jaxpr.versions import opened
 from .jaxpr.walk import equations, subjaxprs
 from .leaves import category
+from .protocol import Affordable
 from .work import work
 
 #: Seconds that compiling one operation takes, and numbers computed in a second, both on the careful side.
@@ -24,21 +24,6 @@ PAIRS = ((3, 8), (3, 2), (2,))
 FEW = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run that fits: its rows and device counts; or none, and why.
-
-    Without `rows` the batch is as given, cut for each count to what it divides.
-    """
-
-    rows: "int | None"
-    counts: tuple[int, ...]
-    #: What was left out to make it fit, or why there is none; ``""`` for a run of everything.
-    why: str = ""
-    #: Processor time that it takes, by the estimate.
-    seconds: float = 0.0
-
-
 def fitting(
     packed: Packed,
     axes: LeafAxes,
@@ -49,7 +34,7 @@ def fitting(
     seconds: float,
     multiple: int = 1,
     shares: int = 0,
-) -> Run:
+) -> Affordable:
     """The largest run of a derived program, on two device counts or one, that takes no more than it may.
 
     Args:
@@ -77,7 +62,7 @@ def fitting(
     if whole[0] is None and multiple > 1:
         fit = next((pair for pair in PAIRS if sizes[pair] <= rows), None)
         if fit is None:
-            return Run(0, (), f"{rows} rows do not give two devices a multiple of {multiple}")
+            return Affordable(0, (), f"{rows} rows do not give two devices a multiple of {multiple}")
         whole = (rows // sizes[fit] * sizes[fit], fit, "")
     smaller = [
         (size, pair, "to fit memory and time, ") for pair, size in sizes.items() if size < (whole[0] or rows)
@@ -91,8 +76,8 @@ def fitting(
         spent = (1 + len(counts)) * (operations * COMPILING + 2 * numbers * share / COMPUTING)
         if taken <= room and spent <= seconds:
             said = f"the run has a batch of {some} on {' and '.join(map(str, sorted(counts)))} devices"
-            return Run(some, counts, why and why + said, spent)
-    return Run(0, (), f"a run needs about {human(taken)} and {spent:.0f} s, more than there is for it")
+            return Affordable(some, counts, why and why + said, spent)
+    return Affordable(0, (), f"a run needs about {human(taken)} and {spent:.0f} s, more than there is for it")
 
 
 def human(amount: float) -> str:

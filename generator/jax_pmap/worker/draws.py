@@ -368,7 +368,6 @@ def survey(
             protocol.Draw(
                 example=right.shape != left.shape,
                 varying=right.key.varying,
-                folded=right.key.folded,
                 marks=tuple(sorted(numbers[place] for place in right.key.marks)),
                 always=tuple(sorted(numbers[place] for place in right.key.always)),
             )

@@ -19,8 +19,6 @@ A = TypeVar("A")
 Row = dict[str, Any]
 #: File, line and function of one call.
 Frame = tuple[str, int, str]
-#: File, line, column, last line and last column of an expression.
-Place = tuple[str, int, int, int, int]
 #: How each argument is given to parallel code: see `parallel.Layout`.
 Layout = Mapping[str, str]
 #: Why a request has no answer.
@@ -782,10 +780,9 @@ class TellSizes(Request[tuple[int, ...]]):
 class Draw:
     """A draw of random numbers on a share."""
 
-    #: Whether it is for examples; whether its key differs between devices, and is folded.
+    #: Whether it is for examples; whether its key differs between devices.
     example: bool
     varying: bool
-    folded: bool
     #: Marks that its key has passed, and those that it passes in every round of a loop.
     marks: tuple[int, ...]
     always: tuple[int, ...]
@@ -900,34 +897,61 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """What the rows that an operation is about must be a multiple of."""
+class Place:
+    """An expression in a file. Lines from 1; columns from 0, both 0 where Python does not tell (3.10)."""
 
+    file: str
+    line: int
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        """``file:line``."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Multiple:
+    """A number that the rows on a device must be a multiple of, and why."""
+
+    #: The number, and the length in the traces of what it is about, which may be another than the batch's.
     multiple: int
+    length: int
     primitive: str
-    places: tuple[Place, ...]
+    #: The user's expressions that led there, the innermost first.
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Where a derivation ended."""
+    """Where a derivation of one result came to its end before it was shown equal."""
 
+    #: Index of the result.
     output: int
+    #: What is not known, or not equal, in words.
     why: str
-    primitive: str
-    places: tuple[Place, ...]
-    #: The two meanings that differ.
-    terms: tuple[str, str]
+    #: The primitive at which, as ``"reduce_max"``; ``""`` where there is none.
+    primitive: str = ""
+    #: The user's expressions that led there, the innermost first.
+    places: tuple[Place, ...] = ()
+    #: Where meanings differ: the parts at which they do, of the parallel program and of the reference.
+    terms: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Affordable:
-    """The run that there is room and time for, or why there is none."""
+    """A run that fits: its rows and device counts; or none, and why.
+
+    Without `rows` the batch is as given, cut for each count to what it divides.
+    """
 
     rows: int | None
     counts: tuple[int, ...]
-    why: str
-    seconds: float
+    #: What was left out to make it fit, or why there is none; ``""`` for a run of everything.
+    why: str = ""
+    #: Processor time that it takes, by the estimate.
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -937,11 +961,10 @@ class Derivation:
     complete: bool
     operations: int
     draws: bool
-    #: File and line of collectives of what is the same on every device already.
-    repeated: tuple[tuple[str, int], ...]
-    rules: tuple[str, ...]
+    #: Collectives of what is the same on every device already.
+    repeated: tuple[Place, ...]
     measured: tuple[str, ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Multiple, ...]
     endings: tuple[Ending, ...]
     #: On how many devices it was traced, and with which batch.
     counts: tuple[int, ...]
@@ -982,7 +1005,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one device."""
+    """Bytes on one device; see `model.Memory`."""
 
     arguments: int
     results: int

@@ -16,16 +16,13 @@ from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_
 from .leaves import is_abstract
 from .placements.derive import (
     Derivation,
-    Ending,
-    Multiple,
     derive,
     derive_from_parallel,
     describe,
     mesh_axes,
-    told_ending,
 )
 from .placements.interpreter import Apart
-from .protocol import Affordable, Problem
+from .protocol import Affordable, Ending, Multiple, Problem
 from .server import summary
 from .sizes import MANY, alike, program_of
 from .trials import Emitted, OnMesh, Question
@@ -187,14 +184,14 @@ def _derived(
         batch=size,
         multiple=needed,
         asked=wanted,
-        run=Affordable(run.rows, run.counts, run.why, run.seconds),
+        run=run,
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 
 
 def _otherwise_on(
     question: Question, parallel: Callable[[int], Callable[[Values], Any]], packed: Packed, rows: int
-) -> "protocol.Ending | None":
+) -> "Ending | None":
     """Where the derivation ends for a batch of `rows`; None where it does not, or the function raises."""
     leaves = abstract_leaves(packed, question.axes, rows)
     try:
@@ -212,7 +209,7 @@ def _otherwise_on(
         return None
     first = found.endings[0]
     why = f"a batch of {rows} is worked on in another way than the given one, and there {first.why}"
-    return told_ending(dataclasses.replace(first, why=why))
+    return dataclasses.replace(first, why=why)
 
 
 def _multiple(conditions: Sequence[Multiple], size: int) -> int:

@@ -1,27 +1,13 @@
 """From an equation back to the user's expression that it came from."""
 
-import dataclasses
 import functools
 import os
 from typing import Any
 
+from ..protocol import Place
+
 #: Folders of which no frame is the user's: jax itself and this worker.
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """An expression in a file. Lines from 1; columns from 0, both 0 where Python does not tell (3.10)."""
-
-    file: str
-    line: int
-    column: int = 0
-    end_line: int = 0
-    end_column: int = 0
-
-    def __str__(self) -> str:
-        """``file:line``."""
-        return f"{self.file}:{self.line}"
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -5,40 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import protocol
-from ..jaxpr.frames import Place, frames
+from ..jaxpr.frames import frames
 from ..jaxpr.versions import inner_jaxpr, opened, primitive_name
+from ..protocol import Ending, Multiple, Place
 from .equation import Condition, Value
 from .interpreter import Apart, Interpreter
 from .lattice import WHOLE, Unknown, shown
 from .terms import Term, Terms
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Where a derivation of one result came to its end before it was shown equal."""
-
-    #: Index of the result.
-    output: int
-    #: What is not known, or not equal, in words.
-    why: str
-    #: The primitive at which, as ``"reduce_max"``; ``""`` where there is none.
-    primitive: str = ""
-    #: The user's expressions that led there, the innermost first.
-    places: tuple[Place, ...] = ()
-    #: Where meanings differ: the parts at which they do, of the parallel program and of the reference.
-    terms: tuple[str, str] = ("", "")
-
-
-@dataclass(frozen=True, slots=True)
-class Multiple:
-    """A number that the rows on a device must be a multiple of, and why."""
-
-    #: The number, and the length in the traces of what it is about, which may be another than the batch's.
-    multiple: int
-    length: int
-    primitive: str
-    #: The user's expressions that led there, the innermost first.
-    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +244,8 @@ def ending_of(index: int, lost: Unknown) -> Ending:
 
 
 def places_of(equations: "Sequence[Any] | None") -> tuple[Place, ...]:
-    """The user's expressions that led to the first of some equations, each of which stands in the next."""
-    return tuple(place for equation in equations or () for place in frames(equation))
+    """The user's expressions that led to the first of some equations, the innermost of them."""
+    return tuple(place for equation in equations or () for place in frames(equation))[:8]
 
 
 def describe(found: Derivation, **more: Any) -> protocol.Derivation:
@@ -281,23 +254,9 @@ def describe(found: Derivation, **more: Any) -> protocol.Derivation:
         complete=found.complete,
         operations=found.operations,
         draws=found.draws,
-        repeated=tuple((place.file, place.line) for place in found.repeated),
-        rules=tuple(sorted(found.rules)),
+        repeated=found.repeated,
         measured=found.measured,
-        conditions=tuple(
-            protocol.Condition(each.multiple, each.primitive, described(each.places))
-            for each in found.conditions
-        ),
-        endings=tuple(map(told_ending, found.endings)),
+        conditions=found.conditions,
+        endings=found.endings,
         **more,
     )
-
-
-def told_ending(ended: Ending) -> protocol.Ending:
-    """An ending as it is answered."""
-    return protocol.Ending(ended.output, ended.why, ended.primitive, described(ended.places), ended.terms)
-
-
-def described(places: Sequence[Place]) -> tuple[protocol.Place, ...]:
-    """The innermost of some expressions."""
-    return tuple((p.file, p.line, p.column, p.end_line, p.end_column) for p in places[:8])
