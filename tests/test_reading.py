@@ -442,6 +442,7 @@ def test_line_endings_and_byte_order_mark(newline: str) -> None:
         (("out = f(*args, **kwargs)", "out = None", "return out"), False),
         (("with jax.disable_jit():", "    return f(*args, **kwargs)"), False),
         (("jax.config.update('jax_enable_x64', True)", "return f(*args, **kwargs)"), False),
+        (("settings.update('jax_enable_x64', True)", "return f(*args, **kwargs)"), False),
         (("yield f(*args, **kwargs)",), False),
     ],
 )
@@ -452,7 +453,8 @@ def test_decorators_that_hand_on_what_they_are_given(
     wrapper = f"    @functools.wraps(f)\n    def wrapper(*args, **kwargs):\n{body}\n    return wrapper\n"
     inner = "\n".join(f"    {line}" if line else "" for line in wrapper.split("\n"))
     factory = f"def named(label):\n    def inner(f):\n{inner}\n    return inner\n"
-    (tmp_path / "tools.py").write_text(f"def timed(f):\n{wrapper}\n\n{factory}")
+    imports = "import functools\nimport jax\nfrom jax import config as settings\n"
+    (tmp_path / "tools.py").write_text(f"{imports}\n\ndef timed(f):\n{wrapper}\n\n{factory}")
     (tmp_path / "m.py").write_text(
         "from tools import timed, named as told\n\n\n@told('a')\n@timed\ndef step(x):\n    return x\n"
     )

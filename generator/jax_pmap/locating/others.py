@@ -10,10 +10,11 @@ from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.project import File, Project
 from jax_pmap.locating.words import any_of, clip, refuse
 from jax_pmap.model import Span
+from jax_pmap.reading.decorators import COMPILERS, MAPPERS, RECOMPUTERS
 from jax_pmap.syntax.definitions import FUNCTION, Import, binding_of, find, functions_in
 
-#: Calls that give their first argument back, to be called the same way.
-WRAPPERS = frozenset({"jit", "pjit", "pmap", "filter_jit", "filter_pmap", "partial", "checkpoint", "remat"})
+#: Calls that give a function like their first argument.
+WRAPPERS = COMPILERS | MAPPERS | RECOMPUTERS | {"functools.partial"}
 
 
 class Others:
@@ -102,9 +103,8 @@ class Others:
         if hops == 0:
             return None
         if isinstance(value, ast.Call):
-            # partial(jax.jit, ...)(f): the function is what the inner call is called with.
-            called = value.func.func if isinstance(value.func, ast.Call) else value.func
-            known = getattr(called, "attr", getattr(called, "id", None)) in WRAPPERS
+            made = file.names.applied(value)
+            known = made is not None and made.qualname in WRAPPERS
             return self._wrapped(file, value.args[0], hops - 1) if known and value.args else None
         if not isinstance(value, ast.Name | ast.Attribute):
             return None

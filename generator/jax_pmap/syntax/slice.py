@@ -109,14 +109,6 @@ class Module:
         self.functions = {node.name: node for node, _ in nodes if isinstance(node, ast.FunctionDef)}
         self.classes = {node.name for node, _ in nodes if isinstance(node, ast.ClassDef)}
         self.units = [self._unit(node, guarded) for node, guarded in nodes]
-        #: How the file calls `jax.config`.
-        self.configs = {"jax.config"} | {
-            alias.asname or alias.name
-            for node, _ in nodes
-            if isinstance(node, ast.ImportFrom) and node.module == "jax"
-            for alias in node.names
-            if alias.name == "config"
-        }
         #: Names that anything in the file uses.
         self.used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         #: Names through which the target can be called: functions that call it, aliases, objects.
@@ -391,9 +383,7 @@ class Module:
         return any(self._is_update(call.func) or root_name(call.func) in self.setting for call in calls)
 
     def _is_update(self, node: ast.AST) -> bool:
-        return (
-            isinstance(node, ast.Attribute) and node.attr == "update" and _dotted(node.value) in self.configs
-        )
+        return self.parsed.qualname(node) == "jax.config.update"
 
     def _names_setting(self) -> set[str]:
         """Names of the file that stand for what changes ``jax.config`` when it is called."""
