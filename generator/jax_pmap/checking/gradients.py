@@ -10,12 +10,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from jax_pmap.checking.mapped import COLLECTIVES, REDUCTIONS, Mappings
+from jax_pmap.checking.mapped import REDUCTIONS, Mappings
 from jax_pmap.checking.module import Module
+from jax_pmap.syntax.library import COLLECTIVES, GRADIENTS
 from jax_pmap.syntax.resolve import FunctionRef, returned_by
 from jax_pmap.syntax.scopes import Function, names_in
 
-_GRADIENTS = ("jax.grad", "jax.value_and_grad", "equinox.filter_grad", "equinox.filter_value_and_grad")
 #: Calls that take gradients and neither synchronise nor keep them.
 _HARMLESS = (
     "jax.numpy.",
@@ -79,7 +79,7 @@ def _made(module: Module, call: ast.Call) -> tuple[bool, bool, FunctionRef | Non
     if not isinstance(made, ast.Call):
         return None
     application = module.application(made)
-    if application is None or application.qualname not in _GRADIENTS or application.open:
+    if application is None or application.qualname not in GRADIENTS or application.open:
         return None
     aux = application.keywords.get("has_aux")
     has_aux = aux is not None and module.constant(aux) is not False

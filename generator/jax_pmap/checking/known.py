@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
-from jax_pmap.checking.mapped import COLLECTIVES, REDUCTIONS
+from jax_pmap.checking.mapped import REDUCTIONS
 from jax_pmap.checking.values import (
     UNKNOWN,
     Array,
@@ -29,35 +29,18 @@ from jax_pmap.checking.values import (
     mixed,
     part,
 )
+from jax_pmap.syntax.library import (
+    BATCHERS,
+    COLLECTIVES,
+    GRADIENTS,
+    MAPPERS,
+    SHARD_MAPS,
+    WRAPPERS,
+)
 
 _MASK = re.compile(r"mask|marker|valid|padding|(?:^|_)weights?$", re.IGNORECASE)
 #: Functions that give back their first argument, a function, as far as values go.
-_WRAPPERS = frozenset(
-    {
-        "jax.jit",
-        "jax.checkpoint",
-        "jax.named_call",
-        "equinox.filter_jit",
-        "equinox.filter_checkpoint",
-        "flax.nnx.jit",
-        "flax.nnx.remat",
-        "jax.pmap",
-        "jax.shard_map",
-        "jax.experimental.pjit.pjit",
-        "functools.wraps",
-    }
-)
-_BATCHED = frozenset({"jax.vmap", "equinox.filter_vmap", "flax.nnx.vmap"})
-_GRADIENTS = {
-    "jax.grad": False,
-    "jax.value_and_grad": True,
-    "equinox.filter_grad": False,
-    "equinox.filter_value_and_grad": True,
-    "flax.nnx.grad": False,
-    "flax.nnx.value_and_grad": True,
-    "haiku.grad": False,
-    "haiku.value_and_grad": True,
-}
+_SAME_VALUES = WRAPPERS | MAPPERS | SHARD_MAPS | {"jax.named_call", "functools.wraps"}
 #: Modules whose functions neither synchronise gradients nor keep them.
 _PLAIN = (
     "jax.numpy.",
@@ -118,12 +101,12 @@ def call(
     """The result of the function called `name`."""
     if name in ("functools.partial", "jax.tree_util.Partial") and args:
         return Partial(args[0], args[1:], keywords)
-    if name in _WRAPPERS or name in _BATCHED:
+    if name in _SAME_VALUES | BATCHERS:
         function = args[0] if args else keywords.get("fun", keywords.get("f"))
         if function is None:  # a decorator with options: ``@eqx.filter_jit(donate="all")``
             return Partial(Named(name), (), {}) if keywords else UNKNOWN
-        return Batched(function) if name in _BATCHED else function
-    if name in _GRADIENTS:
+        return Batched(function) if name in BATCHERS else function
+    if name in GRADIENTS:
         return _gradient_of(flow, name, args, keywords, node)
     if name in COLLECTIVES:
         return _collective(flow, name, args, keywords, node)
@@ -302,7 +285,7 @@ def _gradient_of(
         argnums = tuple(integers) if len(integers) == len(given.items) else None
     aux = keywords.get("has_aux", Constant(False))
     has_aux = aux != Constant(False)
-    return GradientOf(args[0], _GRADIENTS[name], has_aux, argnums, isinstance(given, Items))
+    return GradientOf(args[0], "value_and_grad" in name, has_aux, argnums, isinstance(given, Items))
 
 
 def _collective(

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from jax_pmap.checking.module import Module
-from jax_pmap.reading import calls
+from jax_pmap.syntax.library import COLLECTIVES
 from jax_pmap.syntax.resolve import UNKNOWN, Application, FunctionRef, Unknown, Value
 from jax_pmap.syntax.scopes import Function, names_in
 
@@ -32,8 +32,6 @@ _KINDS: dict[str, Kind] = {
     "jax.experimental.maps.xmap": "other",
     "jax.soft_pmap": "pmap",
 }
-#: Collective -> position of its axis name.
-COLLECTIVES = {f"jax.lax.{name}": position for name, position in calls.COLLECTIVES.items()}
 #: Collectives after which every device holds the same value.
 REDUCTIONS = frozenset({"jax.lax.psum", "jax.lax.pmean", "jax.lax.pmax", "jax.lax.pmin"})
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import jax_pmap.sources as sources
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
-from jax_pmap.reading.decorators import MAPPERS, RECOMPUTERS
 from jax_pmap.reading.facts import FunctionFacts, ImportedName
-from jax_pmap.reading.runs import HOLDERS, WRAPPERS
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import find, statements
+from jax_pmap.syntax.library import HOLDERS, MAPPERS, RECOMPUTERS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource, resolver_of
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import ALWAYS_THERE, defaults, own_nodes, used_names

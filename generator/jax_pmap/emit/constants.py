@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from jax_pmap.model import Plan, refused
-from jax_pmap.reading.decorators import COMPILERS, MAPPERS, transformations
+from jax_pmap.reading.decorators import transformations
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.scopes import own_nodes, root_name
 
 #: Methods that make an object what it is.

@@ -27,8 +27,9 @@ from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, 
 from jax_pmap.emit.weave import name_node, renamed
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
-from jax_pmap.reading.decorators import COMPILERS, MAPPERS, decorated
+from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax_pmap.inputs.hints import hint_of
 from jax_pmap.inputs.nodes import Function, Items, Node, Value
-from jax_pmap.reading.calls import GRADIENTS
+from jax_pmap.syntax.library import GRADIENTS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.scopes import parameters
 
@@ -25,10 +25,6 @@ ARRAY_ATTRIBUTES = frozenset(
     | {"cumprod", "item", "tolist", "block_until_ready"}
 )
 
-#: Functions that hand their arguments on to the function they were made from.
-_PASSING = frozenset(
-    {"jax.jit", "jax.checkpoint", "jax.remat", "jax.named_call", "equinox.filter_jit", "flax.nnx.jit"}
-)
 _INDEX_ARGUMENTS = {
     "jax.nn.one_hot": (0,),
     "jax.numpy.take_along_axis": (1,),
@@ -347,7 +343,7 @@ class _Walker:
         """Functions made from functions: ``jax.grad(f)``, ``partial(f, x)``, ``vmap(f)``."""
         if not call.args:
             return None
-        if name not in GRADIENTS and name not in _PASSING and name not in ("functools.partial", "jax.vmap"):
+        if name not in GRADIENTS | WRAPPERS | {"functools.partial", "jax.named_call", "jax.vmap"}:
             return None
         inner = self.value(call.args[0], scope, depth)
         if not isinstance(inner, Function):

@@ -17,9 +17,9 @@ from pathlib import Path
 from jax_pmap.locating.paths import import_name
 from jax_pmap.locating.project import File, Project
 from jax_pmap.model import Binding, RefusalError, Source, Span
-from jax_pmap.reading.decorators import COMPILERS, MAPPERS, SHARD_MAPS
 from jax_pmap.sources import SourceText
 from jax_pmap.syntax.definitions import FUNCTION, Definition, Import, binding_of, bound_name, find, statements
+from jax_pmap.syntax.library import COMPILERS, MAPPERS, SHARD_MAPS
 from jax_pmap.syntax.scopes import own_nodes, parameters
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")

@@ -10,11 +10,8 @@ from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.project import File, Project
 from jax_pmap.locating.words import any_of, clip, refuse
 from jax_pmap.model import Span
-from jax_pmap.reading.decorators import COMPILERS, MAPPERS, RECOMPUTERS
 from jax_pmap.syntax.definitions import FUNCTION, Import, binding_of, find, functions_in
-
-#: Calls that give a function like their first argument.
-WRAPPERS = COMPILERS | MAPPERS | RECOMPUTERS | {"functools.partial"}
+from jax_pmap.syntax.library import MAPPERS, WRAPPERS
 
 
 class Others:
@@ -104,7 +101,7 @@ class Others:
             return None
         if isinstance(value, ast.Call):
             made = file.names.applied(value)
-            known = made is not None and made.qualname in WRAPPERS
+            known = made is not None and made.qualname in WRAPPERS | MAPPERS | {"functools.partial"}
             return self._wrapped(file, value.args[0], hops - 1) if known and value.args else None
         if not isinstance(value, ast.Name | ast.Attribute):
             return None

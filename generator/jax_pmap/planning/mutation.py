@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import refused
-from jax_pmap.reading.decorators import COMPILERS, MAPPERS
 from jax_pmap.reading.target import Target
+from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.scopes import root_name
 from jax_pmap.worker.protocol import Mutated
 

@@ -11,9 +11,9 @@ from jax_pmap.locate import locate, locate_object, object_span
 from jax_pmap.model import Binding, Refusal, RefusalError, Request, Source, Span
 from jax_pmap.problems import WorkerProblem, error_line, error_span
 from jax_pmap.proof.layouts import layout_words
-from jax_pmap.reading.decorators import MAPPERS, SHARD_MAPS
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
+from jax_pmap.syntax.library import MAPPERS, SHARD_MAPS
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Call, Layout
 

@@ -6,39 +6,10 @@ import ast
 from dataclasses import dataclass
 
 from jax_pmap.reading.facts import Collective, GradientCall
+from jax_pmap.syntax.library import COLLECTIVES, GRADIENTS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application, Resolver
 from jax_pmap.syntax.scopes import Function
-
-#: Gradient functions.
-GRADIENTS = frozenset(
-    {
-        "jax.grad",
-        "jax.value_and_grad",
-        "equinox.filter_grad",
-        "equinox.filter_value_and_grad",
-        "flax.nnx.grad",
-        "flax.nnx.value_and_grad",
-        "haiku.grad",
-        "haiku.value_and_grad",
-    }
-)
-
-#: Collectives of `jax.lax`, with the position of their axis name.
-COLLECTIVES = {
-    "psum": 1,
-    "pmean": 1,
-    "pmax": 1,
-    "pmin": 1,
-    "all_gather": 1,
-    "all_to_all": 1,
-    "psum_scatter": 1,
-    "ppermute": 1,
-    "pshuffle": 1,
-    "pbroadcast": 1,
-    "axis_index": 0,
-    "axis_size": 0,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +76,10 @@ def collectives(parsed: ParsedSource) -> tuple[Collective, ...]:
     rows = []
     for call in body_calls(parsed):
         made = parsed.application(call)
-        module, _, op = made.qualname.rpartition(".") if made else ("", "", "")
-        if made is None or module != "jax.lax" or op not in COLLECTIVES:
+        if made is None or made.qualname not in COLLECTIVES:
             continue
-        axis_name = parsed.constant(made.argument(COLLECTIVES[op], "axis_name"))
+        op = made.qualname.rpartition(".")[2]
+        axis_name = parsed.constant(made.argument(COLLECTIVES[made.qualname], "axis_name"))
         rows.append(Collective(parsed.span(call), op, axis_name if isinstance(axis_name, str) else None))
     return tuple(rows)
 

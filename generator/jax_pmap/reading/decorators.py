@@ -7,14 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from jax_pmap.reading.facts import Decorator, FunctionFacts
 from jax_pmap.reading.wrappers import passes_on
+from jax_pmap.syntax.library import COMPILERS, MAPPERS, RECOMPUTERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application
 from jax_pmap.syntax.scopes import parameters, positional
-
-COMPILERS = frozenset({"jax.jit", "equinox.filter_jit", "flax.nnx.jit"})
-MAPPERS = frozenset({"jax.pmap", "equinox.filter_pmap", "flax.nnx.pmap"})
-#: Map a function over the devices of a mesh.
-SHARD_MAPS = frozenset({"jax.shard_map", "jax.experimental.shard_map.shard_map", "flax.nnx.shard_map"})
 
 #: Give names to what runs, or check it, and leave every result as it is.
 _OBSERVERS = frozenset(
@@ -36,9 +32,6 @@ _OBSERVERS = frozenset(
         "builtins.classmethod",
     }
 )
-
-#: Change when values are computed, not which: a copy of a function that has one keeps it.
-RECOMPUTERS = frozenset({"jax.checkpoint", "jax.remat", "equinox.filter_checkpoint", "flax.nnx.remat"})
 
 SET_ASIDE = COMPILERS | MAPPERS | _OBSERVERS
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from jax_pmap.model import ParameterKind, Source
 from jax_pmap.reading.calls import body_calls, collectives, gradient_calls, gradient_facts
 from jax_pmap.reading.decorators import (
-    MAPPERS,
     donations,
     named_by_options,
     options_in,
@@ -21,6 +20,7 @@ from jax_pmap.reading.decorators import (
 )
 from jax_pmap.reading.facts import FunctionFacts, ImportedName, Parameter
 from jax_pmap.reading.runs import function_runs, host_functions
+from jax_pmap.syntax.library import MAPPERS
 from jax_pmap.syntax.parse import ParsedSource, parse
 from jax_pmap.syntax.resolve import UNKNOWN, TopLevel
 from jax_pmap.syntax.scopes import (

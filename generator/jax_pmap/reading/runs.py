@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax_pmap.reading.calls import body_calls
 from jax_pmap.reading.facts import FunctionRun
+from jax_pmap.syntax.library import BATCHERS, CALLBACKS, HOLDERS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import names_in
@@ -21,32 +22,6 @@ LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 #: Loops whose function gets what it returned, and the function that decides whether there is another round.
 CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop"})
 DECIDES = "cond_fun"
-#: Functions that make a function which does the same, once for all.
-WRAPPERS = frozenset(
-    {
-        "equinox.filter_checkpoint",
-        "equinox.filter_jit",
-        "flax.nnx.jit",
-        "flax.nnx.remat",
-        "jax.checkpoint",
-        "jax.jit",
-        "jax.remat",
-    }
-)
-#: Functions that make an object which holds a function, to be run by a method of it.
-HOLDERS = frozenset(
-    {
-        "haiku.transform",
-        "haiku.transform_with_state",
-        "haiku.with_empty_state",
-        "haiku.without_apply_rng",
-        "haiku.without_state",
-    }
-)
-#: Functions that have their first argument called with arrays of NumPy, outside of the traced program.
-CALLBACKS = frozenset({"jax.pure_callback", "jax.experimental.io_callback", "jax.debug.callback"})
-#: The same, for every slice of its arguments.
-MAPS = frozenset({"equinox.filter_vmap", "flax.nnx.vmap", "jax.vmap"})
 
 
 def function_runs(parsed: ParsedSource) -> tuple[FunctionRun, ...]:
@@ -75,7 +50,7 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool
             yield branch, False, False
     else:
         made = parsed.last_value(call.func)
-        if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | MAPS:
+        if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | BATCHERS:
             yield made.args[0], False, False
 
 

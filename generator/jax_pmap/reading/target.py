@@ -7,10 +7,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from jax_pmap.model import Binding, Request, Source, refused
-from jax_pmap.reading.decorators import SHARD_MAPS
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
-from jax_pmap.reading.runs import MAPS
+from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
 from jax_pmap.syntax.parse import ParsedSource, parse
 
 
@@ -72,7 +71,7 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
         if not decorator.set_aside and not (mapped and decorator.name in SHARD_MAPS):
             does = (
                 "which makes of it a function of many examples"
-                if decorator.name in MAPS
+                if decorator.name in BATCHERS
                 else "and what that does is not known"
             )
             raise refused(

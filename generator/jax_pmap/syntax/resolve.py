@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from jax_pmap.syntax.definitions import Definition
 from jax_pmap.syntax.imports import Import, Imported, absolute, import_rows
+from jax_pmap.syntax.library import WRAPPERS
 from jax_pmap.syntax.lines import Lines
 from jax_pmap.syntax.scopes import Binding, Function, Scope, Scopes, own_nodes, positional
 
@@ -423,7 +424,7 @@ class Resolver(Lines):
             return self._method(node)
         if isinstance(node, ast.Call) and node.args and not isinstance(node.args[0], ast.Starred):
             name = self.qualname(node.func)
-            if name in ("jax.jit", "jax.checkpoint", "jax.named_call", "functools.wraps"):
+            if name in WRAPPERS | {"jax.named_call", "functools.wraps"}:
                 return self.function(node.args[0])
             if name == "functools.partial":
                 inner = self.function(node.args[0])
