@@ -27,12 +27,17 @@ OTHERS = """
     from flax import nnx
 
     x = np.random.default_rng(0).normal(size=(24, 3)).astype("f")
-    net = hk.transform_with_state(lambda x: hk.BatchNorm(True, True, 0.9)(x, is_training=True))
+
+
+    @hk.transform_with_state
+    def net(x):
+        normed = hk.BatchNorm(True, True, 0.9)(x, is_training=True)
+        return normed, hk.nets.VectorQuantizerEMA(3, 4, 0.25, 0.9)(normed, is_training=True)["quantize"]
 
 
     def haiku_step(params, state, x):
-        y, state = net.apply(params, state, None, x)
-        return jnp.mean(y**2, axis=0), state
+        (y, z), state = net.apply(params, state, None, x)
+        return jnp.mean(y**2 + z, axis=0), state
 
 
     def haiku_inputs():
@@ -146,17 +151,17 @@ def test_a_layer_without_axis_is_told_the_axis(
     assert answer.plan.layers == (library,)
     assert answer.evidence.proved and {check.devices for check in answer.evidence.checks} >= {3, 8}
     assert "@over_devices" in answer.code
-    assert any(f"batch norms of {library} that name no axis" in note for note in answer.plan.notes)
+    assert any(f"layers of {library} that name no axis" in note for note in answer.plan.notes)
 
 
 def test_a_layer_that_cannot_be_told_is_named_with_the_way_out(ask: Ask) -> None:
     # Its own vmap binds the one axis: the devices need another.
     said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP066")
-    assert "`layer` (equinox.nn.BatchNorm, others.py:32)" in said
+    assert "`layer` (equinox.nn.BatchNorm, others.py:37)" in said
     assert "--backend jit" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
     said = refused(ask("others.py::own_step", "own_inputs"), "JP067")
-    assert "`mean = x.mean(axis=0)` (others.py:50) is taken over the examples" in said
+    assert "`mean = x.mean(axis=0)` (others.py:55) is taken over the examples" in said
     assert 'over the axis "batch"' in said and "of a mean by `jax.lax.pmean`" in said
 
 
@@ -172,7 +177,7 @@ def test_the_axis_of_a_layer_is_that_of_the_plan(ask: Ask) -> None:
     assert isinstance(answer, Generated)
     assert answer.evidence is not None and answer.evidence.proved
     assert answer.plan.axis_name == "devices"
-    assert any('only inside a map over the axis "devices" (line 32' in note for note in answer.plan.notes)
+    assert any('only inside a map over the axis "devices" (line 37' in note for note in answer.plan.notes)
 
 
 def test_running_averages_need_no_axis(ask: Ask) -> None:

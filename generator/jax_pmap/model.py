@@ -387,7 +387,7 @@ class Plan:
     kept: tuple[tuple[str, str], ...] = ()
     #: Arguments that the function changes in place; the emitted one does so too.
     mutated: tuple[str, ...] = ()
-    #: Libraries whose batch norms take their statistics over all devices: ``"flax.linen"``, ``"flax.nnx"``,
+    #: Libraries whose layers take statistics of a batch over all devices: ``"flax.linen"``, ``"flax.nnx"``,
     #: ``"haiku"``.
     layers: tuple[str, ...] = ()
     #: (place, the place before it that holds the same object) pairs of what the arguments hold: they are

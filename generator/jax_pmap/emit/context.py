@@ -43,7 +43,7 @@ DOCSTRING_WIDTH = 86
 
 #: Leaves that a helper lists by name.
 NAMED_LEAVES = 16
-#: What is imported for libraries whose batch norms are synchronised by intercepting calls.
+#: What is imported for libraries whose layers are synchronised by intercepting calls.
 LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
 #: Names that the helpers in the templates bind beside the user's arguments.
 HELPER_LOCALS = frozenset(
@@ -53,10 +53,11 @@ HELPER_LOCALS = frozenset(
 
 
 def over_devices(n: Names, layers: Sequence[str]) -> dict[str, Any]:
-    """The variables of the helper that has batch norms of these libraries synchronised."""
+    """The variables of the helper that has layers of these libraries synchronised."""
     known = {
-        "flax.linen": (n.nn, f"{n.nn}.BatchNorm", "axis_name"),
-        "haiku": (n.hk, f"{n.hk}.BatchNorm", "cross_replica_axis"),
+        "flax.linen": (n.nn, "axis_name", f"isinstance(layer, {n.nn}.BatchNorm)"),
+        # Batch norms, and quantisers with their codebooks.
+        "haiku": (n.hk, "cross_replica_axis", 'hasattr(layer, "cross_replica_axis")'),
     }
     told = [known[layer] for layer in layers if layer in known]
     call = "return function(*args, **kwargs)"

@@ -86,7 +86,7 @@ class Names:
     flags: str
     #: Helper that says what a constant is, and class that makes one a static argument that has no hash.
     contents: str
-    #: Helper that has batch norms take their statistics over all devices.
+    #: Helper that has layers take the statistics of a batch over all devices.
     over_devices: str
     Constant: str
 

@@ -32,7 +32,7 @@ def to_synchronise(
     the function as it is written too, where there is one device.
     """
     rows = _coupling(session, target, refusal, statics)
-    found = tuple(sorted({row.layer.rpartition(".")[0] for row in rows}))
+    found = tuple(sorted({row.layer.rpartition(".")[0].removesuffix(".nets") for row in rows}))
     if not found or not all(library in TOLD for library in found):
         return ()
     code = over_devices_source(found, target.axis_name)

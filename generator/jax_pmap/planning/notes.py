@@ -30,7 +30,7 @@ def plan_notes(
     yield from _static_notes(arguments, observation)
     if layers:
         yield (
-            f"batch norms of {' and '.join(layers)} that name no axis take mean and variance over all "
+            f"layers of {' and '.join(layers)} that name no axis take mean, variance and codebooks over all "
             "devices: those of the whole batch"
         )
     yield from _mode_notes(arguments, request.backend)

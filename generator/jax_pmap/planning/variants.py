@@ -57,7 +57,7 @@ class Case:
     mutated: tuple[str, ...]
     #: Of leaves of arguments, how large their integers may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Libraries whose batch norms are synchronised; see `Plan.layers`.
+    #: Libraries whose layers are synchronised; see `Plan.layers`.
     layers: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Layers of libraries that normalise by the batch they see, found by running the function once."""
+"""Layers of libraries that take statistics of the batch they see, found by running the function once."""
 
 import contextlib
 import functools
@@ -19,14 +19,14 @@ OURS = os.path.dirname(os.path.abspath(__file__))
 
 @dataclass(frozen=True)
 class Kind:
-    """One library's batch normalisation."""
+    """A library's batch normalisation, or another layer with statistics of its batch."""
 
     module: str
     name: str
     #: Its attribute that names the mapped axes to synchronise over.
     axis: str
     #: The argument of a call that chooses the statistics, also an attribute for its default, and the value
-    #: that chooses those of the batch.
+    #: that chooses those of the batch. Without one, every call takes these.
     mode: str
     training: bool
     #: Whether a map inside the user's function has to bind one axis, so that devices need a second one.
@@ -48,6 +48,8 @@ KINDS = (
     Kind("flax.linen", "BatchNorm", "axis_name", "use_running_average", False),
     Kind("flax.nnx", "BatchNorm", "axis_name", "use_running_average", False),
     Kind("haiku", "BatchNorm", "cross_replica_axis", "is_training", True),
+    Kind("haiku.nets", "VectorQuantizer", "cross_replica_axis", "", False),
+    Kind("haiku.nets", "VectorQuantizerEMA", "cross_replica_axis", "", False),
     Kind("equinox.nn", "BatchNorm", "axis_name", "inference", False, mapped=True),
 )
 

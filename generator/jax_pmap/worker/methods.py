@@ -333,7 +333,7 @@ def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None
 
 
 def synchronise(request: protocol.Synchronise) -> bool:
-    """Have batch norms of the target take their statistics over the devices.
+    """Have layers of the target take the statistics of a batch over the devices.
 
     On one device that changes nothing, which is tried.
     """

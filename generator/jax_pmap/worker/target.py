@@ -29,7 +29,7 @@ class Target:
         self.called_by = ""
         self.fn: Callable[..., Any] = lambda: None
         self.signature = inspect.signature(self.fn)
-        #: Has the batch norms that a function calls synchronised.
+        #: Has the layers that a function calls synchronised.
         self.over_devices: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn
         #: Whether collectives stand in its own text.
         self.collectives = False
