@@ -283,6 +283,14 @@ def test_a_batch_that_does_not_divide(project):
     project.refused("JP041", *words, says=says, exit_code=1)
 
 
+@pytest.mark.parametrize("option", [("--devices", "5"), ("--mesh", "batch=5", "--backend", "jit")])
+def test_another_axis_that_divides_is_not_the_batch(project, option):
+    code = "import jax.numpy as jnp\n\n\ndef f(w, x):\n    return jnp.sum(w**2) + jnp.mean(x)\n"
+    project.write("train.py", code)
+    words = ("gen", "train.py::f", "--arg", "w=f32[10]", "--arg", "x=f32[24]", *option)
+    project.refused("JP041", *words, says=("its batch of 24 does not divide over 5 devices",), exit_code=1)
+
+
 # --- functions ----------------------------------------------------------------------------
 
 

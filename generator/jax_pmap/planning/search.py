@@ -116,6 +116,9 @@ def find_plan(
         if too_small is not None:
             # Of a size that only came up because the likelier one does not trace, nothing is said.
             if tried.small is None and not finder.trace_error:
+                if batch_of(roles, loaded) >= (_wanted(request) or LARGEST_COUNT) and not tried.observed:
+                    # The batch is known, and another axis that happens to divide is none.
+                    raise RefusalError(too_small)
                 tried.small, tried.few = too_small, roles
             continue
         found = _try(case, roles, whole, tried)
@@ -292,9 +295,8 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
         for index, axis in leaves.items():
             leaf = by_name[name]["leaves"][index]
             size = leaf["shape"][axis]
-            wanted, option, along = request.devices.number, "--devices", ""
+            wanted, option, along = _wanted(request), "--devices", ""
             if request.mesh:
-                wanted = next(axis.size for axis in request.mesh if axis.name == request.axis_name)
                 option, along = "--mesh", f" along `{request.axis_name}`"
             if wanted is not None and size % wanted:
                 return Refusal(
@@ -314,6 +316,13 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
                     target.facts.span,
                 )
     return None
+
+
+def _wanted(request: Request) -> int | None:
+    """The number of devices that the batch is to be divided over, where one was asked for."""
+    if request.mesh:
+        return next(axis.size for axis in request.mesh if axis.name == request.axis_name)
+    return request.devices.number
 
 
 def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) -> Observed:
