@@ -22,11 +22,11 @@ from .protocol import Problem
 from .sizes import alike, is_narrow, program_of
 
 #: Rows, in units that 3 and 8 devices share. From one to the next they are at most eight times as many: a
-#: threshold then lies between a share of one of them and the whole. They have no common factors.
-LADDER = (1, 7, 53, 421, 3361, 26881, 215041)
+#: threshold then lies between a share of one of them and the whole. Some are odd, and some divide by 16.
+LADDER = (1, 7, 54, 428, 3416, 27313, 218480)
 UNIT = 24
 #: Operations from which on a program is traced for fewer sizes, and these.
-MANY_OPERATIONS, FEW_STEPS = 3000, (53, 3361)
+MANY_OPERATIONS, FEW_STEPS = 3000, (54, 3416)
 #: Numbers in the user's code that are tried as sizes.
 MOST_NUMBERS = 12
 
