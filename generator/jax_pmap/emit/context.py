@@ -619,9 +619,11 @@ class Context:
 
     def _same(self, leaf: Leaf) -> dict[str, str]:
         """What refuses a constant other than the one that the plan was observed with."""
+        # Functions are told from others by their bytecode, which no two versions of Python have in common.
         message = (
             f"{self.unit.name}: `{leaf.path}` is not the {leaf.dtype} of the run this file was made from, on "
-            "which the reduction may depend; to allow it, generate again with inputs that use it"
+            "which the reduction may depend, or Python is of another version; generate again with inputs that "
+            "use it, under this Python"
         )
         return {
             "condition": f"{self.n.contents}({leaf.path})[0] != {string(leaf.identity)}",
