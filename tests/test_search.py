@@ -611,3 +611,33 @@ def test_decorators_that_only_log_are_left_out_and_not_looked_into(shared: Proje
     assert "`@logged` hands on what it is given" in made.words, made.stderr
     assert "logged" not in made.stdout.partition("import")[2].replace("logged.py", "")
     assert "psum" in made.stdout
+
+
+def test_a_callback_that_gives_one_dtype_and_shares_that_suit_the_function_are_run(shared: Project) -> None:
+    shared.write(
+        "runs.py",
+        """
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+
+
+        def positive(x):
+            x = np.asarray(x)
+            return np.where(x > 0, x, 0.0) if x.ndim else x
+
+
+        def called(x):
+            kind = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+            return jnp.mean(jax.pure_callback(positive, kind, x, vmap_method="sequential"))
+
+
+        def pooled(x):
+            return jnp.mean(x.reshape(-1, 4).mean(axis=1) ** 2)
+        """,
+    )
+    made = shared.run("gen", "runs.py::called", "--arg", "x=f32[24]")
+    assert "`called` does not run in float64" in made.words
+    assert "proved on 2, 3, 4, 8 devices" in made.words
+    made = shared.run("gen", "runs.py::pooled", "--arg", "x=f32[24]")
+    assert "run on 2, 3 devices" in made.words

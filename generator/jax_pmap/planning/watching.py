@@ -113,6 +113,8 @@ class Watch:
             for side in body.expressions:
                 if side.side_of is None or side.point in reached:
                     continue
+                if body.statements[side.statement].scope not in reached and home in self._on_host:
+                    continue
                 if any(body is other and inside(place(side.span), where) for other, where in branches):
                     continue
                 if not self._constant(_names(side.side_of), home):

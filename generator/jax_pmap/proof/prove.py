@@ -152,8 +152,14 @@ def prove(
                 others=affordable is None or not affordable.why,
                 rows=rows,
             )
-            run_on = protocol.Prove(comparison, emitted, used, chosen is not None, remainder)
-            answer = session.ask(run_on, "proving")
+            while True:
+                run_on = protocol.Prove(comparison, emitted, used, chosen is not None, remainder)
+                answer = session.ask(run_on, "proving")
+                failing = min((each.devices for each in answer.skipped), default=0)
+                fewer = tuple(count for count in COUNTS if count < failing)
+                if answer.checks or told is None or not complete or len(fewer) < 2:
+                    break
+                used = fewer  # Larger shares may suit the function.
         except RefusalError as error:
             if not complete or error.refusal.code not in LIMITS:
                 raise

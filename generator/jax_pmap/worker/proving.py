@@ -1,5 +1,6 @@
 """Which runs make up a proof: on which inputs, in which precision, on which device counts."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -136,7 +137,14 @@ def prove_emitted(
     question = trials.question
     base = arguments.batch_size(question.data[0], question.axes)
     shares = emitted.mesh.shares if emitted.mesh is not None else 0
-    sizes, skipped = usable_sizes(trials, counts, base, shares)
+    try:
+        sizes, skipped = usable_sizes(trials, counts, base, shares)
+    except Problem:
+        if not question.wide:
+            raise
+        # A callback may give the dtype that it says, and no other.
+        question = trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
+        sizes, skipped = usable_sizes(trials, counts, base, shares)
 
     def enough() -> bool:
         left = len(counts) - len(skipped)
