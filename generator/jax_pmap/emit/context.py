@@ -622,8 +622,8 @@ class Context:
         # Functions are told from others by their bytecode, which no two versions of Python have in common.
         message = (
             f"{self.unit.name}: `{leaf.path}` is not the {leaf.dtype} of the run this file was made from, on "
-            "which the reduction may depend, or Python is of another version; generate again with inputs that "
-            "use it, under this Python"
+            "which the reduction may depend, or Python is of another version; generate again with inputs "
+            "that use it, under this Python"
         )
         return {
             "condition": f"{self.n.contents}({leaf.path})[0] != {string(leaf.identity)}",
