@@ -16,10 +16,11 @@ import jax_pmap.sources as sources
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.facts import FunctionFacts, ImportedName
+from jax_pmap.reading.read import read
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import find, statements
 from jax_pmap.syntax.library import HOLDERS, MAPPERS, RECOMPUTERS, WRAPPERS
-from jax_pmap.syntax.parse import ParsedSource, resolver_of
+from jax_pmap.syntax.parse import ParsedSource, parse, resolver_of
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import ALWAYS_THERE, defaults, own_nodes, used_names
 
@@ -132,9 +133,6 @@ class CallGraph:
         callee = self.callees.get((spot(caller), called))
         if callee is None:
             return None
-        from jax_pmap.reading.read import read
-        from jax_pmap.syntax.parse import parse
-
         source = self._source(callee.function)
         if source is None:
             return None
@@ -217,9 +215,6 @@ class CallGraph:
         held: tuple[tuple[ImportedName, ...], tuple[str, ...]] | None = None,
     ) -> UserFunction | None:
         """A function that is found by its name, or `held` by an object that these names make."""
-        from jax_pmap.reading.read import read
-        from jax_pmap.syntax.parse import parse
-
         source = self._valued(source) or source
         try:
             parsed = parse(source)
@@ -366,9 +361,6 @@ class CallGraph:
 
     def _detached(self, owner: Owner, name: str, caller: UserFunction) -> UserFunction | None:
         """A method of a class whose objects are known to be of that very class."""
-        from jax_pmap.reading.read import read
-        from jax_pmap.syntax.parse import parse
-
         pending, seen = [owner], set[str]()
         while pending:
             each = pending.pop(0)
@@ -395,9 +387,6 @@ class CallGraph:
 
     def _method(self, source: Source, caller: UserFunction) -> UserFunction | None:
         """A method on the caller's own object, unless it may be another one for another object."""
-        from jax_pmap.reading.read import read
-        from jax_pmap.syntax.parse import parse
-
         parsed = parse(source)
         facts = read(source, parsed)
         if not movable(facts, parsed) or any(

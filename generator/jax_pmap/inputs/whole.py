@@ -11,10 +11,10 @@ from jax_pmap.locate import locate_object
 from jax_pmap.model import Request, Source
 from jax_pmap.notebook import is_notebook
 from jax_pmap.problems import WorkerProblem
-from jax_pmap.reading.forwarding import forwarding, has_its_lines, statement_of
+from jax_pmap.reading.forwarding import forwarding, statement_of
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
-from jax_pmap.syntax.parse import parse
+from jax_pmap.syntax.parse import parse, resolver_of
 from jax_pmap.syntax.slice import Module
 from jax_pmap.worker import protocol
 
@@ -43,7 +43,7 @@ def called_object(request: Request) -> CalledObject | None:
         return None
     tree = ast.parse(source.text.removeprefix("\ufeff"))
     statement = statement_of(tree, source.qualname)
-    if statement is None or not has_its_lines(source, statement):
+    if statement is None or not resolver_of(source).stands_alone(statement):
         return None
     return CalledObject(source, tree, statement)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,11 @@ from pathlib import Path
 from jax_pmap.locating.paths import import_name
 from jax_pmap.locating.project import File, Project
 from jax_pmap.model import Binding, RefusalError, Source, Span
-from jax_pmap.sources import SourceText
-from jax_pmap.syntax.definitions import FUNCTION, Definition, Import, binding_of, bound_name, find, statements
+from jax_pmap.syntax.definitions import FUNCTION, Definition, binding_of, find, statements
+from jax_pmap.syntax.imports import Import, bound_name
 from jax_pmap.syntax.library import COMPILERS, MAPPERS, SHARD_MAPS
 from jax_pmap.syntax.scopes import own_nodes, parameters
 
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 #: Names that are followed, from one to the next.
 HOPS = 12
 
@@ -101,14 +99,8 @@ class Bindings:
             inside = any(each is found.written for each in ast.walk(statement))
             if not inside or not isinstance(target, ast.Name) or found.positional or found.keywords:
                 return None
-            # A definition needs lines of its own.
-            lines = [
-                line.rstrip("\r\n") for line in _LINE.findall(scope.file.source.text.removeprefix("\ufeff"))
-            ]
-            ahead = lines[statement.lineno - 1].encode()[: statement.col_offset].strip()
-            behind = lines[(statement.end_lineno or 0) - 1].encode()[statement.end_col_offset :].strip()
-            if ahead or (behind and not behind.startswith(b"#")):
-                return None
+            if not scope.file.names.stands_alone(statement):
+                return None  # A definition needs lines of its own.
         return found
 
     def _expression(self, scope: _Scope, value: ast.expr, hops: int, item: int | None = None) -> Found | None:
@@ -314,7 +306,7 @@ class Bindings:
         name, rewritten = found.qualname, None
         if found.written is not None:
             name = qualname.rpartition(".")[2]
-            name, rewritten = qualname, as_def(found.file.source, statement, found.written, name)
+            name, rewritten = qualname, as_def(found.file, statement, found.written, name)
         module, root = import_name(found.file.path)
         return Source(
             target="",
@@ -384,26 +376,18 @@ def _element(value: ast.expr, position: int) -> ast.expr | None:
     return None
 
 
-def as_def(source: SourceText, statement: ast.stmt, written: ast.Lambda, name: str) -> str:
+def as_def(file: File, statement: ast.stmt, written: ast.Lambda, name: str) -> str:
     """The text of a file with ``name = lambda x: y`` as ``def name(x): return y``, line for line."""
-    lines = _LINE.findall(source.text.removeprefix("\ufeff"))
-    mark = source.text[: len(source.text) - len(source.text.removeprefix("\ufeff"))]
-
-    def at(line: int, column: int) -> int:
-        return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
-
-    whole = "".join(lines)
-    start = at(statement.lineno, statement.col_offset)
-    first = at(written.body.lineno, written.body.col_offset)
-    last = at(written.end_lineno or 0, written.end_col_offset or 0)
-    end = at(statement.end_lineno or 0, statement.end_col_offset or 0)
+    text, newline = file.source.text, file.source.newline
+    start, end = file.names.bounds(statement)
+    opened, last = file.names.bounds(written)
+    first, _ = file.names.bounds(written.body)
     # Brackets around the body are no part of its node.
-    colon = whole.rindex(":", at(written.lineno, written.col_offset), first)
-    body = whole[colon + 1 : last].strip()
-    before, after = whole[start : colon + 1].count("\n"), whole[last:end].count("\n")
-    bracketed = body.startswith("(") and first > whole.index("(", colon)
+    colon = text.rindex(":", opened, first)
+    body = text[colon + 1 : last].strip()
+    before, after = text[start : colon + 1].count("\n"), text[last:end].count("\n")
+    bracketed = body.startswith("(") and first > text.index("(", colon)
     if before or after or "\n" in body:
         inner = body[1:-1] if bracketed else body
-        body = f"({source.newline * before}{inner}{source.newline * after})"
-    made = f"def {name}({ast.unparse(written.args)}): return {body}"
-    return f"{mark}{whole[:start]}{made}{whole[end:]}"
+        body = f"({newline * before}{inner}{newline * after})"
+    return f"{text[:start]}def {name}({ast.unparse(written.args)}): return {body}{text[end:]}"

@@ -10,7 +10,8 @@ from jax_pmap.locating.bindings import Bindings
 from jax_pmap.locating.project import File, Project
 from jax_pmap.locating.words import any_of, clip, refuse
 from jax_pmap.model import Span
-from jax_pmap.syntax.definitions import FUNCTION, Import, binding_of, find, functions_in
+from jax_pmap.syntax.definitions import FUNCTION, binding_of, find, functions_in
+from jax_pmap.syntax.imports import Import
 from jax_pmap.syntax.library import MAPPERS, WRAPPERS
 
 

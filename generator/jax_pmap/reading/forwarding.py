@@ -39,14 +39,6 @@ def text_of(source: Source, tree: ast.Module, statement: ast.stmt) -> str:
     return ast.get_source_segment(source.text.removeprefix("\ufeff"), statement) or ""
 
 
-def has_its_lines(source: Source, statement: ast.stmt) -> bool:
-    """Whether a statement shares its lines with no other one."""
-    lines = _LINE.findall(source.text.removeprefix("\ufeff"))
-    ahead = lines[statement.lineno - 1].encode()[: statement.col_offset].strip()
-    behind = lines[(statement.end_lineno or 0) - 1].encode()[statement.end_col_offset :].strip()
-    return not ahead and (not behind or behind.startswith(b"#"))
-
-
 def forwarding(source: Source, tree: ast.Module, statement: ast.stmt, rows: Sequence[Parameter]) -> Source:
     """`source` with a function in the place of `statement` that calls what the module has by that name.
 

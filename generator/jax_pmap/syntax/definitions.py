@@ -9,9 +9,10 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from jax_pmap.syntax.imports import bound_name
+
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Definition: TypeAlias = Function | ast.ClassDef
-Import: TypeAlias = ast.Import | ast.ImportFrom
 
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -107,10 +108,3 @@ def _names(target: ast.expr) -> Iterator[ast.expr]:
         yield from _names(target.value)
     else:
         yield target
-
-
-def bound_name(alias: ast.alias, node: Import) -> str:
-    """The name an import gives a value to: ``import a.b`` binds ``a``."""
-    if alias.asname or isinstance(node, ast.ImportFrom):
-        return alias.asname or alias.name
-    return alias.name.partition(".")[0]

@@ -48,6 +48,15 @@ class Lines:
         start, end = self.bounds(node)
         return self.text[start:end]
 
+    def stands_alone(self, statement: ast.stmt) -> bool:
+        """Whether a statement shares its lines with no other one."""
+        span = self.span(statement)
+        ahead, behind = (
+            self.lines[span.line - 1][: span.column],
+            self.lines[span.end_line - 1][span.end_column :],
+        )
+        return not ahead.strip() and behind.strip()[:1] in ("", "#")
+
     def span(self, node: ast.expr | ast.stmt) -> Span:
         """The place of `node`."""
         end_line = node.end_lineno or node.lineno

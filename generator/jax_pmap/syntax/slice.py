@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from jax_pmap.sources import module_in
-from jax_pmap.syntax.imports import import_rows
+from jax_pmap.syntax.imports import Import, import_rows
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters, root_name, used_names
 
-_Import: TypeAlias = ast.Import | ast.ImportFrom
 _Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 #: Last part of a call on an imported module that sets something up rather than doing work.
@@ -104,7 +103,7 @@ class Module:
         )
         nodes = list(_flattened(tree.body))
         self.imported = {
-            name for node, _ in nodes if isinstance(node, _Import) for name in bound_names([node])
+            name for node, _ in nodes if isinstance(node, Import) for name in bound_names([node])
         }
         self.functions = {node.name: node for node, _ in nodes if isinstance(node, ast.FunctionDef)}
         self.classes = {node.name for node, _ in nodes if isinstance(node, ast.ClassDef)}
@@ -266,7 +265,7 @@ class Module:
         spelled = {
             chain
             for node in [self.parsed.definition, *(unit.node for unit in kept)]
-            if not isinstance(node, _Import)
+            if not isinstance(node, Import)
             for inner in ast.walk(node)
             if (chain := _dotted(inner))
         }
@@ -275,7 +274,7 @@ class Module:
                 continue
             node = unit.node
             chains.append((unit.first, unit.last, unit.binds, kept[unit]))
-            if isinstance(node, _Import):
+            if isinstance(node, Import):
                 alone = self._is_for_effect(unit)
                 used = [alias for alias in node.names if alone or _used_alias(alias, node, wanted, spelled)]
                 text = ast.unparse(_import_of(node, used)) if used else ""
@@ -377,7 +376,7 @@ class Module:
 
     def _sets_jax(self, statement: ast.stmt) -> bool:
         """Whether a statement changes ``jax.config``, or calls what does and does not run the target."""
-        if isinstance(statement, _Definition | _Import):
+        if isinstance(statement, _Definition | Import):
             return False
         calls = (node for node in own_nodes([statement]) if isinstance(node, ast.Call))
         return any(self._is_update(call.func) or root_name(call.func) in self.setting for call in calls)
@@ -392,7 +391,7 @@ class Module:
             more = {
                 name
                 for unit in self.units
-                if not isinstance(unit.node, _Import) and not unit.binds & self.reaching
+                if not isinstance(unit.node, Import) and not unit.binds & self.reaching
                 for node in ast.walk(unit.node)
                 if self._is_update(node) or (isinstance(node, ast.Name) and node.id in found)
                 for name in unit.binds
@@ -420,9 +419,9 @@ class Module:
 
     def _doubtful(self, kept: dict[_Unit, tuple[str, ...]], wanted: set[str]) -> Iterator[tuple[int, str]]:
         """Calls left out that are given something the target needs, and may change it."""
-        own = {name for unit in kept if not isinstance(unit.node, _Import) for name in unit.binds}
+        own = {name for unit in kept if not isinstance(unit.node, Import) for name in unit.binds}
         for unit in self.units:
-            if unit in kept or unit.guarded or isinstance(unit.node, _Definition | _Import):
+            if unit in kept or unit.guarded or isinstance(unit.node, _Definition | Import):
                 continue
             for node in own_nodes([unit.node]):
                 if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
@@ -525,7 +524,7 @@ def _of_process(statement: ast.stmt) -> bool:
     return False
 
 
-def _used_alias(alias: ast.alias, node: _Import, wanted: set[str], spelled: set[str]) -> bool:
+def _used_alias(alias: ast.alias, node: Import, wanted: set[str], spelled: set[str]) -> bool:
     if alias.name == "*" or (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
         return True
     if (alias.asname or alias.name.partition(".")[0]) not in wanted:
@@ -539,7 +538,7 @@ def _used_alias(alias: ast.alias, node: _Import, wanted: set[str], spelled: set[
     )
 
 
-def _import_of(node: _Import, aliases: list[ast.alias]) -> _Import:
+def _import_of(node: Import, aliases: list[ast.alias]) -> Import:
     if isinstance(node, ast.Import):
         return ast.Import(names=aliases)
     return ast.ImportFrom(module=node.module, names=aliases, level=node.level)
