@@ -1,5 +1,6 @@
 """The worker and its session without the pipeline: environment, limits, input functions, its end."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -231,7 +232,7 @@ def test_an_answer_holds_until_anything_of_the_target_changes():
         return target.x64
 
     assert [target.once("x64", "key", answer) for _ in range(2)] == [False, False]
-    target.x64 = True
+    target = dataclasses.replace(target, x64=True)
     assert [target.once("x64", "key", answer) for _ in range(2)] == [True, True]
     assert asked == [False, True]
     assert [target.once("x64", key, answer, last=True) for key in ("other", "key", "key")] == [True] * 3

@@ -33,7 +33,7 @@ from .rounded import evaluated
 from .same_operations import Same
 from .server import describe_exception, summary
 from .specs import SEED
-from .target import TARGET
+from .target import current
 from .type_tests import Watch, parted
 from .work import rounds, work
 
@@ -115,6 +115,7 @@ Choice = Callable[[int, Any], bool]
 
 def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followed:
     """Trace the function with those leaves as tracers that are chosen, and the others as they are."""
+    target = current()
     packed, watch = Packed(values, statics), Watch()
     traced = [is_traced(index, leaf) for index, leaf in enumerate(packed.leaves)]
     made: list[tuple[Callable[[Sequence[Any]], list[Any]], list[str], Any]] = []
@@ -126,8 +127,8 @@ def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followe
         ]
         watch.begin(other)
         watch.stands_for(every, packed.leaves)
-        with watch([TARGET.fn.__globals__, vars(TARGET.module)]):
-            result = TARGET.reference(packed.unpack(every))
+        with watch([target.fn.__globals__, vars(target.module)]):
+            result = target.reference(packed.unpack(every))
         flat, tree = jax.tree.flatten(result)
         computed = [isinstance(leaf, (jax.core.Tracer, jax.Array)) for leaf in flat]
 
@@ -167,9 +168,10 @@ def kept(values: Values) -> Values:
 
 def hold_against_call(request: HoldAgainstCall) -> Held:
     """Hold the traced function against the call of it."""
-    called = TARGET.called
+    target = current()
+    called = target.called
     assert called is not None
-    with prove.x64(TARGET.x64):
+    with prove.x64(target.x64):
         return _follow_both(called, request)
 
 
@@ -182,6 +184,7 @@ def _every(_: int, __: Any) -> bool:
 
 
 def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
+    target = current()
     statics = request.statics
     try:
         traced = follow(called, statics, _every)
@@ -193,7 +196,7 @@ def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
     names = leaf_names(packed)
     held = Held(
         told=tuple(sorted({packed.owners[i][0] for i in traced.watch.told})),
-        later=changed_later(traced.watch, TARGET.module, TARGET.fn.__name__, request.left_out),
+        later=changed_later(traced.watch, target.module, target.fn.__name__, request.left_out),
     )
     for place, caught in traced.watch.caught.items():
         return dataclasses.replace(

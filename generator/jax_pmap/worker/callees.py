@@ -15,7 +15,7 @@ from .around import furnish
 from .functions import guarded, in_place_of, named, unwrapped
 from .observe import RECORDER
 from .protocol import Callee, FindCallees
-from .target import TARGET
+from .target import current
 
 #: The attribute of a function by which it is known where it stands in the tapped source.
 SCOPE = "__jax_pmap_scope__"
@@ -125,19 +125,20 @@ def find_callees(request: FindCallees) -> Mapping[int, tuple[Callee, ...]]:
 
     One that is never reached is not among them.
     """
-    packed = Packed(TARGET.values(request.overrides), request.roles.statics)
+    target = current()
+    packed = Packed(target.values(request.overrides), request.roles.statics)
     taps = Callees()
-    scope = {**TARGET.namespace(), RECORDER: taps}
+    scope = {**target.namespace(), RECORDER: taps}
     furnish(scope, request.tapped.around, {RECORDER: taps})
-    fn: Callable[..., Any] = TARGET.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
+    fn: Callable[..., Any] = target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
 
     def run(leaves: Sequence[Any]) -> list[Any]:
         def body() -> list[Any]:
-            invoke(fn, TARGET.signature, packed.unpack(leaves))
+            invoke(fn, target.signature, packed.unpack(leaves))
             return []
 
-        return list(TARGET.one_device.run(body))
+        return list(target.one_device.run(body))
 
-    with prove.x64(TARGET.x64):
+    with prove.x64(target.x64):
         jax.make_jaxpr(run)(packed.leaves)
     return {number: tuple(found) for number, found in sorted(taps.found.items())}

@@ -1,5 +1,6 @@
 """The example inputs of the target: made by the user's function or from specs, and described."""
 
+import dataclasses
 import functools
 import inspect
 from collections import OrderedDict
@@ -14,7 +15,7 @@ from .arguments import Values
 from .leaves import bytes_of, category, dtype_of, is_abstract, leaf_paths, shape_of, skeleton
 from .protocol import Problem, Row
 from .server import describe_exception, summary
-from .target import TARGET
+from .target import become, current
 
 #: Bytes of one set of inputs above which no second one is made.
 MANY_BYTES = 1 << 28
@@ -22,6 +23,7 @@ MANY_BYTES = 1 << 28
 
 def inputs_from_callable(request: protocol.InputsFromCallable) -> protocol.Inputs:
     """Call the user's input function, with fresh seeds where it takes one."""
+    target = current()
     make = load.resolve(request.reference, request.directory, request.file)
     if not callable(make):
         raise Problem("inputs", f"`{request.reference}` is a {type(make).__name__}, not a callable")
@@ -41,6 +43,7 @@ def inputs_from_callable(request: protocol.InputsFromCallable) -> protocol.Input
     seeds = [0, 1] if "seed" in parameters or len(needed) == 1 else [None]
     data: list[Values] = []
     called: Values | None = None
+    named: tuple[str, ...] = ()
     for seed in seeds:
         if data and (is_abstract(data[0]) or bytes_of(data[0]) > MANY_BYTES):
             break  # One set of shapes says all; of large arrays one set is enough to hold.
@@ -55,19 +58,20 @@ def inputs_from_callable(request: protocol.InputsFromCallable) -> protocol.Input
             raise Problem("inputs", summary(error), error=describe_exception(error)) from error
         load.check_made(made)
         args, kwargs = split_call(made)
-        TARGET.named = tuple(kwargs)
-        args, kwargs = (*TARGET.bound_args, *args), {**TARGET.bound_kwargs, **kwargs}
-        data.append(arguments.bind(TARGET.signature, args, kwargs))
-        called = called or arguments.bind_as_given(TARGET.signature, args, kwargs)
-    TARGET.data, TARGET.called = tuple(data), called
+        named = tuple(kwargs)
+        args, kwargs = (*target.bound_args, *args), {**target.bound_kwargs, **kwargs}
+        data.append(arguments.bind(target.signature, args, kwargs))
+        called = called or arguments.bind_as_given(target.signature, args, kwargs)
     # The file of the inputs may say in which mode the program runs.
-    TARGET.x64 = bool(jax.config.jax_enable_x64)
+    x64 = bool(jax.config.jax_enable_x64)
+    become(dataclasses.replace(target, data=tuple(data), called=called, named=named, x64=x64))
     return protocol.Inputs(describe(data[0]), len(data))
 
 
 def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
     """The argument tuple, or ``(args, kwargs)``."""
-    parameters = TARGET.signature.parameters.values()
+    target = current()
+    parameters = target.signature.parameters.values()
     any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     if (
         type(made) is tuple
@@ -75,39 +79,40 @@ def split_call(made: Any) -> tuple[Sequence[Any], dict[str, Any]]:
         and isinstance(made[0], (tuple, list))
         and isinstance(made[1], dict)
         and all(isinstance(key, str) for key in made[1])
-        and (any_name or set(made[1]) <= set(TARGET.signature.parameters))
+        and (any_name or set(made[1]) <= set(target.signature.parameters))
     ):
         return made[0], made[1]
     if type(made) is tuple:
         return made, {}
-    if isinstance(made, list) and len(made) == len(TARGET.signature.parameters):
+    if isinstance(made, list) and len(made) == len(target.signature.parameters):
         return made, {}
     return (made,), {}
 
 
 def inputs_from_specs(request: protocol.InputsFromSpecs) -> protocol.Inputs:
     """Make arguments from the specs of `--arg`, annotations and defaults."""
-    TARGET.named = ()
+    target = current()
     data: list[Values] = []
     for seed in (0, 1):
         try:
-            values = specs.materialize_arguments(request.specs, specs.SEED + seed, TARGET.namespace())
+            values = specs.materialize_arguments(request.specs, specs.SEED + seed, target.namespace())
         except MemoryError:
             raise
         except Exception as error:
             message = summary(error)
             raise Problem("inputs", message, error=describe_exception(error)) from error
-        bound = TARGET.signature.bind_partial(*TARGET.bound_args, **TARGET.bound_kwargs).arguments
+        bound = target.signature.bind_partial(*target.bound_args, **target.bound_kwargs).arguments
         every = {**bound, **values}
-        order = [name for name in TARGET.signature.parameters if name in every]
-        call = inspect.BoundArguments(TARGET.signature, OrderedDict((n, every[n]) for n in order))
-        data.append(arguments.bind(TARGET.signature, call.args, call.kwargs))
-    TARGET.data, TARGET.called = tuple(data), data[0]
+        order = [name for name in target.signature.parameters if name in every]
+        call = inspect.BoundArguments(target.signature, OrderedDict((n, every[n]) for n in order))
+        data.append(arguments.bind(target.signature, call.args, call.kwargs))
+    become(dataclasses.replace(target, data=tuple(data), called=data[0], named=()))
     return protocol.Inputs(describe(data[0]), len(data))
 
 
 def describe(values: Values) -> tuple[Row, ...]:
     """Leaves and containers of every argument."""
+    target = current()
     table = []
     for name, value in values.items():
         paths = leaf_paths(value)
@@ -121,7 +126,7 @@ def describe(values: Values) -> tuple[Row, ...]:
                 "repr": repr(value)[:200] if all(category(x) != "array" for x in leaves) else "",
                 "hashable": hashable(value),
                 "callable": callable(value),
-                "default": is_default(value, TARGET.signature.parameters[name].default),
+                "default": is_default(value, target.signature.parameters[name].default),
                 "type": type(value).__name__,
                 "tree": skeleton(value),
                 "partition": arguments.partition_of(value),
@@ -180,10 +185,11 @@ def constants(request: protocol.Constants) -> Mapping[str, str | None]:
     None where there is no such thing, where it is not made of Python's own numbers, strings and containers,
     or is not the same for all inputs.
     """
+    target = current()
     found: dict[str, str | None] = {}
     for expression in request.expressions:
         given = set()
-        for values in TARGET.data:
+        for values in target.data:
             try:
                 value = eval(expression, {request.name: values[request.name]})
             except Exception:
@@ -198,11 +204,12 @@ def identities(request: protocol.Identities) -> Mapping[str, str | None]:
 
     None where it has no contents to be told by, or not the same for all inputs.
     """
+    target = current()
     contents = load.define(request.code, "<jax-pmap>", request.name, {})
     found: dict[str, str | None] = {}
     for expression in request.expressions:
         given = set()
-        for values in TARGET.data:
+        for values in target.data:
             try:
                 given.add(contents(eval(expression, dict(values)))[0])
             except Exception:
@@ -227,7 +234,8 @@ def enclosed_arrays(request: protocol.EnclosedArrays) -> tuple[protocol.Enclosed
     looked up in the example. A function of the user's leads to what it reads in its turn, and is
     named with that.
     """
-    space = {**TARGET.namespace(), **(TARGET.data[0] if TARGET.data else {})}
+    target = current()
+    space = {**target.namespace(), **(target.data[0] if target.data else {})}
     found: list[protocol.EnclosedArray] = []
     known: set[int] = set()
     for expression in request.expressions:
@@ -246,11 +254,12 @@ def _arrays_of(
     name: str, value: Any, through: str, found: list[protocol.EnclosedArray], known: set[int]
 ) -> None:
     """Add the arrays of `value`, or those around it where it is a function of the user's."""
+    target = current()
     function = inspect.unwrap(value) if callable(value) else None
     if inspect.isfunction(function):
         files = (
-            TARGET.module.__dict__.get("__file__"),
-            getattr(TARGET.fn, "__code__", _arrays_of.__code__).co_filename,
+            target.module.__dict__.get("__file__"),
+            getattr(target.fn, "__code__", _arrays_of.__code__).co_filename,
         )
         if id(function) in known or function.__code__.co_filename not in files:
             return

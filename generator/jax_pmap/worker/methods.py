@@ -56,7 +56,7 @@ from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
 from .server import Handlers, describe_exception, summary
 from .specs import SEED
-from .target import TARGET, Target
+from .target import Target, become, current
 from .tracing import find_layers, find_reductions, measured, precision, trace, traced, widened
 from .trials import Emitted, OnMesh, Question, Trials
 from .work import work
@@ -64,7 +64,7 @@ from .work import work
 
 def forget(request: protocol.Forget) -> bool:
     """Drop everything that is known of the target before; see `protocol.Forget`."""
-    vars(TARGET).update(vars(Target()))
+    become(Target())
     sharing.PLACES.clear()
     return bool(settings.changed() or settings.too_late())
 
@@ -114,16 +114,20 @@ def load_target(request: protocol.Load) -> protocol.Loaded:
         if neighbours.is_missing(value):
             raise Problem("missing", vars(value)["why"], name=name)
     forget(protocol.Forget())
-    TARGET.module, TARGET.x64 = module, bool(jax.config.jax_enable_x64)
-    TARGET.called_by = request.called_by
-    TARGET.collectives, TARGET.in_place = request.collectives, request.in_place
+    target = Target(
+        module=module,
+        x64=bool(jax.config.jax_enable_x64),
+        called_by=request.called_by,
+        collectives=request.collectives,
+        in_place=request.in_place,
+    )
     if len(jax.devices()) < request.devices:
         raise Problem("import", "the module changed jax's devices while it was imported")
     if request.taken_from:
-        take_from(request, request.taken_from)
-    define_target(request.definition)
+        target = taking_from(target, request, request.taken_from)
+    target = become(defining(target, request.definition))
     return protocol.Loaded(
-        given=tuple(TARGET.signature.bind_partial(*TARGET.bound_args, **TARGET.bound_kwargs).arguments),
+        given=tuple(target.signature.bind_partial(*target.bound_args, **target.bound_kwargs).arguments),
         settings=settings.changed(),
         too_late=settings.too_late(),
         taken=load.taken(request.module),
@@ -132,27 +136,28 @@ def load_target(request: protocol.Load) -> protocol.Loaded:
     )
 
 
-def take_from(request: protocol.Load, name: str) -> None:
-    """Take what the module's object `name` has bound to the target, and what that closes over."""
-    made = vars(TARGET.module).get(name)
+def taking_from(target: Target, request: protocol.Load, name: str) -> Target:
+    """The target with what the module's object `name` has bound to it, and what that closes over."""
+    made = vars(target.module).get(name)
     raw, args, kwargs = unbound(made)
     code = getattr(raw, "__code__", None)
     if raw is None or code is None or code.co_name != request.definition.name:
         what = f"is {code.co_name!r}" if code is not None else f"is a {type(made).__name__}"
         raise Problem("other", f"`{name}` {what} once the module is imported")
-    TARGET.bound_args, TARGET.bound_kwargs = args, kwargs
-    if request.nested:
-        TARGET.call = Call(raw, raw, args, kwargs, request.owner, "")
+    call = Call(raw, raw, args, kwargs, request.owner, "") if request.nested else None
+    return dataclasses.replace(target, bound_args=args, bound_kwargs=kwargs, call=call)
 
 
-def define_target(definition: protocol.Definition) -> None:
-    """Define the undecorated function where the module, or the program that ran, has it."""
+def defining(
+    target: Target, definition: protocol.Definition, namespace: dict[str, Any] | None = None
+) -> Target:
+    """The target with its undecorated function, where the module, or the program that ran, has it."""
     # In a copy of the module's namespace: a name the module rebinds later stays the user's.
     source = "\n" * (definition.line - 1) + definition.text
-    TARGET.fn = TARGET.define(source, definition.path, definition.name)
-    if not inspect.isfunction(TARGET.fn):
+    fn = target.define(source, definition.path, definition.name, namespace)
+    if not inspect.isfunction(fn):
         raise Problem("import", f"`{definition.name}` did not become a function")
-    TARGET.signature = inspect.signature(TARGET.fn)
+    return dataclasses.replace(target, fn=fn, signature=inspect.signature(fn))
 
 
 def capture_call(request: protocol.Capture) -> protocol.Captured:
@@ -163,41 +168,50 @@ def capture_call(request: protocol.Capture) -> protocol.Captured:
     """
     call = capture.run(request)
     forget(protocol.Forget())
-    TARGET.call, TARGET.module, TARGET.x64 = call, call.module, call.x64
-    TARGET.collectives, TARGET.in_place = request.collectives, request.in_place
-    define_target(request.definition)
-    TARGET.data = (arguments.bind(TARGET.signature, call.args, call.kwargs),)
-    TARGET.named = tuple(call.kwargs)
-    TARGET.called = arguments.bind_as_given(TARGET.signature, call.args, call.kwargs)
-    return protocol.Captured(describe(TARGET.data[0]), call.caller)
+    target = Target(
+        call=call,
+        module=call.module,
+        x64=call.x64,
+        collectives=request.collectives,
+        in_place=request.in_place,
+        named=tuple(call.kwargs),
+    )
+    target = become(defining(target, request.definition))
+    data = arguments.bind(target.signature, call.args, call.kwargs)
+    called = arguments.bind_as_given(target.signature, call.args, call.kwargs)
+    become(dataclasses.replace(target, data=(data,), called=called))
+    return protocol.Captured(describe(data), call.caller)
 
 
 def reference_of(statics: Sequence[str], overrides: Mapping[str, str]) -> Callable[[Values], Any]:
     """The reference on one device, compiled, for some constants and overrides."""
+    target = current()
     key = protocol.encode((statics, overrides))
-    return TARGET.once("compiled", key, lambda: Compiled(TARGET.reference, statics))
+    return target.once("compiled", key, lambda: Compiled(target.reference, statics))
 
 
 def repeats(request: protocol.Repeats) -> bool:
     """Whether the reference, traced twice, means the same both times."""
-    packed = Packed(TARGET.values({}), request.statics)
+    target = current()
+    packed = Packed(target.values({}), request.statics)
     leaves = abstract_leaves(packed, {})
-    with prove.x64(TARGET.x64):
-        one, other = (Traced(TARGET.reference, packed, leaves).jaxpr for _ in range(2))
+    with prove.x64(target.x64):
+        one, other = (Traced(target.reference, packed, leaves).jaxpr for _ in range(2))
     return same_meaning(one, other, leaf_names(packed))
 
 
 def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengthen.Found:
     """Inputs on which decisions of the reference go ways that they do not on the others."""
+    target = current()
     statics = roles.statics
     wide = widened(statics) is not None
 
     def search() -> strengthen.Found:
-        with prove.x64(wide or TARGET.x64):
+        with prove.x64(wide or target.x64):
             return strengthen.find(
-                [TARGET.reference],
+                [target.reference],
                 reference_of(statics, overrides),
-                tuple(TARGET.values(overrides, i) for i in range(len(TARGET.data))),
+                tuple(target.values(overrides, i) for i in range(len(target.data))),
                 roles.axes,
                 statics,
                 wide=wide,
@@ -206,7 +220,7 @@ def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengt
                 seed=SEED,
             )
 
-    return TARGET.once("found", protocol.encode((roles, overrides)), search)
+    return target.once("found", protocol.encode((roles, overrides)), search)
 
 
 def observe_code(request: protocol.Observe) -> protocol.Observation:
@@ -218,7 +232,8 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
     The batch is of so many `rows`, or the given one, as far as the devices share it. Where the function
     fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that batch.
     """
-    base = arguments.batch_size(TARGET.values(request.overrides), request.roles.axes)
+    target = current()
+    base = arguments.batch_size(target.values(request.overrides), request.roles.axes)
     count = request.count
     if request.rows is not None:
         return observed(request, request.rows)
@@ -246,27 +261,28 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
     Raises:
         Problem: ``"reference"``, the original is not traced for so many.
     """
+    target = current()
     axes, name, count = request.roles.axes, request.axis_name, request.count
-    recorder = observe.Recorder(request.results, TARGET.mutated)
-    namespace = {**TARGET.namespace(), observe.RECORDER: recorder}
+    recorder = observe.Recorder(request.results, target.mutated)
+    namespace = {**target.namespace(), observe.RECORDER: recorder}
 
     def tapped(made: protocol.Tapped) -> Callable[[], Callable[[Values], Any]]:
         def anew() -> Callable[[Values], Any]:
             scope = dict(namespace)
             furnish(scope, made.around, {observe.RECORDER: recorder})
-            fn: Callable[..., Any] = TARGET.define(made.code, "<jax-pmap>", made.name, scope)
-            fn = TARGET.over_devices(fn)
-            return lambda given: recorder.call(fn, TARGET.signature, given)
+            fn: Callable[..., Any] = target.define(made.code, "<jax-pmap>", made.name, scope)
+            fn = target.over_devices(fn)
+            return lambda given: recorder.call(fn, target.signature, given)
 
         return anew
 
-    packed = Packed(TARGET.values(request.overrides), request.roles.statics)
+    packed = Packed(target.values(request.overrides), request.roles.statics)
 
     def original() -> placed.Whole:
         leaves = abstract_leaves(packed, axes, size)
         anew = tapped(request.original)
         try:
-            program = placed.Program(anew, recorder, packed, leaves, wrap=TARGET.one_device.run)
+            program = placed.Program(anew, recorder, packed, leaves, wrap=target.one_device.run)
         except (MemoryError, Problem):
             raise
         except BaseException as error:
@@ -275,8 +291,8 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
         return placed.Whole(program, packed)
 
     key = protocol.encode((request.original, axes, request.overrides)), size
-    with prove.x64(TARGET.x64):
-        whole = TARGET.once("placed", key, original, last=True)
+    with prove.x64(target.x64):
+        whole = target.once("placed", key, original, last=True)
         recorder.most = count * observe.largest(whole.program.events)
         shard = tapped(request.tapped)
 
@@ -310,17 +326,18 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
 
 def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None:
     """Give the example so many times its rows, in another order, where the target takes them, shapes too."""
+    target = current()
     axes, times = request.roles.axes, request.times
-    size = arguments.batch_size(TARGET.data[0], axes)
-    if bytes_of(TARGET.data[0]) * times > MANY_BYTES:
+    size = arguments.batch_size(target.data[0], axes)
+    if bytes_of(target.data[0]) * times > MANY_BYTES:
         return None
     # Shares that were equal would hide what is taken of one of them.
     order = np.random.default_rng(SEED).permutation(np.arange(size * times) % size)
     data = tuple(
         arguments.map_batch(values, axes, lambda leaf, axis: arguments.take(leaf, axis, order))
-        for values in TARGET.data
+        for values in target.data
     )
-    with prove.x64(TARGET.x64):
+    with prove.x64(target.x64):
         try:
             packed = Packed(data[0], request.roles.statics)
             traced(packed, packed.leaves)
@@ -328,7 +345,7 @@ def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None
             raise
         except BaseException:
             return None
-    TARGET.data, TARGET.called = data, data[0]
+    become(dataclasses.replace(target, data=data, called=data[0]))
     return describe(data[0])
 
 
@@ -337,21 +354,21 @@ def synchronise(request: protocol.Synchronise) -> bool:
 
     On one device that changes nothing, which is tried.
     """
-    plain, wide = TARGET.fn, widened(request.statics) is not None
-    values = TARGET.values({})
+    target, wide = current(), widened(request.statics) is not None
+    values = target.values({})
     if is_abstract(values):
         return False
 
     def results() -> list[np.ndarray]:
-        compiled = Compiled(TARGET.reference, request.statics)
+        compiled = Compiled(current().reference, request.statics)
         given = to_float64(values) if wide else values
-        with prove.x64(wide or TARGET.x64):
+        with prove.x64(wide or target.x64):
             leaves = jax.tree.leaves(compiled(given))
         return [np.asarray(leaf) for leaf in leaves if category(leaf) == "array"]
 
     before = results()
-    TARGET.over_devices = load.define(request.code, "<jax-pmap>", "over_devices", {})
-    TARGET.fn = TARGET.over_devices(plain)
+    over_devices = load.define(request.code, "<jax-pmap>", "over_devices", {})
+    become(dataclasses.replace(target, over_devices=over_devices, fn=over_devices(target.fn)))
     # What is zero but for rounding, as the gradient of a bias ahead of such a layer, has no scale of its own.
     scale = max((float(np.abs(leaf).max(initial=0)) for leaf in before), default=0.0)
     close = (1e-9 if wide else 1e-4) * scale
@@ -361,30 +378,31 @@ def synchronise(request: protocol.Synchronise) -> bool:
 
 def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
     """Which draws of the function belong to examples, and which marked keys they come from."""
+    target = current()
     axes, statics, count = request.roles.axes, request.roles.statics, request.count
     if not measured(statics).draws:
         return protocol.Draws()
-    values, _ = prove.cut_to(TARGET.values(request.overrides), axes, count)
+    values, _ = prove.cut_to(target.values(request.overrides), axes, count)
     marker = draws.Marker()
-    scope = {**TARGET.namespace(), observe.RECORDER: marker}
+    scope = {**target.namespace(), observe.RECORDER: marker}
     furnish(scope, request.tapped.around, {observe.RECORDER: marker})
-    fn: Callable[..., Any] = TARGET.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
-    with prove.x64(TARGET.x64):
+    fn: Callable[..., Any] = target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
+    with prove.x64(target.x64):
         whole = draws.whole_program(
-            TARGET.fn, TARGET.signature, values, statics, TARGET.one_device.run, TARGET.mutated
+            target.fn, target.signature, values, statics, target.one_device.run, target.mutated
         )
         try:
             return draws.survey(
                 whole,
                 fn,
                 marker,
-                TARGET.signature,
+                target.signature,
                 values,
                 axes,
                 statics,
                 request.axis_name,
                 count,
-                TARGET.mutated,
+                target.mutated,
             )
         except MemoryError:
             raise
@@ -400,14 +418,16 @@ def trials_of(
     On the inputs that were `found` too. Arguments `left_out` keep their numbers: the parallel function has
     the defaults of its own for them. A reference that is parallel runs on `count` devices.
     """
+    target = current()
     key = protocol.encode(comparison), tuple(sorted(left_out)), count if comparison.reference else 0
-    return TARGET.once("trials", key, lambda: new_trials(comparison, found, left_out, count), last=True)
+    return target.once("trials", key, lambda: new_trials(comparison, found, left_out, count), last=True)
 
 
 def new_trials(
     comparison: Comparison, found: strengthen.Found, left_out: Sequence[str], count: int
 ) -> Trials:
     """Runs of the target that have not been asked for; see `trials_of`."""
+    target = current()
     roles, overrides = comparison.roles, comparison.overrides
     given = measured(roles.statics)
     rounding = {"given": given.rounding}
@@ -415,17 +435,17 @@ def new_trials(
         rounding["float64"] = wide.rounding
 
     def invoke(fn: Callable[..., Any], values: Values) -> Any:
-        return TARGET.with_changes(fn, donation.fresh(values, comparison.donated))
+        return target.with_changes(fn, donation.fresh(values, comparison.donated))
 
     own = None
     if comparison.reference is not None:
         own = parallel_reference_of(comparison.reference, roles, overrides, count)
-    data = tuple(TARGET.values(overrides, index) for index in range(len(TARGET.data)))
+    data = tuple(target.values(overrides, index) for index in range(len(target.data)))
     if comparison.rows is not None:
         data = tuple(arguments.cut(values, roles.axes, comparison.rows) for values in data)
     question = Question(
         reference=own or reference_of(roles.statics, overrides),
-        traceable=own or TARGET.reference,
+        traceable=own or target.reference,
         invoke=invoke,
         data=data,
         axes=roles.axes,
@@ -434,11 +454,11 @@ def new_trials(
         steps=comparison.steps,
         eps={kind: each.coarsest for kind, each in rounding.items()},
         rounding=rounding,
-        x64=TARGET.x64,
+        x64=target.x64,
         draws=given.draws,
         # Two functions on the same devices draw the same numbers as they are.
         repeat=given.draws and not comparison.global_view and own is None,
-        own_axes=TARGET.collectives,
+        own_axes=target.collectives,
         settled=(*roles.statics, *left_out),
         found=found,
         derived=comparison.derived,
@@ -452,10 +472,11 @@ def parallel_reference_of(
     called: protocol.Called, roles: protocol.Roles, overrides: Mapping[str, str], count: int
 ) -> ParallelReference:
     """The object that is the reference, as it is called on the devices there are."""
-    calling = Calling(parallel.find(called.object), TARGET.signature, called.named)
-    values = TARGET.values(overrides)
+    target = current()
+    calling = Calling(parallel.find(called.object), target.signature, called.named)
+    values = target.values(overrides)
     return ParallelReference(
-        calling, TARGET.reference, values, roles.axes, roles.statics, called.layout, count
+        calling, target.reference, values, roles.axes, roles.statics, called.layout, count
     )
 
 
@@ -557,19 +578,20 @@ def edited(emitted: protocol.Emitted, edit: protocol.InPlace) -> Callable[[], Ca
 
     That of the edited program, which was loaded, or that of the new definitions.
     """
+    target = current()
     name, owner = emitted.name, edit.owner
 
     def of_program() -> Callable[..., Any]:
-        found: Any = vars(TARGET.module)[name] if TARGET.call is None else TARGET.call.called
+        found: Any = vars(target.module)[name] if target.call is None else target.call.called
         return found  # type: ignore[no-any-return]
 
     def of_definitions() -> Callable[..., Any]:
         made: Any
-        if TARGET.call is None:
-            made = load.define(emitted.code, emitted.path, owner or name, TARGET.namespace())
+        if target.call is None:
+            made = load.define(emitted.code, emitted.path, owner or name, target.namespace())
             made = vars(made)[name] if owner else made
             return getattr(made, "__func__", made)  # type: ignore[no-any-return]
-        return TARGET.call.define_edited(emitted.code, emitted.path, name, owner)
+        return target.call.define_edited(emitted.code, emitted.path, name, owner)
 
     return of_program if edit.program else of_definitions
 
@@ -579,12 +601,11 @@ def set_reference(request: protocol.SetReference) -> None:
 
     Nothing there refers any more to the enclosed functions beside it that have adapted copies.
     """
-    definition, namespace = request.definition, TARGET.namespace()
+    target = current()
+    namespace = target.namespace()
     for text in request.enclosed:
         exec(compile(text, "<jax-pmap>", "exec", dont_inherit=True), namespace)
-    source = "\n" * (definition.line - 1) + definition.text
-    TARGET.fn = TARGET.define(source, definition.path, definition.name, namespace)
-    TARGET.signature = inspect.signature(TARGET.fn)
+    become(defining(target, request.definition, namespace))
 
 
 def behind_object(request: protocol.FindBehind) -> tuple[str, str] | None:
@@ -597,19 +618,20 @@ def behind_object(request: protocol.FindBehind) -> tuple[str, str] | None:
 
 def try_reference(request: protocol.TryReference) -> protocol.Calls:
     """Find out how the user's parallel reference is called; see `parallel_reference.find_layout`."""
+    target = current()
     try:
-        calling = Calling(parallel.find(request.object), TARGET.signature, TARGET.named)
+        calling = Calling(parallel.find(request.object), target.signature, target.named)
     except Problem:
         return protocol.Calls()
     roles, count = request.roles, request.count
-    values = TARGET.values({})
+    values = target.values({})
     size = arguments.batch_size(values, roles.axes) // count * count
 
     def make(layout: Mapping[str, str], named: Sequence[str]) -> ParallelReference:
         called = protocol.Called(request.object, layout, tuple(named))
         return parallel_reference_of(called, roles, {}, count)
 
-    with prove.x64(TARGET.x64):
+    with prove.x64(target.x64):
         given = arguments.cut(values, roles.axes, size)
         tried = find_layout(make, calling, given, roles.axes, roles.statics, request.layouts)
     return protocol.Calls(size, tuple(tried))
@@ -617,7 +639,8 @@ def try_reference(request: protocol.TryReference) -> protocol.Calls:
 
 def try_layouts(request: protocol.TryLayouts) -> protocol.Calls:
     """Find out how the user's parallel function is called; see `proving_parallel.try_layouts`."""
-    calling = Calling(parallel.find(request.object), TARGET.signature, TARGET.named)
+    target = current()
+    calling = Calling(parallel.find(request.object), target.signature, target.named)
     # To tell ways of calling apart, the user's own dtypes do.
     asked = dataclasses.replace(request.comparison, derived=True)
     trials = trials_of(asked, strengthen.Found(), calling.settled, request.count)
@@ -629,8 +652,9 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
 
     Its file is imported once more for each number of devices, which meshes are made for.
     """
+    target = current()
     called, other = request.parallel, request.comparison.reference
-    there = Calling(parallel.find(called.object), TARGET.signature, called.named)
+    there = Calling(parallel.find(called.object), target.signature, called.named)
     left_out = there.settled
     asked = dataclasses.replace(request.comparison, derived=True, reference=None)
     trials = trials_of(asked, strengthen.Found(), left_out)
@@ -643,17 +667,17 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
         calling = dataclasses.replace(there, function=parallel.find_anew(called.object))
 
         def call(values: Values) -> Any:
-            want = shapes_of(TARGET.reference, Packed(values, question.statics)) if raw else None
+            want = shapes_of(target.reference, Packed(values, question.statics)) if raw else None
             return parallel.Caller(calling, question.axes, called.layout, count, want)(values)
 
         return call
 
     def reference(count: int) -> Callable[[Values], Any]:
         assert other is not None
-        calling = Calling(parallel.find_anew(other.object), TARGET.signature, other.named)
+        calling = Calling(parallel.find_anew(other.object), target.signature, other.named)
         given, form = question.data[0], other.layout
         return ParallelReference(
-            calling, TARGET.reference, given, question.axes, question.statics, form, count
+            calling, target.reference, given, question.axes, question.statics, form, count
         )
 
     if other is not None:
@@ -664,7 +688,7 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
             question, made, 0, 0.0, foreign=True, telling=lambda length: telling.tried(length, sources)
         )
     if answer.repeated:
-        with prove.only_devices(2), prove.x64(TARGET.x64):
+        with prove.only_devices(2), prove.x64(target.x64):
             summed = proving_parallel.sums_gradients(made(2), question)
         answer = dataclasses.replace(answer, summed=summed)
     return answer
@@ -672,8 +696,9 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
 
 def prove_parallel(request: protocol.ProveParallel) -> protocol.Checks:
     """Run the user's parallel function beside the reference; see `proving_parallel.prove_parallel`."""
+    target = current()
     called, count = request.parallel, request.count
-    calling = Calling(parallel.find(called.object), TARGET.signature, called.named)
+    calling = Calling(parallel.find(called.object), target.signature, called.named)
     trials = trials_of(request.comparison, strengthen.Found(), calling.settled, count)
     if request.comparison.overrides and not proving_parallel.takes(trials, count):
         return protocol.Checks(())
@@ -691,17 +716,18 @@ def prove_parallel(request: protocol.ProveParallel) -> protocol.Checks:
 
 def search_inputs(request: protocol.SearchInputs) -> protocol.InputsFound:
     """Find shapes for the arguments nobody described; see `guess.find_inputs`."""
+    target = current()
     from . import guess
 
-    with prove.x64(TARGET.x64):
+    with prove.x64(target.x64):
         return guess.find_inputs(
-            lambda *args, **kwargs: TARGET.one_device.run(
-                lambda: TARGET.fn(*TARGET.bound_args, *args, **{**TARGET.bound_kwargs, **kwargs})
+            lambda *args, **kwargs: target.one_device.run(
+                lambda: target.fn(*target.bound_args, *args, **{**target.bound_kwargs, **kwargs})
             ),
             request.parameters,
             request.readings,
             request.sizes,
-            namespaces=[vars(TARGET.module), TARGET.fn.__globals__],
+            namespaces=[vars(target.module), target.fn.__globals__],
         )
 
 

@@ -3,6 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from . import arguments, load
@@ -13,45 +14,44 @@ from .one_device import OneDevice
 T = TypeVar("T")
 
 
+def nothing() -> None:
+    """Stands for the function until one is loaded."""
+
+
+@dataclass(frozen=True, eq=False)
 class Target:
     """The user's module, the function as written less its compiling decorators, and its example inputs.
 
-    What is found out about it is kept by `once`, until anything of it is set to something else.
+    What is found out about it is kept by `once`. A request that changes something makes another target of
+    it, of which nothing has been found out.
     """
 
-    _found: dict[str, dict[Hashable, Any]]
-
-    def __init__(self) -> None:
-        self.module: types.ModuleType = types.ModuleType("none")
-        #: The call of it that a run of the user's program came to, when there was one.
-        self.call: Call | None = None
-        #: What the target's own text calls its module, where it only calls that one's object.
-        self.called_by = ""
-        self.fn: Callable[..., Any] = lambda: None
-        self.signature = inspect.signature(self.fn)
-        #: Has the layers that a function calls synchronised.
-        self.over_devices: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn
-        #: Whether collectives stand in its own text.
-        self.collectives = False
-        self.one_device = OneDevice()
-        #: Arguments that the object asked for has bound: by position, and by name.
-        self.bound_args: tuple[Any, ...] = ()
-        self.bound_kwargs: Values = {}
-        self.x64 = False
-        #: Argument values by parameter name, one dict for each set of inputs.
-        self.data: tuple[Values, ...] = ()
-        #: Parameters that the inputs pass by name.
-        self.named: tuple[str, ...] = ()
-        #: The first of them as they were given: with the arrays of jax that they have.
-        self.called: Values | None = None
-        #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
-        self.in_place = False
-        self.mutated: tuple[str, ...] = ()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set what is known of the target; whatever was found out before holds no more."""
-        super().__setattr__(name, value)
-        super().__setattr__("_found", {})
+    module: types.ModuleType = field(default_factory=lambda: types.ModuleType("none"))
+    #: The call of it that a run of the user's program came to, when there was one.
+    call: Call | None = None
+    #: What the target's own text calls its module, where it only calls that one's object.
+    called_by: str = ""
+    fn: Callable[..., Any] = nothing
+    signature: inspect.Signature = field(default_factory=inspect.Signature)
+    #: Has the layers that a function calls synchronised.
+    over_devices: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda fn: fn
+    #: Whether collectives stand in its own text.
+    collectives: bool = False
+    one_device: OneDevice = field(default_factory=OneDevice)
+    #: Arguments that the object asked for has bound: by position, and by name.
+    bound_args: tuple[Any, ...] = ()
+    bound_kwargs: Values = field(default_factory=dict)
+    x64: bool = False
+    #: Argument values by parameter name, one dict for each set of inputs.
+    data: tuple[Values, ...] = ()
+    #: Parameters that the inputs pass by name.
+    named: tuple[str, ...] = ()
+    #: The first of them as they were given: with the arrays of jax that they have.
+    called: Values | None = None
+    #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
+    in_place: bool = False
+    mutated: tuple[str, ...] = ()
+    _found: dict[str, dict[Hashable, Any]] = field(default_factory=dict, init=False)
 
     def once(self, question: str, key: Hashable, answer: Callable[[], T], *, last: bool = False) -> T:
         """What `answer` gives, asked for once for each `key`, which is all that it hangs on but the target.
@@ -110,4 +110,15 @@ class Target:
         return values
 
 
-TARGET = Target()
+_LATEST = [Target()]
+
+
+def current() -> Target:
+    """The target, as the last request that changed it has left it."""
+    return _LATEST[0]
+
+
+def become(target: Target) -> Target:
+    """Have `target` be the one that requests are about from now on."""
+    _LATEST[0] = target
+    return target

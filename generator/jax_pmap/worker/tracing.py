@@ -16,7 +16,7 @@ from .jaxpr.walk import is_mapped
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .protocol import Problem, Row, Traced
 from .server import describe_exception, summary, text_of
-from .target import TARGET
+from .target import become, current
 from .type_tests import CONCRETE
 
 
@@ -32,8 +32,9 @@ def needs_number(error: BaseException) -> bool:
 
 def trace(request: protocol.Trace) -> Traced:
     """Whether the reference can be traced with so many rows in the batch leaves, and what it returns."""
-    packed = Packed(TARGET.values({}), request.roles.statics)
-    with prove.x64(TARGET.x64):
+    target = current()
+    packed = Packed(target.values({}), request.roles.statics)
+    with prove.x64(target.x64):
         leaves = packed.leaves
         if request.size is not None:
             leaves = abstract_leaves(packed, request.roles.axes, request.size)
@@ -45,14 +46,15 @@ def trace(request: protocol.Trace) -> Traced:
             return Traced(describe_exception(error), needs_number(error))
     if request.size is None:
         mutated = tuple(change.name for change in found.mutated)
-        if mutated != TARGET.mutated:
-            TARGET.mutated = mutated
-    needed = tuple(protocol.Axis(name, error) for name, error in TARGET.one_device.axes.items())
+        if mutated != target.mutated:
+            become(dataclasses.replace(target, mutated=mutated))
+    needed = tuple(protocol.Axis(name, error) for name, error in target.one_device.axes.items())
     return dataclasses.replace(found, axes=needed, shared=tuple(sharing.PLACES))
 
 
 def traced(packed: Packed, leaves: Sequence[Any]) -> Traced:
     """What tracing the target shows of its result, but for the axes that have to be bound."""
+    target = current()
     table: list[Row] = []
     about: dict[str, Any] = {}
     mutated: dict[str, bool] = {}
@@ -63,14 +65,14 @@ def traced(packed: Packed, leaves: Sequence[Any]) -> Traced:
         def body() -> Any:
             own = arguments.own(given, given)
             before = {name: jax.tree.flatten(value) for name, value in own.items()}
-            out = arguments.invoke(TARGET.fn, TARGET.signature, own)
-            if TARGET.in_place:
+            out = arguments.invoke(target.fn, target.signature, own)
+            if target.in_place:
                 for name, value in own.items():
                     if arguments.changed(before[name], value):
                         mutated[name] = jax.tree.structure(value) == before[name][1]
             return out
 
-        out = TARGET.one_device.run(body)
+        out = target.one_device.run(body)
         kept = arguments.kept_parts(out, {name: given[name] for name, _ in packed.fixed})
         flat = jax.tree.leaves(out)
         constant = arguments.constant_leaves(out, [path for path, _ in kept])
@@ -96,7 +98,7 @@ def traced(packed: Packed, leaves: Sequence[Any]) -> Traced:
         row["shape"] = [] if shape is None else list(shape.shape)
         row["dtype"] = row["dtype"] if shape is None else str(shape.dtype)
     changes = (
-        protocol.Mutated(name, bool(arguments.graph_variables(TARGET.data[0][name])), same_structure)
+        protocol.Mutated(name, bool(arguments.graph_variables(target.data[0][name])), same_structure)
         for name, same_structure in mutated.items()
     )
     return Traced(
@@ -111,32 +113,34 @@ def traced(packed: Packed, leaves: Sequence[Any]) -> Traced:
 
 def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
     """Layers that normalise by the batch they see; see `layers.find`."""
-    values = TARGET.values({})
+    target = current()
+    values = target.values({})
     packed = Packed(values, request.statics)
-    with prove.x64(TARGET.x64):
+    with prove.x64(target.x64):
         rows = layers.find(
             lambda: jax.eval_shape(
-                lambda leaves: arguments.partitioned(TARGET.reference(packed.unpack(leaves)))[0],
+                lambda leaves: arguments.partitioned(target.reference(packed.unpack(leaves)))[0],
                 packed.leaves,
             ),
             values,
-            frozenset(TARGET.one_device.axes),
+            frozenset(target.one_device.axes),
         )
     return tuple(rows)
 
 
 def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Frame, ...], ...]:
     """Where the function reduces over the examples; see `couplings.reductions`."""
+    target = current()
     axes, statics = request.roles.axes, request.roles.statics
-    values = TARGET.values({})
+    values = target.values({})
     size, packed = arguments.batch_size(values, axes), Packed(values, statics)
 
     def program(rows: int) -> Any:
         return jax.make_jaxpr(
-            lambda leaves: arguments.partitioned(TARGET.reference(packed.unpack(leaves)))[0]
+            lambda leaves: arguments.partitioned(target.reference(packed.unpack(leaves)))[0]
         )(abstract_leaves(packed, axes, rows))
 
-    with prove.x64(TARGET.x64):
+    with prove.x64(target.x64):
         try:
             # A function that takes so many rows mostly takes twice as many, and not always half of them.
             return tuple(map(tuple, couplings.reductions(program(size), program(2 * size))))
@@ -171,11 +175,13 @@ def measured(statics: Sequence[str]) -> Measured:
     Raises:
         Problem: ``"reference"``, it is not traced.
     """
-    return TARGET.once("given", tuple(statics), lambda: measure(statics, wide=False))
+    target = current()
+    return target.once("given", tuple(statics), lambda: measure(statics, wide=False))
 
 
 def widened(statics: Sequence[str]) -> "Measured | None":
     """The same with float64 throughout, as runs have it; None where the function does not run so."""
+    target = current()
 
     def tried() -> "Measured | None":
         try:
@@ -185,7 +191,7 @@ def widened(statics: Sequence[str]) -> "Measured | None":
                 raise
             return None
 
-    return TARGET.once("float64", tuple(statics), tried)
+    return target.once("float64", tuple(statics), tried)
 
 
 def measure(statics: Sequence[str], *, wide: bool) -> Measured:
@@ -194,9 +200,10 @@ def measure(statics: Sequence[str], *, wide: bool) -> Measured:
     Raises:
         Problem: ``"reference"``, it is not traced so.
     """
-    values = TARGET.values({})
+    target = current()
+    values = target.values({})
     packed = Packed(to_float64(values) if wide else values, statics)
-    return measure_in(TARGET.reference, packed, wide=wide, x64=wide or TARGET.x64)
+    return measure_in(target.reference, packed, wide=wide, x64=wide or target.x64)
 
 
 def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool, x64: bool) -> Measured:
