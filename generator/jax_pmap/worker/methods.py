@@ -520,14 +520,15 @@ def telling_rows(
     roles: protocol.Roles, overrides: Mapping[str, str], multiple: int = 1
 ) -> "tuple[int, ...] | None":
     """Sizes of the batch for which the target is another program than for the given one; see `telling`."""
+    target = current()
 
     def found() -> "tuple[int, ...] | None":
-        packed = Packed(TARGET.values(overrides), roles.statics)
-        size = next(iter(sizes_for(arguments.batch_size(TARGET.data[0], roles.axes))), 0) * multiple
-        with prove.x64(TARGET.x64):
-            return telling.telling(TARGET.reference, TARGET.fn, packed, roles.axes, size, multiple)
+        packed = Packed(target.values(overrides), roles.statics)
+        size = next(iter(sizes_for(arguments.batch_size(target.data[0], roles.axes))), 0) * multiple
+        with prove.x64(target.x64):
+            return telling.telling(target.reference, target.fn, packed, roles.axes, size, multiple)
 
-    return TARGET.once("telling", protocol.encode((roles, overrides, multiple)), found)
+    return target.once("telling", protocol.encode((roles, overrides, multiple)), found)
 
 
 def tell_sizes(request: protocol.TellSizes) -> tuple[int, ...]:
@@ -683,7 +684,7 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
     if other is not None:
         answer = witness.witness_of_two(question, reference, made)
     else:
-        sources = [there.function, TARGET.fn]
+        sources = [there.function, current().fn]
         answer = witness.witness(
             question, made, 0, 0.0, foreign=True, telling=lambda length: telling.tried(length, sources)
         )
