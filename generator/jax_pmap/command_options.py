@@ -235,6 +235,12 @@ _GENERATION: tuple[Decorator, ...] = (
         help="Also write the plan, the proof and both versions as one HTML page.",
     ),
     option(
+        "--accumulate",
+        section="Parallel code",
+        metavar="K",
+        help="Work on each device's share in K parts, one after the other, and add up: less memory.",
+    ),
+    option(
         "--processes",
         section="Parallel code",
         metavar="N",

@@ -397,6 +397,10 @@ class Plan:
     chain: tuple[tuple[str, str], ...] = ()
     #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.
     multiple_of: int = 1
+    #: In how many groups a device works on its share, one after the other; 1 for all of it at once.
+    microbatches: int = 1
+    #: Sums that are taken ahead of the microbatches, and of which each has its part: what they are taken of.
+    parted: tuple[str, ...] = ()
     #: Settings of jax that importing the target's module makes, with their values as Python source.
     settings: tuple[tuple[str, str], ...] = ()
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.
@@ -503,6 +507,11 @@ class Memory:
     #: What stands between them at once: activations, gathered parameters, gradients.
     temporary: int
 
+    @property
+    def total(self) -> int:
+        """All that is there at once."""
+        return self.arguments + self.results + self.temporary
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -579,6 +588,8 @@ class Evidence:
     collectives: tuple[Collective, ...] | None = None
     #: The memory it takes there; None where jax does not tell.
     memory: Memory | None = None
+    #: Of code that works in microbatches, the same where it does not; None where that was not asked.
+    at_once: Memory | None = None
     #: What it becomes on a machine that is not there; None where that was not asked.
     machine: Machine | None = None
     #: What was derived; None where that was not asked.
@@ -703,6 +714,8 @@ class Request:
     remainder: str = "error"
     #: Above 1, the emitted code takes the rows of its own process, and is run in so many as well.
     processes: int = 1
+    #: In how many groups a device works on its share, one after the other; 1 for all of it at once.
+    accumulate: int = 1
     #: A machine to compile the emitted code for, such as ``"v5e:2x4"``.
     topology: str | None = None
     #: The user's interpreter; None: `[tool.jax-pmap] python`, $VIRTUAL_ENV, ./.venv, this one.

@@ -243,6 +243,44 @@ def processes(text: str | None) -> int:
     return int(text)
 
 
+def microbatches(text: str | None) -> int:
+    """A number of microbatches, from 2 on; 1 for None."""
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) >= 2):
+        refuse(
+            f"`--accumulate {text}` is not a number of microbatches from 2 on.",
+            "With `--accumulate 4` each device works on its share in four parts, one after the other.",
+        )
+    return int(text)
+
+
+def _check_accumulate(options: Mapping[str, Any], backend: Backend) -> None:
+    """Refuse what microbatches do not go with.
+
+    Raises:
+        RefusalError: JP018, JP046.
+    """
+    number = microbatches(options.get("accumulate"))
+    if number == 1:
+        return
+    if backend is Backend.JIT:
+        raise refused(
+            "JP046",
+            f"`--accumulate {number}` divides each device's own rows, and jit code has no such: it is about "
+            "the batch of all devices",
+            "Use --backend shard_map, or --backend pmap",
+        )
+    if options.get("in_place"):
+        refuse("`--accumulate` makes a file of its own, and `--in-place` makes none.", "Drop one of them.")
+    if (options.get("remainder") or "error") != "error":
+        refuse(
+            f"`--accumulate {number}` takes shares in multiples of {number} rows, and `--remainder` makes "
+            "batches that the devices share evenly, and no more.",
+            "Drop one: `--accumulate`, or `--remainder`.",
+        )
+
+
 def _check_topology(options: Mapping[str, Any], backend: Backend) -> None:
     """Refuse a machine for code that takes the devices of its own process, or in place.
 
@@ -388,6 +426,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     if options["backend"] is not None:
         backend = Backend(one_of("--backend", options["backend"], [str(name) for name in Backend]))
     _check_topology(options, backend)
+    _check_accumulate(options, backend)
     return Request(
         target=options["target"],
         **arranged,
@@ -403,6 +442,7 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         helpers=tuple(dict.fromkeys(one_of("--helper", name, HELPERS) for name in options["helper"])),
         remainder=one_of("--remainder", options.get("remainder") or "error", REMAINDERS),
         processes=processes(options.get("processes")),
+        accumulate=microbatches(options.get("accumulate")),
         topology=options.get("topology"),
         python=Path(options["python"]) if options["python"] else None,
         timeout=timeout(options["timeout"])
@@ -432,6 +472,7 @@ def command_line(options: Mapping[str, Any]) -> str:
         "backend",
         "mesh",
         "remainder",
+        "accumulate",
         "processes",
     ):
         if options.get(name):

@@ -21,6 +21,7 @@ from jax_pmap.model import (
     Evidence,
     Generated,
     Machine,
+    Memory,
     Plan,
     Refusal,
     RefusalError,
@@ -205,7 +206,16 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
 
         def plan(target: Target) -> tuple[Target, Loaded, Observed]:
             loaded = load(session, target, request, staged("loading", say), edited)
-            return target, loaded, find_plan(session, target, loaded, request, staged("planning", say), saved)
+
+            def find(start: Plan | None) -> Observed:
+                return find_plan(session, target, loaded, request, staged("planning", say), start)
+
+            observed = find(saved)
+            if request.accumulate > 1:
+                from jax_pmap.planning.microbatches import in_microbatches
+
+                observed = in_microbatches(target, observed, request.accumulate, find)
+            return target, loaded, observed
 
         refusal = None if request.in_place else _unreachable(target)
         if refusal is None:
@@ -326,9 +336,15 @@ def _proved(
             session, target, plan, observed, code, say, jit, request.remainder, run_code=request.run_code
         )
 
+    def run_plain(plan: Plan, devices: int) -> Evidence:
+        code = emit(target, plan, request, None, loaded.carried)
+        return prove(session, target, plan, observed, code, say, counts=(devices,), derived=True)
+
     try:
         # Device counts come from the code that takes all devices; the chosen ones are run on top.
         evidence, plan = _in_multiples(lambda plan: run(dataclasses.replace(plan, devices=Devices())), plan)
+        if plan.microbatches > 1 and evidence.memory is not None:
+            evidence = dataclasses.replace(evidence, at_once=_at_once(evidence, run_plain, plan))
         if request.processes > 1:
             evidence = _in_processes(session, target, loaded, observed, plan, request, evidence, say)
         if request.topology is not None:
@@ -380,6 +396,17 @@ def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence
             return run(plan), plan
         except InMultiples as needed:
             plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
+
+
+def _at_once(evidence: Evidence, run: Callable[[Plan, int], Evidence], plan: Plan) -> Memory | None:
+    """The memory that the code takes without microbatches, on as many rows; None where it cannot be told."""
+    most = max(evidence.checks, key=lambda check: check.devices)
+    try:
+        found = run(dataclasses.replace(plan, microbatches=1, devices=Devices()), most.devices)
+    except RefusalError:  # It does not fit, say, or is slower than the time there is.
+        return None
+    alike = any(check.batch == most.batch for check in found.checks)
+    return found.memory if alike else None
 
 
 def _in_processes(

@@ -117,6 +117,7 @@ class Context:
             "header": self.header.text(),
             "docstring": self._docstring(),
             "axis_name": string(plan.axis_name),
+            "microbatches": plan.microbatches,
             "settings": unit.settings,
             "set_by": unit.set_by,
             "definitions": [d.strip("\n") for d in unit.definitions],

@@ -89,10 +89,15 @@ class Names:
     #: Helper that has layers take the statistics of a batch over all devices.
     over_devices: str
     Constant: str
+    #: Constant that holds how many microbatches there are, and helpers that divide a share into them and add
+    #: up what a function makes of each.
+    groups: str
+    microbatches: str
+    accumulated: str
 
 
 #: Those of our own things whose name is always the same, where it is free.
-OWN = tuple(name for name in Names.__slots__ if name not in {"axis", "mapped", "specs", *ALIASES})
+OWN = tuple(name for name in Names.__slots__ if name not in {"axis", "mapped", "specs", "groups", *ALIASES})
 
 
 def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
@@ -148,6 +153,7 @@ def names_for(
     return Names(
         axis=own("AXIS"),
         specs=own("SPECS"),
+        groups=own("MICROBATCHES"),
         mapped=own(f"p_{name}"),
         **{each: own(each) for each in OWN},
         **{alias: imported(alias) for alias in ALIASES},

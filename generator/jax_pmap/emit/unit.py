@@ -5,19 +5,21 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.adapted import Adapted, Substitute, adapted_callees, stands_in, woven_target
-from jax_pmap.emit.axes import collapse, type_imports
+from jax_pmap.emit.axes import collapse, type_imports, used_axes
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
-from jax_pmap.emit.names import bindings
+from jax_pmap.emit.microbatches import Divided, Indivisible
+from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import render
-from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
+from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Span, refused
 from jax_pmap.reading.target import Target, running_values
 from jax_pmap.syntax.text import function_text
 from jax_pmap.version import VERSION
@@ -62,9 +64,12 @@ def emit(
     with fitting(target):
         body, woven = woven_target(target, plan, syncs, adapted, names, renames, result)
         copies = [other.definition(names) for other in adapted]
+    text = body.body_source(woven)
+    if plan.microbatches > 1:
+        text, copies = _divided(target, plan, text, copies, adapted, names)
     unit = dataclasses.replace(
         unit,
-        body=body.body_source(woven),
+        body=text,
         definitions=(*definitions, *copies),
         stands_in=stands_in(renames, adapted),
     )
@@ -74,6 +79,38 @@ def emit(
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
     return render(unit, plan, backend, header)
+
+
+def _divided(
+    target: Target, plan: Plan, body: str, copies: Sequence[str], adapted: Sequence[Adapted], names: Names
+) -> tuple[str, list[str]]:
+    """A woven body and the copies beside it, for work in microbatches.
+
+    Raises:
+        RefusalError: JP074.
+    """
+    batch = [argument.name for argument in plan.arguments if used_axes(argument.axes)]
+    named = dict(zip((other.name for other in adapted), copies, strict=True))
+    made = Divided(body, named, batch, names, plan.parted)
+    try:
+        made.divide()
+    except Indivisible as why:
+        raise refused("JP074", why.reason, why.hint, _line_of(target, why)) from None
+    return made.body, list(made.copies.values())
+
+
+def _line_of(target: Target, why: Indivisible) -> Span:
+    """Where what stands in the way does so: its first line, or the last one with the name that is blamed."""
+    span = target.facts.span
+    lines = list(enumerate(target.parsed.lines[: target.parsed.definition.end_lineno], start=1))
+    first = next((line.strip() for line in why.source.splitlines() if line.strip()), "")
+    name = why.reason.split("`")[1] if "`" in why.reason else ""
+    for wanted in filter(None, (first, name)):
+        for number, line in reversed(lines[span.line :]):
+            found = re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", line)
+            if found:
+                return Span(span.file, number, found.start(), number, found.end())
+    return span
 
 
 def check_reachable(target: Target) -> None:

@@ -129,7 +129,7 @@ def prove(
                 raise RefusalError(neither(found, why, target))
         rows: int | None = None
         used = tuple(counts)
-        if (chosen is not None or derived) and plan.multiple_of > 1:
+        if (chosen is not None or derived or not complete) and plan.multiple_of > 1:
             unit = max(counts) * plan.multiple_of
             rows = batch // unit * unit
             used = used if rows else ()

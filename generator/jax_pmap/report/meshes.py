@@ -69,9 +69,8 @@ def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
             rows += _leaf_rows(argument.name, leaves, number, plan.mesh)
     rows.append([("sum", "bold"), ("", ""), *_sizes(whole, share)])
     if evidence is not None and evidence.memory is not None and evidence.checks:
-        peak = evidence.memory
-        size = peak.arguments + peak.results + peak.temporary
-        rows.append([("peak, compiled for CPU", ""), ("", ""), ("", ""), (human_bytes(size), "")])
+        size = human_bytes(evidence.memory.total)
+        rows.append([("peak, compiled for CPU", ""), ("", ""), ("", ""), (size, "")])
     print_table(columns, rows, console)
 
 
@@ -84,7 +83,7 @@ def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
         print_prose(console, f"does not fit: {clean(machine.lacks)}", indent="  ", style="red")
     else:
         parts = machine.memory
-        taken = parts.arguments + parts.results + parts.temporary
+        taken = parts.total
         fits = not machine.capacity or taken <= machine.capacity
         said = (
             f"{'takes' if fits else 'does not fit: it takes'} {human_bytes(taken)}{room}: arguments "

@@ -5,6 +5,7 @@ Everything is laid out for the width of the console and carries no escape codes 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -180,6 +181,9 @@ def evidence_parts(evidence: Evidence) -> list[str]:
             parts += [f"compiled to {shown[0]}", *shown[1:]]
         else:
             parts.append(f"compiled to {' + '.join(shown)}")
+    if evidence.memory is not None and evidence.at_once is not None:
+        sizes = human_bytes(evidence.memory.total), human_bytes(evidence.at_once.total)
+        parts.append(f"{sizes[0]} on a device, {sizes[1]} without microbatches")
     if evidence.replicas_identical:
         parts.append("replicas bit-identical")
     parts.append(f"jax {evidence.jax_version}")
@@ -231,6 +235,8 @@ def _print_plan(plan: Plan, console: Console, devices: int, backend: Backend | N
 
 
 def _devices_text(plan: Plan) -> str:
+    if plan.microbatches > 1:
+        return f"{_devices_text(dataclasses.replace(plan, microbatches=1))}, {plan.microbatches} microbatches"
     if plan.mesh:
         return f"mesh {mesh_text(plan.mesh)}"
     if plan.devices.ids:

@@ -783,11 +783,11 @@ class Interpreter:
         [(axis, counts)] = self.axes.items()
 
         def given(value: Value) -> Value:
-            if value.places == self.whole:
+            place = value.places[0]
+            if place == WHOLE or isinstance(place, Unknown):
                 return value
-            lost = value.places[0]
-            if isinstance(lost, Unknown):
-                return value
+            if isinstance(place, Replicated) and kind_of(self.terms[value.term].dtype) in "fc":
+                return Value(self.terms.scale(float(groups) ** place.power, value.term), value.places)
             return self.unknown("each round of a loop over groups of rows has the same of it", equations[0])
 
         def item(value: Value) -> Value:

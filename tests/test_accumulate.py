@@ -1,0 +1,143 @@
+"""`--accumulate`: the same step in microbatches, of masked losses too, or the line that stands in the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from project import Project, simulated
+
+STEPS = """\
+import jax
+import jax.numpy as jnp
+
+
+def masked(w, batch):
+    x, y, mask = batch
+    return jnp.sum((x @ w - y) ** 2 * mask) / jnp.sum(mask)
+
+
+def step(w, batch):
+    loss, grads = jax.value_and_grad(masked)(w, batch)
+    return w - 0.1 * grads, loss
+
+
+def flax_like(w, x, y, mask):
+    def loss_fn(w):
+        kept = mask > 0.5
+        error = jnp.where(kept, (x @ w - y) ** 2, 0.0)
+        return error.sum() / kept.sum() + 0.1 * jnp.sum(w**2), {"kept": kept.sum()}
+
+    (loss, aux), grads = jax.value_and_grad(loss_fn, has_aux=True)(w)
+    grads = grads / jnp.maximum(1.0, jnp.sqrt(jnp.sum(grads**2)))
+    return w - 0.1 * grads, {"loss": loss, **aux, "mean": (x @ w).mean()}
+
+
+def whitened(w, x, y):
+    x = (x - x.mean(0)) / (x.std(0) + 1e-6)
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+
+
+def clipped_inside(w, x, y):
+    def loss(w):
+        return jnp.minimum(jnp.mean((x @ w - y) ** 2), 1.0)
+
+    return w - 0.1 * jax.grad(loss)(w)
+
+
+def noisy(w, x, y, key):
+    def loss(w):
+        keep = jax.random.bernoulli(key, 0.9, x.shape)
+        return jnp.mean(((x * keep) @ w - y) ** 2)
+
+    return w - 0.1 * jax.grad(loss)(w)
+
+
+def with_predictions(w, x, y):
+    predicted = x @ w
+    return jnp.mean((predicted - y) ** 2), predicted
+"""
+W, X, Y = ("--arg", "w=f32[4]"), ("--arg", "x=f32[96,4]"), ("--arg", "y=f32[96]")
+MASK = ("--arg", "mask=f32[96]>0<1")
+BATCH = ("--arg", "batch=(f32[96,4], f32[96], mask[96])")
+CALL = """\
+import jax, jax.numpy as jnp, numpy as np
+import made, steps
+
+draw = np.random.default_rng(0)
+batch = draw.normal(size=(64, 4)), draw.normal(size=64), np.arange(64.0) % 5 > 1
+one, other = steps.step(np.ones(4), batch), made.step(np.ones(4), batch)
+assert np.allclose(one[0], other[0], rtol=1e-5) and np.allclose(one[1], other[1], rtol=1e-5)
+text = str(jax.make_jaxpr(made.step)(np.ones(4), batch))
+assert text.count("scan[") == 1
+try:
+    made.step(np.ones(4), tuple(each[:24] for each in batch))
+except ValueError as error:
+    assert "does not divide over 8 devices in multiples of 4" in str(error), error
+else:
+    raise AssertionError("a batch of 24 was taken")
+"""
+
+
+@pytest.fixture
+def steps(project: Project) -> Project:
+    project.write("steps.py", STEPS)
+    return project
+
+
+@pytest.mark.parametrize("backend", ["pmap", "shard_map"])
+def test_a_masked_loss_divides_by_the_whole_mask(steps: Project, backend: str) -> None:
+    words = ("gen", "steps.py::step", *W, *BATCH, "--accumulate", "4", "--backend", backend, "-o", "made.py")
+    made = steps.run(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.words and "run on 3, 8 devices" in made.words
+    assert "without microbatches" in made.words
+    subprocess.run([sys.executable, "-c", CALL], env=simulated(8), check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("flax_like", MASK), ("whitened", ())], ids=["closure", "statistics first"]
+)
+def test_sums_that_are_needed_first_are_taken_first(
+    steps: Project, name: str, words: tuple[str, ...]
+) -> None:
+    asked = ("gen", f"steps.py::{name}", *W, *X, *Y, *words, "--accumulate", "3", "--output-format", "json")
+    made = steps.run(*asked)
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    body = document["code"].partition("def sums(")[2]
+    assert "lax.p" not in body.partition("accumulated(")[0], "a collective in each microbatch"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        ("clipped_inside", (), ("jnp.mean((x @ w - y) ** 2)", "differentiated", "steps.py:33")),
+        ("noisy", ("--arg", "key=key"), ("`key`", "each microbatch would draw", "steps.py:40")),
+        ("with_predictions", (), ("`predicted` is of each example", "steps.py:48")),
+    ],
+)
+def test_what_changes_the_meaning_is_refused(
+    steps: Project, name: str, words: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    asked = ("gen", f"steps.py::{name}", *W, *X, *Y, *words, "--accumulate", "2")
+    steps.refused("JP074", *asked, says=says, exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "says"),
+    [
+        ("JP046", ("2", "--backend", "jit"), "Use --backend shard_map"),
+        ("JP018", ("1",), "not a number of microbatches from 2 on"),
+        ("JP018", ("2", "--remainder", "drop"), "Drop one: `--accumulate`, or `--remainder`"),
+        ("JP018", ("2", "--in-place"), "makes a file of its own"),
+    ],
+)
+def test_what_does_not_go_with_microbatches(
+    steps: Project, code: str, words: tuple[str, ...], says: str
+) -> None:
+    asked = ("gen", "steps.py::step", *W, *BATCH, "--accumulate", *words)
+    steps.refused(code, *asked, says=(says,), exit_code=1 if code == "JP046" else 2)
