@@ -401,6 +401,9 @@ class Plan:
     microbatches: int = 1
     #: Sums that are taken ahead of the microbatches, and of which each has its part: what they are taken of.
     parted: tuple[str, ...] = ()
+    #: Rows of what the function makes itself and the devices divide, or their largest common divisor; 0 where
+    #: the arguments have the batch.
+    made: int = 0
     #: Settings of jax that importing the target's module makes, with their values as Python source.
     settings: tuple[tuple[str, str], ...] = ()
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.

@@ -13,6 +13,8 @@ DIAGNOSTIC = Diagnostic(
     ),
     cure=(
         "If there is a batch, say where: `--shard x`, or `--shard tokens:1` for time-major data. "
+        "A batch that the function makes itself is divided where it is made, if that can be shown right; "
+        "`--shard rows` names its variable. "
         "If the function handles one example, wrap it in `jax.vmap` and parallelise the wrapper."
     ),
     example="""\

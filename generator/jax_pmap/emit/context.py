@@ -7,7 +7,7 @@ import functools
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax_pmap.emit.axes import (
@@ -34,7 +34,7 @@ from jax_pmap.emit.source import (
     wrapped_f_string,
 )
 from jax_pmap.emit.specs import RESULT, partition_spec, placed_arguments, spec_table
-from jax_pmap.emit.weave import AROUND, OWN_SHARE
+from jax_pmap.emit.weave import AROUND, OWN_SHARE, written
 from jax_pmap.model import Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
 
@@ -99,6 +99,8 @@ class Context:
         #: How arrays lie on a mesh, and the arguments that are put there before the call.
         self.put = {a.name for a in placed_arguments(plan)}
         divided = bool(self.put) or any(leaf.spec and leaf.axis is None for leaf in plan.outputs)
+        #: The argument that pmap maps over where it is to map over none of the user's.
+        self.device = [] if self.split or not self.pmap else [_free("device", unit.taken_names)]
         self.specs = spec_table(plan, valued=self.valued) if divided else {}
 
     def values(self) -> Mapping[str, Any]:
@@ -106,9 +108,10 @@ class Context:
         unit, plan, n = self.unit, self.plan, self.n
         mapped_parameters = [self._mapped_parameter(p) for p in unit.parameters]
         arrow = f" -> {unit.returns}" if unit.returns else ""
-        mapped_parameters += self.partition.statics
+        mapped_parameters += [*self.partition.statics, *self.device]
         body = self.partition.body(unit.body, self.mode_guards())
         body = indented(body, 8 if self.backend is Backend.SHARD_MAP else 4)
+        shares = [sync for sync in written(plan, self.backend) if sync.op == OWN_SHARE]
         context: dict[str, Any] = {
             "n": n,
             "at": self.at,
@@ -128,7 +131,7 @@ class Context:
             "mapped_docstring": self._mapped_docstring(),
             "body": body,
             "devices": self._devices(),
-            "shard": self._shard(),
+            "shard": self._shard() if self.split else None,
             **over_devices(n, () if self.backend is Backend.JIT else plan.layers),
             "contents": self._told() or self.partition.wrapped,
             "wrapped": bool(self.partition.wrapped),
@@ -136,7 +139,8 @@ class Context:
             "before": [*self.partition.before(), *self._fit_line()],
             "fit": self._fit(),
             "bound": self._bound(),
-            "own_share": self.backend is not Backend.JIT and any(sync.op == OWN_SHARE for sync in plan.syncs),
+            "own_share": bool(shares),
+            "own_share_of_trees": any(sync.paths != ("",) for sync in shares),
             "own_draws": self._own_draws(),
             "in_place_of": self.unit.stands_in,
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
@@ -177,6 +181,8 @@ class Context:
         unused = set() if "place" in self.unit.helpers else {"collections"}
         if self.plan.mesh:
             unused.add("Mesh")
+        if self.device:
+            unused |= {"Mesh", "NamedSharding", "P"}
         if not self._own_draws():
             unused.add("contextlib")
         if not any(part.equinox for part in self.partition.parts):
@@ -251,6 +257,8 @@ class Context:
                     else f"have (devices, per_device) at axis {' or '.join(map(str, axes))}"
                 )
                 parts.append(f"{leaves_of} {where}")
+        if self.device:
+            parts.append(f"`{self.device[0]}` is its number, since pmap has to map over something")
         shapes = ", ".join(parts)
         one_line = f"`{name}` on one device's share; {shapes}."
         if len(one_line) <= DOCSTRING_WIDTH:
@@ -275,7 +283,7 @@ class Context:
 
     def _pmap_values(self) -> dict[str, Any]:
         axes = [tree_source(axes) for axes in self._in_axes()]
-        in_axes = tuple_source([*axes, *("None" for _ in self.partition.parts)])
+        in_axes = tuple_source([*axes, *("None" for _ in self.partition.parts), *("0" for _ in self.device)])
         return {
             "pmap_options": [
                 f"axis_name={self.n.axis}",
@@ -316,9 +324,7 @@ class Context:
         names = {x: "whole" if x is None else "split" if x == 0 else f"split_{x}" for x in _none_first(used)}
         # A static argument that the body assigns to has to be a local of the inner function.
         assigned = assigned_names(unit.body)
-        inner = "per_device"
-        while inner in unit.taken_names | assigned:
-            inner += "_"
+        inner = _free("per_device", unit.taken_names | assigned)
         parameters = [a.name for a in dynamic]
         parameters += [f"{a.name}={a.name}" for a in self.arguments if a.static and a.name in assigned]
         return {
@@ -504,7 +510,10 @@ class Context:
             f'{self.n.put}("{a.name}", {value})' if a.name in self.put else value
             for a, value in zip(self.arguments, values, strict=True)
         ]
-        return f"{function}({', '.join([*values, *self.partition.statics])})"
+        values += self.partition.statics
+        if self.device:
+            values.append(f"{self.n.np}.arange(len({self._device_list()}))")
+        return f"{function}({', '.join(values)})"
 
     def _result_and_changes(self) -> list[str]:
         """The last lines where arguments are changed in place: the caller's own objects get the new state."""
@@ -718,6 +727,11 @@ def _outer_tuple_kept(axes: Axes) -> Axes:
     if isinstance(axes, AxesNode) and axes.kind == "tuple":
         return AxesNode("tuple", (), tuple(collapse(child) for child in axes.children))
     return collapse(axes)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """`name`, with underscores behind it as long as that is taken."""
+    return _free(name + "_", taken) if name in taken else name
 
 
 def _next(axis: str, by: int = 1) -> str:

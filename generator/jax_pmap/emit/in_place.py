@@ -24,7 +24,7 @@ from jax_pmap.emit.source import assigned_names
 from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.undo import is_same, taken_back
 from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, returns_of
-from jax_pmap.emit.weave import name_node, renamed
+from jax_pmap.emit.weave import name_node, renamed, written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.decorators import decorated
@@ -78,7 +78,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
             facts.span,
         )
     check_backend(target, backend)
-    syncs = () if backend is Backend.JIT else plan.syncs
+    syncs = written(plan, backend)
     guards = () if backend is Backend.JIT else plan.guards
     adapted, renames = adapted_callees(target, syncs, guards, plan.callees)
     file = _File(target)

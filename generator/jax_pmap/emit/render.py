@@ -32,7 +32,7 @@ def render(unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> str:
         header: what the first lines record.
 
     Raises:
-        ValueError: no argument holds a batch, or plan and parameters do not fit together.
+        ValueError: there is no batch, or plan and parameters do not fit together.
     """
     context = _context(unit, plan, backend, header).values()
     return seal(tidy(environment().get_template("module.py.jinja").render(context)))
@@ -120,7 +120,7 @@ def render_pieces(
 def _context(unit: EmitUnit, plan: Plan, backend: Backend, header: Header, at: str = "") -> Context:
     if [a.name for a in plan.arguments] != [p.name for p in unit.parameters]:
         raise ValueError(f"the plan's arguments are not those of {unit.name}")
-    if not any(used_axes(a.axes) for a in plan.arguments):
+    if not plan.made and not any(used_axes(a.axes) for a in plan.arguments):
         raise ValueError(f"no argument of {unit.name} holds a batch")
     return Context(unit, plan, backend, header, at)
 

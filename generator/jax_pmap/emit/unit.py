@@ -19,6 +19,7 @@ from jax_pmap.emit.microbatches import Divided, Indivisible
 from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import render
+from jax_pmap.emit.weave import written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Span, refused
 from jax_pmap.reading.target import Target, running_values
 from jax_pmap.syntax.text import function_text
@@ -46,7 +47,7 @@ def emit(
     check_reachable(target)
     backend = request.backend
     check_backend(target, backend)
-    syncs = () if backend is Backend.JIT else plan.syncs
+    syncs = written(plan, backend)
     guards = () if backend is Backend.JIT else plan.guards
     adapted, renames = adapted_callees(target, syncs, guards, plan.callees)
     _check_script(target, plan, adapted)

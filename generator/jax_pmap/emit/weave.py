@@ -18,7 +18,7 @@ import libcst as cst
 from jax_pmap.emit.decomposed import TOGETHER, reduction
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
-from jax_pmap.model import Guard, Sync
+from jax_pmap.model import Backend, Guard, Plan, Sync
 
 RECORDER = "__jax_pmap__"
 #: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
@@ -70,6 +70,13 @@ def weave(
     if missing:
         raise LookupError(f"no place at {missing[0].span} for {missing[0].op} of {missing[0].value}")
     return function
+
+
+def written(plan: Plan, backend: Backend) -> tuple[Sync, ...]:
+    """The syncs of a plan that its code has: in the global view, what is divided where it is made."""
+    if backend is not Backend.JIT:
+        return plan.syncs
+    return tuple(sync for sync in plan.syncs if sync.op == OWN_SHARE) if plan.made else ()
 
 
 def method_name(scope: int) -> str:

@@ -33,9 +33,11 @@ def {OWN_DRAWS_NAME}(*objects):
     yield
     nnx.update(objects, keys)
 
-def {OWN_SHARE_NAME}(x, axis=0):
-    size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
-    return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
+def {OWN_SHARE_NAME}(tree, axis=0):
+    def part(x):
+        size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
+        return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
+    return {JAX}.tree.map(part, tree)
 """
 
 

@@ -60,6 +60,8 @@ class Observation:
     callees: tuple[Callee, ...] = ()
     #: What is called and was not found when it was to be looked into, and why where that is known.
     closed: Mapping[str, str] = field(default_factory=dict)
+    #: The part of one device's work that each of `count` devices does, whatever is gathered.
+    work: float = 0.0
     #: What every point showed, in the order of the trace.
     events: tuple[Answer, ...] = ()
 
@@ -157,9 +159,10 @@ class Decider:
                 final.point,
                 frozenset(answer.reached),
                 passed,
-                answer.share,
+                answer.share if any(s.op in ("all_gather", OWN_SHARE) for s in state.syncs) else None,
                 points_of(events, lambda event: event.alike),
                 points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
+                work=answer.share,
                 idle=dict(answer.idle),
                 closed=dict(state.closed),
                 events=answer.events,

@@ -16,7 +16,7 @@ from jax_pmap.emit.weave import FOLD, inside_of
 from jax_pmap.model import Plan, Refusal, RefusalError, Sync, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.reading.target import Target
-from jax_pmap.reading.text import function_text
+from jax_pmap.syntax.text import function_text
 
 CODE = "JP074"
 #: Calls that are made of means over the devices.

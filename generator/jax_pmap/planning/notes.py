@@ -20,6 +20,7 @@ def plan_notes(
     observation: Observation,
     donated: Sequence[str],
     layers: Sequence[str],
+    made: int,
 ) -> Iterator[str]:
     """The notes of a plan, in the order in which they are shown."""
     facts = target.facts
@@ -34,9 +35,15 @@ def plan_notes(
             "devices: those of the whole batch"
         )
     yield from _mode_notes(arguments, request.backend)
-    if observation.share is not None and request.backend is not Backend.JIT:
+    if made:
         yield (
-            f"what is gathered is worked on by every device: each of {LARGEST_COUNT} does "
+            f"what the function makes itself is divided where it is made, {made} rows or a multiple of them: "
+            "numbers of devices that do not divide them are refused"
+        )
+    if observation.share is not None and request.backend is not Backend.JIT:
+        what = "gathered" if any(sync.op == "all_gather" for sync in observation.syncs) else "made"
+        yield (
+            f"what is {what} is worked on by every device: each of {LARGEST_COUNT} does "
             f"{observation.share:.0%} of the work of one"
         )
     for name, callee in facts.donated_elsewhere:

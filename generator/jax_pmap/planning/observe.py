@@ -98,12 +98,15 @@ class Observer(Placer):
             tuple(sorted(self.results)),
             self.axis_name,
             count,
-            measure=any(sync.op == "all_gather" for sync in state.syncs),
-            rows=self.rows,
+            self.rows,
         )
         if self._last is None or self._last[0] != request:
             self._last = request, self.session.ask(request, "tracing the function")
         return self._last[1]
+
+    def traced(self, roles: Roles) -> protocol.Observation:
+        """What the worker answers about the function as it stands."""
+        return self._run(roles, {}, 2, State())
 
     def observe(
         self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync] = ()

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax_pmap.model import Request, Source, refused
+from jax_pmap.model import Request, Source, Sync, refused
 from jax_pmap.options import no_argument
 from jax_pmap.planning.identities import identities
 from jax_pmap.reading.facts import FunctionFacts
@@ -51,11 +51,14 @@ class Roles:
     typed: tuple[str, ...] = ()
     #: Static arguments that cannot be hashed.
     wrapped: tuple[str, ...] = ()
+    #: Values that are divided where the function makes them, and the largest number that divides their rows.
+    made: tuple[Sync, ...] = ()
+    rows: int = 0
 
     def request(self) -> protocol.Roles:
         """What the worker is told of them."""
         axes = {name: dict(leaves) for name, leaves in self.axes.items() if leaves}
-        return protocol.Roles(axes, tuple(self.statics))
+        return protocol.Roles(axes, tuple(self.statics), self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,11 @@ class RoleFinder:
     def only_state(self) -> bool:
         """Whether every array is a part of the parameters or the state, by its name and use."""
         return bool(self.leaves) and not any(leaf.data for leaf in self.leaves)
+
+    def divides_state(self, roles: Roles) -> bool:
+        """Whether all that is divided looks like parameters or state."""
+        split = [leaf for leaf in self.leaves if leaf.index in roles.axes.get(leaf.argument, {})]
+        return all(leaf.data <= 0.2 for leaf in split)
 
     def _leaves(self) -> list[_Leaf]:
         parts = {re.split(r"[.\[]", path)[0] for path in self.differentiated}
@@ -411,6 +419,10 @@ class RoleFinder:
             ):
                 loose.add(place)
         return loose if len(loose) < len(chosen) else set(sorted(loose)[1:])
+
+    def without_batch(self) -> Roles:
+        """Every argument whole on every device."""
+        return self._roles({})
 
     def _roles(self, chosen: dict[tuple[str, int], int]) -> Roles:
         axes: dict[str, dict[int, int]] = {}

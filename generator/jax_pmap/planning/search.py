@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
+from jax_pmap.emit.weave import OWN_SHARE
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
@@ -30,9 +32,10 @@ from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import named, to_synchronise
 from jax_pmap.planning.listing import listing
+from jax_pmap.planning.made_inside import Inside, begins_inside, check_devices, named_inside
 from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.mutation import check_mutation
-from jax_pmap.planning.no_batch import no_batch, with_enclosed
+from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, reference_runs
@@ -84,6 +87,9 @@ def find_plan(
         RefusalError: what stood in the way of the likeliest assignment, or JP040 when there was none.
     """
     asked = target, loaded
+    body = Body(function_text(target.parsed))
+    inside = named_inside(body, request.shard, [argument["name"] for argument in loaded.described])
+    request = dataclasses.replace(request, shard=tuple(x for x in request.shard if x not in inside))
     finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
     if session.compile_as(whole.compiled_as):
@@ -104,9 +110,13 @@ def find_plan(
     mutated = tuple(change.name for change in whole.mutated)
     call_graph = CallGraph(target, saved.callees if saved is not None else ())
     session.ask(protocol.Precision(finder.statics), "tracing the function")
-    body = Body(function_text(target.parsed))
     case = Case(session, target, call_graph, body, loaded, request, say, saved, mutated, called.fitting)
     tried = _Tried()
+    if inside or (saved is not None and saved.made):
+        return _inside(case, finder, whole, inside)
+    found_inside = Inside(case, finder.without_batch()).best() if finder.only_state else None
+    if found_inside is not None and isinstance(found_inside.outcome, Confirmed):
+        return _plan(case, found_inside.roles, whole, found_inside.outcome)
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:
             break
@@ -123,7 +133,25 @@ def find_plan(
             continue
         found = _try(case, roles, whole, tried)
         if found is not None:
+            whole_there = found.observation.work > HALF or finder.divides_state(roles)
+            if whole_there and saved is None and begins_inside(body, found.observation):
+                other = Inside(case, finder.without_batch()).best(roles)
+                if (
+                    other is not None
+                    and isinstance(other.outcome, Confirmed)
+                    and other.share < found.observation.work
+                ):
+                    roles, found = other.roles, other.outcome
             return _plan(case, roles, whole, found)
+    if found_inside is None:
+        gathered = tried.fallback is not None
+        batch = tried.fallback[0] if tried.fallback is not None else tried.blamed
+        if batch is not None and finder.divides_state(batch):
+            batch = None
+        made = Inside(case, finder.without_batch())
+        found_inside = made.best(tried.blamed, batch, gathered=gathered)
+        if found_inside is not None and isinstance(found_inside.outcome, Confirmed):
+            return _plan(case, found_inside.roles, whole, found_inside.outcome)
     if tried.fallback is not None:
         return _plan(case, tried.fallback[0], whole, tried.fallback[1])
     refusal = tried.refusal
@@ -149,7 +177,33 @@ def find_plan(
         if told is None:
             raise RefusalError(said)
         return told
+    inside_refusal = found_inside.outcome if found_inside is not None else None
+    coupled = isinstance(inside_refusal, Refusal) and inside_refusal.code in COUPLED
+    if isinstance(inside_refusal, Refusal) and coupled and not enclosed_arrays(session, target):
+        raise RefusalError(inside_refusal)
     raise no_batch(session, target, loaded, finder.trace_error, finder.only_state)
+
+
+def _inside(case: Case, finder: RoleFinder, whole: protocol.Traced, named: Sequence[str]) -> Observed:
+    """The plan that divides the values that the user `named`, or those of a saved plan, where they are made.
+
+    Raises:
+        RefusalError: what stood in the way.
+    """
+    saved, roles = case.saved, finder.without_batch()
+    if case.request.shard or (saved is not None and any(used_axes(each.axes) for each in saved.arguments)):
+        roles = next(finder.candidates(), roles)
+    if named:
+        found = Inside(case, roles).named(named, roles)
+        roles, outcome = found.roles, found.outcome
+    else:
+        assert saved is not None
+        made = tuple(sync for sync in saved.syncs if sync.op == OWN_SHARE)
+        roles = dataclasses.replace(roles, made=made, rows=saved.made)
+        outcome = observe_variants(case, roles, own_shares=False)
+    if isinstance(outcome, Refusal):
+        raise RefusalError(outcome)
+    return _plan(case, roles, whole, outcome)
 
 
 def _with_more_rows(
@@ -328,6 +382,7 @@ def _wanted(request: Request) -> int | None:
 def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) -> Observed:
     target, loaded, request, observation = case.target, case.loaded, case.request, found.observation
     facts = target.facts
+    check_devices(roles, request, facts.span)
     donated = [name for name in facts.donated_parameters if name not in roles.statics] + [*request.donate]
     for name in request.donate:
         if name not in (known := [p.name for p in facts.parameters]):
@@ -370,7 +425,9 @@ def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) ->
         devices=request.devices,
         guards=guards,
         callees=observation.callees,
-        notes=tuple(plan_notes(target, loaded, request, arguments, observation, donated, case.layers)),
+        notes=tuple(
+            plan_notes(target, loaded, request, arguments, observation, donated, case.layers, roles.rows)
+        ),
         assumed_inputs=loaded.assumed,
         mutated=case.mutated,
         layers=case.layers,
@@ -384,6 +441,7 @@ def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) ->
             facts.returned_names,
             list(case.mutated),
         ),
+        made=roles.rows,
         settings=loaded.settings,
         source_hash=function_text(target.parsed).digest,
     )

@@ -112,10 +112,13 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     )
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
-    count = next(count for count in (8, 4, 2, 1) if size >= 2 * count)
+    even = [count for count in (8, 4, 2, 1) if size >= 2 * count]
+    # What the function makes itself has as many rows on every call.
+    count = next((count for count in (*even, 3, 5, 7) if not roles.rows or size % count == 0), 1)
     # Which keys to fold does not depend on the plan; where a share fails without its collectives, it is
     # found when they are there.
-    start = tuple(sync for sync in case.saved.syncs if sync.op != FOLD) if case.saved is not None else ()
+    saved = tuple(sync for sync in case.saved.syncs if sync.op != FOLD) if case.saved is not None else ()
+    start = (*(sync for sync in roles.made if sync not in saved), *saved)
     folds = find_folds(observer, roles, {}, count, start, settled=False)
     if isinstance(folds, Refusal):
         return folds

@@ -93,6 +93,8 @@ def prove(
     """
     batch, chosen = batch_size(plan), plan.devices.number
     counts = [count for count in counts if count <= batch] if chosen is None else [chosen]
+    if plan.made and chosen is None:
+        counts = [count for count in counts if plan.made % count == 0]
     if plan.mesh:
         counts = [math.prod(axis.size for axis in plan.mesh)]
     steps = STEPS if plan.chain else 2
@@ -475,7 +477,7 @@ def batch_size(plan: Plan) -> int:
         for leaf in argument.leaves:
             if leaf.axis is not None:
                 return leaf.shape[leaf.axis]
-    return 0
+    return plan.made
 
 
 def steps_into(path: str) -> tuple[int | str, ...]:

@@ -379,7 +379,8 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
     for sync in plan.syncs:
         if sync.op in ("fold_in", "own_share") and not written:
             continue  # In the global view every value and every draw is the one of a single device.
-        paths = [path for path in sync.paths if path]
+        # What is divided is so in all of its parts.
+        paths = [path for path in sync.paths if path and sync.op != "own_share"]
         value = ", ".join(sync.value + path for path in paths[:3]) if paths else sync.value
         if len(paths) > 3:
             value += f", … {len(paths) - 3} more"

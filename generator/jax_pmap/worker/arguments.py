@@ -344,13 +344,24 @@ def cut(values: Values, axes: LeafAxes, size: int) -> Values:
     return map_batch(values, axes, lambda leaf, axis: take(leaf, axis, rows))
 
 
+class MadeInside(dict[str, Mapping[int, int]]):
+    """Batch axes of a function that makes rows itself, as many on every call: `rows` of them.
+
+    It takes no batch of another size, and devices that do not share `rows` evenly cannot run it.
+    """
+
+    def __init__(self, axes: LeafAxes, rows: int) -> None:
+        super().__init__(axes)
+        self.rows = rows
+
+
 def batch_size(values: Values, axes: LeafAxes) -> int:
-    """The common size of the batch axes, 0 when there is no batch leaf."""
+    """The common size of the batch axes, 0 when there is no batch leaf and no batch made inside."""
     for name, by_leaf in axes.items():
         leaves = jax.tree.leaves(values[name])
         for index, axis in by_leaf.items():
             return shape_of(leaves[index])[axis]
-    return 0
+    return axes.rows if isinstance(axes, MadeInside) else 0
 
 
 def shards(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import LeafAxes, Packed
+from .arguments import LeafAxes, MadeInside, Packed
 from .jaxpr.trace import counts_for
 from .jaxpr.versions import opened
 from .jaxpr.walk import equations, subjaxprs
@@ -67,6 +67,8 @@ def fitting(
     smaller = [
         (size, pair, "to fit memory and time, ") for pair, size in sizes.items() if size < (whole[0] or rows)
     ]
+    if isinstance(axes, MadeInside):
+        smaller = []
     taken = spent = 0.0
     most = 2 if operations <= FEW else 1
     for some, pair, why in (whole, *smaller):

@@ -336,15 +336,16 @@ def survey(
     """
     one, leaves, in_axes = shards(values, axes, count, statics)
 
-    def run(*leaves: Any) -> list[Any]:
+    def run(_: Any, *leaves: Any) -> list[Any]:
         given = one.unpack(leaves)
         marker.enter(signature, given)
         return arrays_of(with_changes(fn, signature, given, mutated))
 
     devices = jax.devices()[:count]
-    mapped = jax.pmap(run, axis_name=axis_name, in_axes=tuple(in_axes), devices=devices)
+    # The first is for a function of which no argument is split: pmap has to map over one.
+    mapped = jax.pmap(run, axis_name=axis_name, in_axes=(0, *in_axes), devices=devices)
     try:
-        parts = jax.make_jaxpr(mapped)(*leaves)
+        parts = jax.make_jaxpr(mapped)(np.arange(count), *leaves)
         before, after = follow_both(whole, parts)
     except Unfollowed as error:
         return protocol.Draws(unfollowed=f"inside `{error}`")

@@ -56,7 +56,7 @@ from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
 from .server import Handlers, describe_exception, summary
 from .specs import SEED
-from .target import Target, become, current
+from .target import Target, become, current, leaf_axes
 from .tracing import find_layers, find_reductions, measured, precision, trace, traced, widened
 from .trials import Emitted, OnMesh, Question, Trials
 from .work import work
@@ -212,7 +212,7 @@ def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengt
                 [target.reference],
                 reference_of(statics, overrides),
                 tuple(target.values(overrides, i) for i in range(len(target.data))),
-                roles.axes,
+                leaf_axes(roles),
                 statics,
                 wide=wide,
                 counts=(8, 4, 3, 2),
@@ -232,11 +232,10 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
     The batch is of so many `rows`, or the given one, as far as the devices share it. Where the function
     fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that batch.
     """
-    target = current()
-    base = arguments.batch_size(target.values(request.overrides), request.roles.axes)
-    count = request.count
-    if request.rows is not None:
-        return observed(request, request.rows)
+    target, axes, count = current(), leaf_axes(request.roles), request.count
+    base = arguments.batch_size(target.values(request.overrides), axes)
+    if request.rows is not None or isinstance(axes, arguments.MadeInside):
+        return observed(request, request.rows or base)
     try:
         answer = observed(request, base // count * count)
     except Problem as problem:
@@ -262,7 +261,7 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
         Problem: ``"reference"``, the original is not traced for so many.
     """
     target = current()
-    axes, name, count = request.roles.axes, request.axis_name, request.count
+    axes, name, count = leaf_axes(request.roles), request.axis_name, request.count
     recorder = observe.Recorder(request.results, target.mutated)
     namespace = {**target.namespace(), observe.RECORDER: recorder}
 
@@ -317,7 +316,7 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
     parts, all_of_it = (work(each.jaxpr, is_no_mark) for each in (first, whole.program))
     return protocol.Observation(
         tuple(events),
-        share=parts / max(all_of_it, 1.0) if request.measure else None,
+        share=parts / max(all_of_it, 1.0),
         idle=tuple(sorted(idle.items())),
         reached=tuple(sorted(whole.program.reached | first.reached)),
         others=tuple(sorted(recorder.others)),
@@ -327,7 +326,7 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
 def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None:
     """Give the example so many times its rows, in another order, where the target takes them, shapes too."""
     target = current()
-    axes, times = request.roles.axes, request.times
+    axes, times = leaf_axes(request.roles), request.times
     size = arguments.batch_size(target.data[0], axes)
     if bytes_of(target.data[0]) * times > MANY_BYTES:
         return None
@@ -379,7 +378,7 @@ def synchronise(request: protocol.Synchronise) -> bool:
 def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
     """Which draws of the function belong to examples, and which marked keys they come from."""
     target = current()
-    axes, statics, count = request.roles.axes, request.roles.statics, request.count
+    axes, statics, count = leaf_axes(request.roles), request.roles.statics, request.count
     if not measured(statics).draws:
         return protocol.Draws()
     values, _ = prove.cut_to(target.values(request.overrides), axes, count)
@@ -442,13 +441,13 @@ def new_trials(
         own = parallel_reference_of(comparison.reference, roles, overrides, count)
     data = tuple(target.values(overrides, index) for index in range(len(target.data)))
     if comparison.rows is not None:
-        data = tuple(arguments.cut(values, roles.axes, comparison.rows) for values in data)
+        data = tuple(arguments.cut(values, leaf_axes(roles), comparison.rows) for values in data)
     question = Question(
         reference=own or reference_of(roles.statics, overrides),
         traceable=own or target.reference,
         invoke=invoke,
         data=data,
-        axes=roles.axes,
+        axes=leaf_axes(roles),
         statics=roles.statics,
         chain=comparison.chain,
         steps=comparison.steps,
@@ -476,7 +475,7 @@ def parallel_reference_of(
     calling = Calling(parallel.find(called.object), target.signature, called.named)
     values = target.values(overrides)
     return ParallelReference(
-        calling, target.reference, values, roles.axes, roles.statics, called.layout, count
+        calling, target.reference, values, leaf_axes(roles), roles.statics, called.layout, count
     )
 
 
@@ -524,9 +523,9 @@ def telling_rows(
 
     def found() -> "tuple[int, ...] | None":
         packed = Packed(target.values(overrides), roles.statics)
-        size = next(iter(sizes_for(arguments.batch_size(target.data[0], roles.axes))), 0) * multiple
+        size = next(iter(sizes_for(arguments.batch_size(target.data[0], leaf_axes(roles)))), 0) * multiple
         with prove.x64(target.x64):
-            return telling.telling(target.reference, target.fn, packed, roles.axes, size, multiple)
+            return telling.telling(target.reference, target.fn, packed, leaf_axes(roles), size, multiple)
 
     return target.once("telling", protocol.encode((roles, overrides, multiple)), found)
 
@@ -626,15 +625,15 @@ def try_reference(request: protocol.TryReference) -> protocol.Calls:
         return protocol.Calls()
     roles, count = request.roles, request.count
     values = target.values({})
-    size = arguments.batch_size(values, roles.axes) // count * count
+    size = arguments.batch_size(values, leaf_axes(roles)) // count * count
 
     def make(layout: Mapping[str, str], named: Sequence[str]) -> ParallelReference:
         called = protocol.Called(request.object, layout, tuple(named))
         return parallel_reference_of(called, roles, {}, count)
 
     with prove.x64(target.x64):
-        given = arguments.cut(values, roles.axes, size)
-        tried = find_layout(make, calling, given, roles.axes, roles.statics, request.layouts)
+        given = arguments.cut(values, leaf_axes(roles), size)
+        tried = find_layout(make, calling, given, leaf_axes(roles), roles.statics, request.layouts)
     return protocol.Calls(size, tuple(tried))
 
 

@@ -482,6 +482,8 @@ class Roles:
     axes: Mapping[str, Mapping[int, int]]
     #: Arguments that are constants.
     statics: tuple[str, ...]
+    #: Rows of what the function makes itself and the devices divide; 0 where the arguments have the batch.
+    made: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -741,8 +743,8 @@ class Observation:
     #: Why it is not traced on shares, and the last point before.
     raised: Raised | None = None
     last: int | None = None
-    #: The work on a share as part of that on the whole, where it was asked for.
-    share: float | None = None
+    #: The work on a share as part of that on the whole.
+    share: float = 0.0
     #: Whether a collective is taken of what is whole already, by point.
     idle: tuple[tuple[int, bool], ...] = ()
     reached: tuple[int, ...] = ()
@@ -763,8 +765,6 @@ class Observe(Request[Observation]):
     axis_name: str
     #: How many shares there are.
     count: int
-    #: Whether the work is to be measured.
-    measure: bool
     #: Rows of the batch, where it is not the given one.
     rows: int | None = None
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from . import arguments, load
-from .arguments import Values
+from .arguments import LeafAxes, MadeInside, Values
 from .call import Call
 from .one_device import OneDevice
+from .protocol import Roles
 
 T = TypeVar("T")
 
@@ -122,3 +123,8 @@ def become(target: Target) -> Target:
     """Have `target` be the one that requests are about from now on."""
     _LATEST[0] = target
     return target
+
+
+def leaf_axes(roles: Roles) -> LeafAxes:
+    """The batch axes of `roles`, with the rows that are made inside."""
+    return MadeInside(roles.axes, roles.made) if roles.made else roles.axes

@@ -16,7 +16,7 @@ from .jaxpr.walk import is_mapped
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .protocol import Problem, Row, Traced
 from .server import describe_exception, summary, text_of
-from .target import become, current
+from .target import become, current, leaf_axes
 from .type_tests import CONCRETE
 
 
@@ -37,7 +37,7 @@ def trace(request: protocol.Trace) -> Traced:
     with prove.x64(target.x64):
         leaves = packed.leaves
         if request.size is not None:
-            leaves = abstract_leaves(packed, request.roles.axes, request.size)
+            leaves = abstract_leaves(packed, leaf_axes(request.roles), request.size)
         try:
             found = traced(packed, leaves)
         except (MemoryError, Problem):
@@ -131,7 +131,7 @@ def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
 def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Frame, ...], ...]:
     """Where the function reduces over the examples; see `couplings.reductions`."""
     target = current()
-    axes, statics = request.roles.axes, request.roles.statics
+    axes, statics = leaf_axes(request.roles), request.roles.statics
     values = target.values({})
     size, packed = arguments.batch_size(values, axes), Packed(values, statics)
 

@@ -77,6 +77,8 @@ def witness(
     answer = _ended(f"a batch of {base} is too small to be divided in two ways")
     # Of shares as large as the given batch the function surely takes each.
     sizes = (*sizes_for(base), LCM * base) if mesh is None else [max(base // mesh.shares, 1) * mesh.shares]
+    if isinstance(question.axes, arguments.MadeInside):
+        sizes = [base]
     for size in sizes:
         with prove.x64(question.x64):
             answer, asked = _derived(
@@ -152,7 +154,7 @@ def _derived(
     asked = _multiple(found.unmet, size)
     needed = _multiple(found.conditions, size)
     others: Sequence[tuple[Traced, int, Sequence[int]]] = ()
-    if found.complete and not uniform:
+    if found.complete and question.axes and not uniform:
         known = math.lcm(needed, multiple)
         others, hidden = _larger(question, reference, packed, size, chosen, foreign=foreign, multiple=known)
         needed = math.lcm(needed, hidden if found.mapped else 1)

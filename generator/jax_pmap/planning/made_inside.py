@@ -1,0 +1,327 @@
+"""Batches that a function makes itself: indices or noise drawn from a key, a slice of a data set, a grid.
+
+What is made so, of what every device has whole, is whole on every device too, and each goes on with its own
+rows of it (`OWN_SHARE`). Where such values begin is told by sizes: the smallest expressions of which an array
+has an axis that nothing in them has. That dividing them is right, observing confirms, as with arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jax_pmap.emit.places import Body, inside, place
+from jax_pmap.emit.weave import OWN_SHARE
+from jax_pmap.model import Refusal, RefusalError, Request, Span, Sync, refused
+from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch
+from jax_pmap.planning.decide import Observation
+from jax_pmap.planning.events import Event
+from jax_pmap.planning.observe import Observer
+from jax_pmap.planning.roles import LARGEST_COUNT, Roles, split_axis
+from jax_pmap.planning.variants import Case, Confirmed, itemsize, observe_variants
+from jax_pmap.worker.protocol import Row
+
+#: Rows from which on something made inside may be a batch, where nobody says that it is.
+ROWS = 8
+#: Device counts that the proof may take.
+COUNTS = (8, 4, 2, 3, 6, 5, 7)
+#: Sizes that are tried.
+TRIED = 4
+#: The part of the most numbers that values of one size have, from which on another size is tried beside it.
+BESIDE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a function makes with one number of rows."""
+
+    rows: int
+    syncs: tuple[Sync, ...]
+    #: Numbers in all values that have so many rows.
+    numbers: int
+    #: Rows that are made in all, and numbers, of the value with the most.
+    total: int
+    made: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What dividing values where they are made came to."""
+
+    roles: Roles
+    outcome: Confirmed | Refusal
+
+    @property
+    def share(self) -> float:
+        """The part of one device's work that each does."""
+        return math.inf if isinstance(self.outcome, Refusal) else self.outcome.observation.work
+
+
+def begins_inside(body: Body, observation: Observation) -> bool:
+    """Whether a function makes something with rows that every device has whole."""
+    return bool(_Made([body], observation.events).groups())
+
+
+def named_inside(body: Body, texts: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
+    """Those of ``--shard`` that name what is no argument and gets its value inside the function."""
+    local = {name for statement in body.statements.values() for name, _ in statement.names}
+    return tuple(text for text in texts if split_axis(text)[0] in local - {*arguments})
+
+
+class Inside:
+    """Looks for what a function makes itself that devices can divide."""
+
+    def __init__(self, case: Case, whole: Roles) -> None:
+        """`whole` are the roles with no batch among the arguments."""
+        self.case, self.whole = case, whole
+        observer = Observer(
+            case.session,
+            case.body,
+            case.target.facts,
+            case.target.axis_name,
+            itemsize(case.loaded),
+            case.say,
+            case.call_graph,
+            case.mutated,
+        )
+        events = observer.traced(whole).events
+        self.made = _Made(observer.bodies, events)
+
+    def named(self, texts: Sequence[str], roles: Roles) -> Found:
+        """The division of what the user names, beside the batch that `roles` have among the arguments.
+
+        Raises:
+            RefusalError: JP007 or JP041 where that cannot be divided.
+        """
+        return self._tried(roles, [self.made.named(self.case, text) for text in texts])
+
+    def best(
+        self, beside: Roles | None = None, batch: Roles | None = None, *, gathered: bool = False
+    ) -> Found | None:
+        """The division that leaves each device the least work; None where nothing begins inside.
+
+        What has as many rows as the batch of the roles `beside` is divided with that, if it can be. The rows
+        of a `batch` among the arguments, put in another order, are none that are made here; nor are all of
+        them one after the other, where a plan in which they are `gathered` is right.
+        """
+        leaves = _batches(self.case, batch)
+        most = max((math.prod(shape) for shape, _ in leaves), default=math.inf)
+        all_rows = max((shape[axis] for shape, axis in leaves if gathered), default=math.inf)
+        groups = [each for each in self.made.groups() if each.made < most and each.total < all_rows]
+        tried: list[Found] = []
+        sizes = {shape[axis] for shape, axis in _batches(self.case, beside)}
+        equal = [group for group in groups if group.rows in sizes]
+        if beside is not None and equal:
+            tried.append(self._tried(beside, equal))
+        groups = sorted(groups, key=lambda group: -group.numbers)[:TRIED]
+        for i, group in enumerate(groups):
+            if any(found.share <= HALF for found in tried):
+                break
+            tried.append(self._alone_or_with(group, groups[i + 1 :]))
+        return min(tried, key=lambda found: found.share, default=None)
+
+    def _alone_or_with(self, first: Group, others: Sequence[Group]) -> Found:
+        """The division of one group, and with it of others where that leaves less work to each device.
+
+        Points inside and on the border of a domain are drawn apart, and not as many of each.
+        """
+        chosen, best = [first], self._tried(self.whole, [first])
+        for other in others:
+            if isinstance(best.outcome, Refusal):
+                break
+            apart = {x.span for x in other.syncs}.isdisjoint(x.span for each in chosen for x in each.syncs)
+            evenly = len(shared_evenly(math.gcd(best.roles.rows, other.rows))) > 1
+            if apart and evenly and other.numbers >= BESIDE * first.numbers:
+                found = self._tried(self.whole, [*chosen, other])
+                if isinstance(found.outcome, Confirmed) and found.share < best.share:
+                    chosen, best = [*chosen, other], found
+        return best
+
+    def _tried(self, roles: Roles, groups: Sequence[Group]) -> Found:
+        """What observing shows where the values of some groups are divided."""
+        syncs = tuple(sync for group in groups for sync in group.syncs)
+        rows = math.gcd(*(group.rows for group in groups))
+        roles = dataclasses.replace(roles, made=syncs, rows=rows)
+        outcome = observe_variants(self.case, roles, own_shares=False)
+        if isinstance(outcome, Confirmed):
+            refusal = _useless(self.case, outcome, syncs)
+            outcome = outcome if refusal is None else refusal
+        return Found(roles, outcome)
+
+
+def _batches(case: Case, roles: Roles | None) -> list[tuple[list[int], int]]:
+    """Shapes of the leaves that hold a batch, each with its axis."""
+    by_name = {argument["name"]: argument for argument in case.loaded.described}
+    return [
+        (by_name[name]["leaves"][index]["shape"], axis)
+        for name, leaves in (roles.axes.items() if roles is not None else ())
+        for index, axis in leaves.items()
+    ]
+
+
+def _useless(case: Case, outcome: Confirmed, syncs: Sequence[Sync]) -> Refusal | None:
+    """The refusal of a division that the results do not depend on, or that leaves most of the work to all."""
+    observation, value = outcome.observation, syncs[0].value
+    if not depends_on_batch(observation, case.target):
+        return Refusal(
+            "JP055",
+            f"no result of `{case.target.facts.name}` depends on the rows of `{value}`",
+            "Name what holds the batch: --shard NAME, an argument or a variable of the function",
+            syncs[0].span,
+        )
+    share = observation.work
+    if share > MOST_OF_IT:
+        return Refusal(
+            "JP055",
+            f"with `{value}` divided where it is made, each of {LARGEST_COUNT} devices would do {share:.0%} "
+            "of the work of one",
+            "Draw with one key for each example, `jax.vmap` over `jax.random.split(key, n)`, so that the "
+            "draws are divided too; or pass the batch as an argument",
+            syncs[0].span,
+        )
+    return None
+
+
+class _Made:
+    """The values of functions, and where sizes begin."""
+
+    def __init__(self, bodies: Sequence[Body], events: Sequence[Row]) -> None:
+        """`events` are what a trace showed of what stands in the `bodies`."""
+        self.bodies = bodies
+        self.expressions = {each.point: each for body in bodies for each in body.expressions}
+        #: What each point showed the first time.
+        self.first: dict[int, Event] = {}
+        for data in events:
+            self.first.setdefault(data["point"], Event(data))
+        self.times = Counter(data["point"] for data in events)
+        #: Names that a function inside reads.
+        self.reads: dict[str, set[str]] = {}
+        for body in bodies:
+            for statement in body.statements.values():
+                scope = body.scopes[statement.scope].name if statement.scope != body.scope.index else ""
+                self.reads.setdefault(scope, set()).update(statement.reads)
+
+    def groups(self) -> list[Group]:
+        """What may be divided where it is made, by the number of rows."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for expression in self.expressions.values():
+            # An array that is there already is no batch of this call.
+            if expression.text.replace(".", "").isidentifier() or expression.is_display:
+                continue
+            for axis, rows in self._begins(expression.point):
+                found.setdefault(rows, []).append((expression.point, axis))
+        return [self._group(rows, each) for rows, each in found.items()]
+
+    def named(self, case: Case, text: str) -> Group:
+        """What the variable of ``NAME:AXIS`` is made of."""
+        name, axis = split_axis(text)
+        span = case.target.facts.span
+        for statement in (each for body in self.bodies for each in body.statements.values()):
+            value = self.first.get(statement.value) if statement.value is not None else None
+            if name not in dict(statement.names) or value is None or statement.value is None:
+                continue
+            shapes = [leaf["shape"] for leaf in value.leaves if leaf["category"] in ("array", "key")]
+            sizes = {shape[axis] for shape in shapes if -len(shape) <= axis < len(shape)}
+            span = statement.span
+            if len(statement.names) == 1 and len(sizes) == 1 and len(shapes) == len(value.leaves):
+                (rows,) = sizes
+                if len(shared_evenly(rows)) < 2:
+                    raise _uneven(name, rows, span)
+                return self._group(rows, [(statement.value, axis % min(map(len, shapes)))])
+        raise refused(
+            "JP007",
+            f"--shard {text}: `{name}` is no array, or tuple of arrays, with rows along axis {axis} where it "
+            "gets its value",
+            "Name a variable that is assigned once, by itself; or an argument",
+            span,
+        )
+
+    def _begins(self, point: int) -> list[tuple[int, int]]:
+        """(axis, size) along which the value at a point has rows, as nothing in the expression has them."""
+        event = self.first.get(point)
+        if event is None or not event.whole or not event.arrays or len(event.arrays) != len(event.leaves):
+            return []
+        every = list(zip(*(leaf["shape"] for leaf in event.leaves), strict=False))
+        new = {sizes[0]: axis for axis, sizes in reversed([*enumerate(every)]) if len({*sizes}) == 1}
+        new = {size: axis for size, axis in new.items() if size >= ROWS and len(shared_evenly(size)) > 1}
+        if not new:
+            return []
+        below = [self.first[each] for each in self._parts(point) if each in self.first]
+        known = {size for each in below for leaf in each.leaves for size in leaf["shape"]}
+        return [(axis, size) for size, axis in new.items() if size not in known]
+
+    def _parts(self, point: int) -> Iterator[int]:
+        """Points of what an expression is made of: of its parts, and of the names that it reads anywhere."""
+        whole = self.expressions[point]
+        for each in self.expressions.values():
+            within = inside(place(each.span), place(whole.span)) and each.span.file == whole.span.file
+            if within and each.point != point:
+                yield each.point
+        names: set[str] = set()
+        new = {*re.findall(r"[^\W\d]\w*", whole.text)}
+        while new:
+            names |= new
+            new = {read for name in new for read in self.reads.get(name, ())} - names
+        for body in self.bodies:
+            for statement in body.statements.values():
+                if statement.index != whole.statement:
+                    yield from (p for name, p in statement.names if name in names)
+
+    def _sync(self, point: int, axis: int) -> Sync:
+        expression, leaves = self.expressions[point], self.first[point].leaves
+        paths = tuple(leaf["path"] for leaf in leaves)
+        return Sync(OWN_SHARE, expression.text, "wrap", expression.span, paths, axis=axis)
+
+    def _group(self, rows: int, places: Sequence[tuple[int, int]]) -> Group:
+        """What is made at some points, with `rows` along an axis."""
+        shapes = [leaf["shape"] for event in self.first.values() if event.whole for leaf in event.arrays]
+        # Of a list of slices of one array, all of them.
+        made = [
+            (self.times[point] * times, shape, axis)
+            for point, axis in places
+            for shape, times in Counter(tuple(leaf["shape"]) for leaf in self.first[point].leaves).items()
+        ]
+        return Group(
+            rows,
+            tuple(self._sync(point, axis) for point, axis in places),
+            sum(math.prod(shape) for shape in shapes if rows in shape),
+            max(times * math.prod(shape[: axis + 1]) for times, shape, axis in made),
+            max(times * math.prod(shape) for times, shape, _ in made),
+        )
+
+
+def shared_evenly(rows: int) -> list[int]:
+    """Counts of devices that share so many rows evenly."""
+    return [count for count in COUNTS if rows and rows % count == 0]
+
+
+def _uneven(name: str, rows: int, span: Span) -> RefusalError:
+    return refused(
+        "JP041",
+        f"`{name}` has {rows} rows, which no two numbers of devices share evenly",
+        "Make a multiple of 8 of them, or of 12",
+        span,
+    )
+
+
+def check_devices(roles: Roles, request: Request, span: Span) -> None:
+    """Refuse a number of devices that does not share what is made inside.
+
+    Raises:
+        RefusalError: JP041.
+    """
+    count, option = request.devices.number, "--devices"
+    if request.mesh:
+        count = next(axis.size for axis in request.mesh if axis.name == request.axis_name)
+        option = "--mesh"
+    if count and roles.rows % count:
+        raise refused(
+            "JP041",
+            f"`{roles.made[0].value}` has {roles.rows} rows, which do not divide over {count} devices",
+            f"Make {max(1, round(roles.rows / count)) * count} of them, or give another {option}",
+            span,
+        )
