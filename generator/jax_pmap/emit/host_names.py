@@ -62,6 +62,7 @@ class HostNames:
         return Names(
             axis=self.own("AXIS"),
             specs=self.own("SPECS"),
+            groups=self.own("MICROBATCHES"),
             mapped=self.own(f"p_{self.target.facts.name}"),
             **{each: self.own(each) for each in OWN},
             **aliases,
