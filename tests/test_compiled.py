@@ -22,8 +22,8 @@ PROGRAM = """
 
 def test_kinds_bytes_and_batches_are_read():
     assert read(PROGRAM, 24, {}) == [
-        {"kind": "all-gather", "axes": [], "count": 1, "bytes": 240, "batch": 240},
-        {"kind": "all-reduce", "axes": [], "count": 2, "bytes": 29, "batch": 0},
+        {"kind": "all-gather", "axes": [], "count": 1, "bytes": 240, "batch": 240, "rounds": 0},
+        {"kind": "all-reduce", "axes": [], "count": 2, "bytes": 29, "batch": 0, "rounds": 0},
     ]
 
 
@@ -61,7 +61,9 @@ def test_the_plan_is_held_against_the_compiled_program(project: Project):
     project.write("centre.py", MODULE)
     words = ("gen", "centre.py::centred", "--inputs", "centre.py::inputs", "--output-format", "json")
     evidence = json.loads(project.run(*words).stdout)["evidence"]
-    assert evidence["collectives"] == [{"kind": "all-reduce", "count": 2, "bytes": 40, "axes": []}]
+    assert evidence["collectives"] == [
+        {"kind": "all-reduce", "count": 2, "bytes": 40, "axes": [], "rounds": 0}
+    ]
     assert evidence["replicas_identical"] is True
     assert evidence["notes"] == []
 

@@ -142,8 +142,8 @@ _COMMON: tuple[Decorator, ...] = (
     option(
         "--backend",
         section="Parallel code",
-        metavar="pmap|shard_map|jit",
-        help="Form of the code.  [default: pmap]",
+        metavar="pmap|shard_map|jit|auto",
+        help="Form of the code; auto: the best of those that are proved.  [default: pmap]",
     ),
     option(
         "--mesh",

@@ -498,6 +498,9 @@ class Collective:
     bytes: int
     #: The axes of a mesh of several along which they go; empty for one axis, and where it is not known.
     axes: tuple[str, ...] = ()
+    #: How many of them stand in loops that go on for as long as their values say: in each round all devices
+    #: wait for the slowest.
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -692,6 +695,8 @@ class Request:
     axis_name: str | None = None
     devices: Devices = field(default_factory=Devices)
     backend: Backend = Backend.PMAP
+    #: Whether the form is chosen among those that are proved (`--backend auto`).
+    choose: bool = False
     #: The axes in which the devices are arranged.
     mesh: tuple[MeshAxis, ...] = ()
     #: How leaves lie on them; the first rule that fits counts.

@@ -173,7 +173,7 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
             "The batch is divided along that axis: name one of the mesh, or leave it out for the first.",
         )
     backend = options["backend"] or config.backend
-    if backend != Backend.JIT:
+    if backend not in (Backend.JIT, AUTO):
         one = len(axes) == 1 and not options["spec"] and not options["fsdp"]
         raise refused(
             "JP046",
@@ -279,6 +279,10 @@ def _check_accumulate(options: Mapping[str, Any], backend: Backend) -> None:
             "batches that the devices share evenly, and no more.",
             "Drop one: `--accumulate`, or `--remainder`.",
         )
+
+
+#: The value of `--backend` that leaves the form to the proof.
+AUTO = "auto"
 
 
 def _check_topology(options: Mapping[str, Any], backend: Backend) -> None:
@@ -423,14 +427,19 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     }
     arranged |= _meshed(options, config)
     backend = config.backend or Backend.PMAP
-    if options["backend"] is not None:
-        backend = Backend(one_of("--backend", options["backend"], [str(name) for name in Backend]))
+    choose = options["backend"] == AUTO
+    if choose:
+        backend = Backend.JIT if arranged.get("mesh") else Backend.SHARD_MAP
+    elif options["backend"] is not None:
+        names = [*(str(name) for name in Backend), AUTO]
+        backend = Backend(one_of("--backend", options["backend"], names))
     _check_topology(options, backend)
     _check_accumulate(options, backend)
     return Request(
         target=options["target"],
         **arranged,
         backend=backend,
+        choose=choose,
         inputs=options["inputs"],
         args=options["arg"],
         run=options["run"],

@@ -60,7 +60,7 @@ def generate(request: Request, say: Say = quiet, session: Session | None = None)
         say: told in a line what is going on.
         session: a worker to use and to leave running, as `start` makes it; None to start one and end it.
     """
-    return answered(lambda: _generate(request, say, session))
+    return answered(lambda: (_best if request.choose else _generate)(request, say, session))
 
 
 def parallel_already(request: Request) -> Unchanged | Refusal | None:
@@ -187,6 +187,31 @@ def _make_plan(request: Request, say: Say) -> Plan:
         session.compile_as(by_length(target))
         loaded = load(session, target, request, staged("loading", say))
         return find_plan(session, target, loaded, request, staged("planning", say)).plan
+
+
+def _best(request: Request, say: Say, given: Session | None) -> Generated:
+    """The best of the forms that are proved, with a note that says why it was taken.
+
+    Raises:
+        RefusalError: that of the form with collectives written out, where no form is proved.
+    """
+    from jax_pmap.proof.choice import choose
+
+    forms = [Backend.JIT] if request.mesh else [Backend.SHARD_MAP, Backend.JIT]
+    if request.accumulate > 1:
+        forms.remove(Backend.JIT)
+    made: list[Generated] = []
+    refusals: list[RefusalError] = []
+    for form in forms:
+        command = request.command.replace("--backend auto", f"--backend {form}")
+        asked = dataclasses.replace(request, backend=form, choose=False, command=command)
+        try:
+            made.append(_generate(asked, staged(form, say), given))
+        except RefusalError as error:
+            refusals.append(error)
+    if not made:
+        raise refusals[0]
+    return choose(made, [error.refusal for error in refusals])
 
 
 def _generate(request: Request, say: Say, given: Session | None) -> Generated:

@@ -391,7 +391,7 @@ def rounding_alone(checks: Sequence[protocol.Check], target: Target) -> Iterator
 
 def read_collectives(rows: Sequence[protocol.Collective]) -> tuple[Collective, ...]:
     """What the worker read in a compiled program."""
-    return tuple(Collective(row.kind, row.count, row.bytes, row.axes) for row in rows)
+    return tuple(Collective(row.kind, row.count, row.bytes, row.axes, row.rounds) for row in rows)
 
 
 def read_memory(memory: protocol.Memory | None) -> Memory | None:
@@ -413,6 +413,12 @@ def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool
         if global_view and row.batch and row.kind == "all-gather":
             along = f" along `{'` and `'.join(row.axes)}`" if row.axes else ""
             yield f"the compiler gathers the batch{along}: {row.batch} bytes on every device"
+        if global_view and row.rounds:
+            yield (
+                f"the compiler puts {row.rounds} {row.kind} into each round of a loop that ends by its "
+                "values, so all devices wait for the slowest in each; in code for --backend shard_map each "
+                "goes on by itself, where its rows do not touch others"
+            )
         elif not global_view and row.kind not in expected:
             yield f"the compiled code has {row.count} {row.kind} ({size}) that the plan has not"
 

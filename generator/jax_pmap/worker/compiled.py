@@ -14,6 +14,11 @@ COLLECTIVE = re.compile(
     r" = (?P<result>.*?) "
     r"(?P<kind>all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)(?:-start)?\((?P<rest>.*)"
 )
+#: The first line of a computation, and the others that an operation of it runs.
+COMPUTATION = re.compile(r"^(?:ENTRY )?(%[\w.\-]+) \(.*\{$")
+RUN = re.compile(
+    r"(?:condition|body|to_apply|calls|branch_computations|called_computations)=\{?((?:%[\w.\-]+(?:, )?)+)"
+)
 ARRAY = re.compile(r"\b(?P<dtype>pred|bf16|[a-z]+?(?P<bits>\d+))\w*\[(?P<sizes>[\d,]*)\]")
 
 
@@ -70,19 +75,53 @@ def _memory(executable: Any) -> list[Row]:
 
 
 def read(text: str, batch: int, mesh: Mapping[str, int]) -> list[Row]:
-    """The collectives in the text of a compiled program, by kind and by the axes of `mesh`."""
+    """The collectives in the text of a compiled program, by kind and by the axes of `mesh`.
+
+    ``"rounds"`` says how many of them every round of a loop has that goes on for as long as its values say:
+    there no device starts on a round before all have ended the one before.
+    """
     rows: dict[tuple[str, ...], Row] = {}
-    for match in COLLECTIVE.finditer(text):
+    looped = _in_open_loops(text)
+    place = ""
+    for line in text.splitlines():
+        began = COMPUTATION.match(line)
+        place = began[1] if began else place
+        match = COLLECTIVE.search(line)
+        if match is None:
+            continue
         axes = along(match["rest"], mesh) or [] if len(mesh) > 1 else []
         key = (match["kind"], *axes)
-        row = rows.setdefault(key, {"kind": match["kind"], "axes": axes, "count": 0, "bytes": 0, "batch": 0})
+        empty = {"kind": match["kind"], "axes": axes, "count": 0, "bytes": 0, "batch": 0, "rounds": 0}
+        row = rows.setdefault(key, empty)
         row["count"] += 1
+        row["rounds"] += place in looped
         for array in ARRAY.finditer(match["result"]):
             sizes = [int(size) for size in array["sizes"].split(",") if size]
             taken = math.prod(sizes) * width(array["dtype"], array["bits"])
             row["bytes"] += taken
             row["batch"] += taken if batch in sizes else 0
     return [rows[key] for key in sorted(rows)]
+
+
+def _in_open_loops(text: str) -> set[str]:
+    """The computations that loops without a known number of rounds run, and what these run."""
+    runs: dict[str, set[str]] = {}
+    waiting: list[str] = []
+    place = ""
+    for line in text.splitlines():
+        began = COMPUTATION.match(line)
+        place = began[1] if began else place
+        names = {name for found in RUN.findall(line) for name in found.split(", ") if name}
+        runs.setdefault(place, set()).update(names)
+        if " while(" in line and "known_trip_count" not in line:
+            waiting += names
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += runs.get(name, ())
+    return found
 
 
 def width(dtype: str, bits: str | None) -> int:

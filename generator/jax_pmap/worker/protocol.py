@@ -1001,6 +1001,8 @@ class Collective:
     bytes: int
     #: Bytes of arrays in which the batch comes out whole.
     batch: int
+    #: How many of them each round of a loop has that goes on for as long as its values say.
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""`--backend auto`: the better of the forms that are proved, and why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from project import Project
+
+MODULE = """\
+import jax
+import jax.numpy as jnp
+
+
+def roots(x):
+    def root(a):
+        def more(s):
+            return jnp.abs(s * s - a) > 1e-5 * a
+
+        return jax.lax.while_loop(more, lambda s: 0.5 * (s + a / s), a)
+
+    return jax.vmap(root)(x)
+
+
+def ranks(x):
+    return jnp.argsort(jnp.argsort(x))
+
+
+def powers(x):
+    return jax.lax.fori_loop(0, 5, lambda _, y: y * jnp.mean(y), x)
+"""
+WAITS = "each round of a loop"
+
+
+@pytest.fixture
+def module(project: Project) -> Project:
+    project.write("module.py", MODULE)
+    return project
+
+
+def test_devices_that_wait_in_loops_decide_for_written_collectives(module: Project) -> None:
+    words = ("gen", "module.py::roots", "--arg", "x=f32[96]>0", "--output-format", "json")
+    made = module.run(*words, "--backend", "auto")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert "jax.shard_map" in document["code"] and "--backend shard_map" in document["code"]
+    assert any("took shard_map" in note and WAITS in note for note in document["evidence"]["notes"])
+    asked = json.loads(module.run(*words, "--backend", "jit").stdout)
+    assert any(WAITS in note for note in asked["evidence"]["notes"])
+
+
+def test_a_loop_of_known_length_makes_no_device_wait(module: Project) -> None:
+    made = module.run("gen", "module.py::powers", "--arg", "x=f32[96]", "--backend", "jit")
+    assert made.exit_code == 0 and WAITS not in made.words, made.stderr
+
+
+def test_the_only_form_that_is_proved_is_taken(module: Project) -> None:
+    made = module.run("gen", "module.py::ranks", "--arg", "x=f32[96]", "--backend", "auto")
+    assert made.exit_code == 0, made.stderr
+    assert "took jit: the other form is refused (JP043)" in made.words
