@@ -301,7 +301,8 @@ class Sync:
     #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``; ``"var"``, ``"std"`` or ``"norm"``
     #: for a call of that name whose means or sums are taken over the devices. No collectives are
     #: ``"fold_in"``, a PRNG key made another on every device, for numbers that belong to examples, and
-    #: ``"own_share"``, a device's part of a value that all of them have whole.
+    #: ``"own_share"``, a device's part of a value that all of them have whole; ``"own_size"``, of a number of
+    #: rows.
     op: str
     #: The value as the reader knows it: ``"loss"``, ``"metrics['n']"`` or a short expression.
     value: str

@@ -47,6 +47,13 @@ def emit(
     check_reachable(target)
     backend = request.backend
     check_backend(target, backend)
+    if "place" in request.helpers and not any(used_axes(each.axes) for each in plan.arguments):
+        raise refused(
+            "JP007",
+            f"--helper place is for a batch among the arguments, and `{target.facts.name}` makes its own",
+            "Leave it out",
+            target.facts.span,
+        )
     syncs = written(plan, backend)
     guards = () if backend is Backend.JIT else plan.guards
     adapted, renames = adapted_callees(target, syncs, guards, plan.callees)

@@ -21,9 +21,9 @@ from jax_pmap.emit.source import string
 from jax_pmap.model import Backend, Guard, Plan, Sync
 
 RECORDER = "__jax_pmap__"
-#: What stands in a `Sync` for the two that are no collectives: a key made another on every device, and a
-#: device's part of a value that all of them have whole.
-FOLD, OWN_SHARE = "fold_in", "own_share"
+#: What stands in a `Sync` for what is no collective: a key made another on every device, a device's part of a
+#: value that all of them have whole, and of a number of rows.
+FOLD, OWN_SHARE, OWN_SIZE = "fold_in", "own_share", "own_size"
 #: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.
 AROUND = "around"
 Placed = TypeVar("Placed", Sync, Guard)
@@ -246,6 +246,10 @@ class Editor(cst.CSTTransformer):
             call = cst.parse_expression(f"{self.own_share}(x{axis})")
             assert isinstance(call, cst.Call)
             return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
+        if sync.op == OWN_SIZE:
+            size = cst.parse_expression(f"x // {self.jax}.lax.psum(1, axis_name={self.axis})")
+            assert isinstance(size, cst.BinaryOperation)
+            return size.with_changes(left=value)
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis, sync.axis)
         if sync.paths != ("",):

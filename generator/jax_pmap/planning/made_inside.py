@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jax_pmap.emit.places import Body, inside, place
-from jax_pmap.emit.weave import OWN_SHARE
+from jax_pmap.emit.weave import OWN_SHARE, OWN_SIZE
 from jax_pmap.model import Refusal, RefusalError, Request, Span, Sync, refused
 from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch
 from jax_pmap.planning.decide import Observation
@@ -130,6 +130,8 @@ class Inside:
         Points inside and on the border of a domain are drawn apart, and not as many of each.
         """
         chosen, best = [first], self._tried(self.whole, [first])
+        if isinstance(best.outcome, Refusal) and (other := self.made.with_own_positions(first)) is not None:
+            chosen, best = [other], self._tried(self.whole, [other])
         for other in others:
             if isinstance(best.outcome, Refusal):
                 break
@@ -215,6 +217,20 @@ class _Made:
             for axis, rows in self._begins(expression.point):
                 found.setdefault(rows, []).append((expression.point, axis))
         return [self._group(rows, each) for rows, each in found.items()]
+
+    def with_own_positions(self, group: Group) -> Group | None:
+        """`group` with positions in the share where it has those in the whole: ``x[jnp.arange(n), labels]``.
+
+        That is, of ``jnp.arange(n)`` it is the number ``n`` that is divided. None where there is no such.
+        """
+        every = [each for body in self.bodies for each in (*body.expressions, *body.free)]
+        syncs = []
+        for sync in group.syncs:
+            size = re.fullmatch(r"[\w.]*\barange\(\s*([^\W\d][\w.]*)\s*\)", sync.value)
+            at = place(sync.span)
+            found = [e for e in every if size and e.text == size[1] and inside(place(e.span), at)]
+            syncs.append(Sync(OWN_SIZE, found[0].text, "wrap", found[0].span) if found else sync)
+        return dataclasses.replace(group, syncs=tuple(syncs)) if (*syncs,) != group.syncs else None
 
     def named(self, case: Case, text: str) -> Group:
         """What the variable of ``NAME:AXIS`` is made of."""

@@ -27,10 +27,18 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
         and {leaf["category"] for leaf in argument["leaves"]} <= kinds
     ]
     numbers = list(dict.fromkeys(numbers))
+    added: list[str] = []
     while True:
         answer = _traced(session, finder.statics)
         error = answer.error
         if error is None:
+            # It was the last that was needed; of those before, some may have stood in front of it alone.
+            for other in added[:-1]:
+                left = tuple(each for each in finder.statics if each != other)
+                without = _traced(session, left)
+                if without.error is None:
+                    answer, finder.statics = without, left
+                    del finder.why[other]
             return answer
         if not answer.concrete:
             break
@@ -46,6 +54,7 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
                 error_details(error),
             )
         name = numbers.pop(0)
+        added.append(name)
         finder.statics = (*finder.statics, name)
         finder.why[name] = "its value is needed while tracing"
     # Not every error says that a number is missing: `jax.random.split(key, n)` takes it for a bad shape.

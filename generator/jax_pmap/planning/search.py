@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
-from jax_pmap.emit.weave import OWN_SHARE
+from jax_pmap.emit.weave import OWN_SHARE, OWN_SIZE
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import Backend, Listing, Plan, Refusal, RefusalError, Request, Say
 from jax_pmap.options import no_argument
@@ -181,7 +181,11 @@ def find_plan(
     coupled = isinstance(inside_refusal, Refusal) and inside_refusal.code in COUPLED
     if isinstance(inside_refusal, Refusal) and coupled and not enclosed_arrays(session, target):
         raise RefusalError(inside_refusal)
-    raise no_batch(session, target, loaded, finder.trace_error, finder.only_state)
+    refused_here = no_batch(session, target, loaded, finder.trace_error, finder.only_state)
+    if isinstance(inside_refusal, Refusal):
+        details = (*refused_here.refusal.details, inside_refusal.reason)
+        raise RefusalError(dataclasses.replace(refused_here.refusal, details=details))
+    raise refused_here
 
 
 def _inside(case: Case, finder: RoleFinder, whole: protocol.Traced, named: Sequence[str]) -> Observed:
@@ -198,7 +202,7 @@ def _inside(case: Case, finder: RoleFinder, whole: protocol.Traced, named: Seque
         roles, outcome = found.roles, found.outcome
     else:
         assert saved is not None
-        made = tuple(sync for sync in saved.syncs if sync.op == OWN_SHARE)
+        made = tuple(sync for sync in saved.syncs if sync.op in (OWN_SHARE, OWN_SIZE))
         roles = dataclasses.replace(roles, made=made, rows=saved.made)
         outcome = observe_variants(case, roles, own_shares=False)
     if isinstance(outcome, Refusal):

@@ -47,7 +47,7 @@ PLANS_READ = (1, PLAN_SCHEMA_VERSION)
 _PLAN_ORDER = ("schema_version", "target", "axis_name", "syncs", "notes", "assumed_inputs", "guards")
 _PLAN_LAST = ("output_axes", "arguments", "outputs")
 
-SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", *TOGETHER)
+SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "own_size", *TOGETHER)
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 
 
@@ -386,7 +386,7 @@ def _check(decoded: Any, path: str) -> None:
     if isinstance(decoded, Sync):
         _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
         _check_choice(decoded.where, ("after", "wrap", "around"), f"{path}.where")
-        if decoded.op in ("fold_in", "own_share") and decoded.where == "after":
+        if decoded.op in ("fold_in", "own_share", "own_size") and decoded.where == "after":
             _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
         if decoded.where == "around" and decoded.op != "fold_in":
             _refuse(f"`{path}.where` is `around`, which only fold_in can be.")

@@ -53,6 +53,7 @@ _WIRE = {
     "all_gather": ("all-gather", "every device gets the shares of all devices"),
     "fold_in": ("", "the key is folded with the device's index: other numbers on each device"),
     "own_share": ("", "each device goes on with its own part of what all of them have"),
+    "own_size": ("", "each device makes as many rows as it has of the others"),
 }
 _PARTIAL = {
     "psum": "partial: the sum over the devices is the value",
@@ -308,7 +309,7 @@ def _in_order(plan: Plan, listings: Sequence[Listing], written: bool) -> list[li
         met.setdefault(value.bound_by or value.span, number)
     groups: dict[tuple[str, Span, str], list[Sync]] = {}
     for sync in plan.syncs:
-        if written or sync.op not in ("fold_in", "own_share"):
+        if written or sync.op not in ("fold_in", "own_share", "own_size"):
             groups.setdefault((sync.op, sync.span, sync.where), []).append(sync)
     return sorted(groups.values(), key=lambda each: met.get(each[0].span, -1))
 
@@ -382,7 +383,7 @@ def _function(plan: Plan, listing: Listing, devices: int, written: bool) -> Func
         sync
         for sync in plan.syncs
         if sync.span.file == listing.file and listing.line <= sync.span.line <= last
-        if written or sync.op not in ("fold_in", "own_share")
+        if written or sync.op not in ("fold_in", "own_share", "own_size")
     ]
     wrapped = {sync.span: sync for sync in here if sync.where == "wrap"}
     marks = [_mark(listing, value, wrapped.get(value.span)) for value in listing.values]

@@ -1,0 +1,119 @@
+"""Batches that a function makes itself: what is divided, what stays whole, and what is refused."""
+
+import json
+import textwrap
+from typing import Any
+
+import pytest
+from project import Project
+
+CODE = '''
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    BATCH = 24
+
+
+    def net(p, x):
+        return jnp.tanh(x @ p["a"]) @ p["b"]
+
+
+    def fool(generator, critic, key):
+        """Of the same sizes as the noise are none of the parameters."""
+        z = jax.random.normal(key, (BATCH, 8))
+        wanted = jnp.ones((BATCH, 1))
+        loss = lambda g: jnp.mean((net(critic, net(g, z)) - wanted) ** 2)
+        return jax.value_and_grad(loss)(generator)
+
+
+    def replayed(params, target, buffer, size, key, batch_size=24):
+        """Positions that choose from a share are those in the share."""
+        rows = jax.random.randint(key, (batch_size,), 0, size)
+        obs, action, reward = jax.tree.map(lambda leaf: leaf[rows], buffer)
+
+        def loss(p):
+            q = net(p, obs)[jnp.arange(batch_size), action]
+            return jnp.mean((q - reward - net(target, obs).max(axis=1)) ** 2)
+
+        return jax.grad(loss)(params)
+
+
+    def two_sizes(params, key):
+        inner, border = jax.random.split(key)
+        inside = jax.random.uniform(inner, (48, 3))
+        outside = jax.random.uniform(border, (24, 3))
+        return jnp.mean(net(params, inside) ** 2) + jnp.mean(net(params, outside))
+
+
+    def shaken(theta, key):
+        """Noise for parameters, which no batch is made of."""
+        noise = jax.random.normal(key, (theta.shape[0], 8)).sum(axis=1)
+        return jax.grad(lambda t: jnp.sum(jnp.cumsum(t) ** 2))(theta) + noise
+
+
+    def p_net(i, h, o):
+        draw = np.random.default_rng(i).normal
+        return {"a": draw(size=(i, h)).astype("float32"), "b": draw(size=(h, o)).astype("float32")}
+
+
+    def for_fool(): return p_net(8, 32, 6), p_net(6, 32, 1), jax.random.key(0)
+    def for_two_sizes(): return p_net(3, 16, 1), jax.random.key(1)
+    def for_shaken(): return np.linspace(-1, 1, 5, dtype="float32"), jax.random.key(2)
+
+
+    def for_replayed():
+        rng = np.random.default_rng(0)
+        rows = rng.normal(size=(100, 5)).astype("float32"), rng.integers(0, 3, 100), rng.normal(size=100)
+        return p_net(5, 16, 3), p_net(5, 16, 3), rows, 90, jax.random.key(3)
+'''
+
+
+@pytest.fixture
+def made(shared: Project) -> Project:
+    shared.write("made.py", textwrap.dedent(CODE))
+    return shared
+
+
+def plan(project: Project, name: str, *words: str) -> Any:
+    result = project.run(
+        "plan", f"made.py::{name}", "--inputs", f"made.py::for_{name}", "--output-format", "json", *words
+    )
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)["plan"]
+
+
+def divided(found: Any) -> set[str]:
+    return {sync["value"] for sync in found["syncs"] if sync["op"] in ("own_share", "own_size")}
+
+
+def test_what_is_made_is_divided_and_no_parameters(made: Project) -> None:
+    found = plan(made, "fool")
+    assert divided(found) == {"jax.random.normal(key, (BATCH, 8))", "jnp.ones((BATCH, 1))"}
+    assert all(argument["role"] in ("replicated", "key") for argument in found["arguments"])
+    assert found["made"] == 24
+
+
+def test_positions_that_choose_from_a_share_are_those_in_the_share(made: Project) -> None:
+    found = plan(made, "replayed")
+    assert divided(found) == {"jax.random.randint(key, (batch_size,), 0, size)", "batch_size"}
+    roles = {argument["name"]: argument["role"] for argument in found["arguments"]}
+    # The size of the buffer was asked for first, and is not what the function needs to know.
+    assert (roles["batch_size"], roles["size"]) == ("static", "replicated")
+
+
+def test_all_that_is_made_is_divided_or_what_the_user_names(made: Project) -> None:
+    assert plan(made, "two_sizes")["made"] == 24
+    assert divided(plan(made, "two_sizes", "--shard", "inside")) == {"jax.random.uniform(inner, (48, 3))"}
+
+
+def test_other_numbers_of_devices_and_axes_are_refused(made: Project) -> None:
+    words = "gen", "made.py::two_sizes", "--inputs", "made.py::for_two_sizes"
+    made.refused("JP041", *words, "--devices", "5", says=("24 rows", "5 devices"), exit_code=1)
+    made.refused("JP007", *words, "--shard", "inside:4", says=("no array", "axis 4"))
+    made.refused("JP007", *words, "--helper", "place", says=("makes its own",))
+
+
+def test_noise_for_parameters_makes_no_batch(made: Project) -> None:
+    words = "gen", "made.py::shaken", "--inputs", "made.py::for_shaken"
+    made.refused("JP043", *words, says=("jnp.cumsum(t)",), exit_code=1)
