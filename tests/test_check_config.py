@@ -76,6 +76,7 @@ def test_a_misspelt_target_is_not_ignored_in_silence(tmp_path):
     for table, target in (
         ("train.py::trian_step", "train.py::train_step"),
         ("train.py::trian_step", "train_step"),
+        ("trian_step", "train.py::train_step"),
         ("trian.py::train_step", "train.py::train_step"),
     ):
         found = read(tmp_path, f'[tool.jax-pmap.targets."{table}"]\nreplicate = ["x"]')

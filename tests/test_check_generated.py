@@ -127,7 +127,11 @@ def test_an_edited_file_is_accepted_once_it_is_proved(project: Project) -> None:
     assert (tracked.exit_code, tracked.stdout) == (0, "")
     assert "proving: total_pmap.py again" in tracked.stderr
     assert project.run("check").seconds < 1
-    project.refused("JP016", "gen", "total", "-o", "total_pmap.py", "--arg", "x=f32[24]")
+    says = ["jax-pmap check --accept total_pmap.py"]
+    project.refused("JP016", "gen", "total", "-o", "total_pmap.py", "--arg", "x=f32[24]", says=says)
+    project.refused(
+        "JP018", "check", "--accept", "stats.py", says=["no header of a generated file"], exit_code=2
+    )
     project.write("stats.py", "import jax.numpy as jnp\n\n\ndef total(x):\n    return 3 * jnp.sum(x)\n")
     stale = project.run("check", "--no-run")
     assert codes(stale) == ["JP150"]

@@ -314,6 +314,12 @@ def test_unknown_option_and_command(invoke):
     assert invoke("gen", "f", "g").exit_code == 2
 
 
+def test_an_option_is_no_value_of_the_one_before(invoke):
+    result = invoke("gen", "f", "--axis-name", "--devices", "4")
+    assert (result.exit_code, result.requests) == (2, [])
+    assert "'--axis-name' requires an argument, and '--devices' is an option" in result.stderr
+
+
 # --- streams and exit codes ---------------------------------------------------------------
 
 

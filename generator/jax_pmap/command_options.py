@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,6 +23,19 @@ class Option(click.Option):
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Take the value, unless that is the option behind it: ``--axis-name --devices 4``."""
+        value = opts.get(self.name or "")
+        if any(value in each.opts for each in ctx.command.params if isinstance(value, str)):
+            raise click.BadOptionUsage(
+                self.opts[0],
+                f"Option '{self.opts[0]}' requires an argument, and '{value}' is an option.",
+                ctx,
+            )
+        return super().handle_parse_result(ctx, opts, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What a shell offers for the value: by the word that the help shows for it."""

@@ -105,7 +105,8 @@ class Config:
         """Refuse a table that was meant for `target`: it would be ignored in silence."""
         typed = _last(target)
         for name, _ in self.targets:
-            near = _near(typed, _last(name)) and ("::" not in target or _near(_file(target), _file(name)))
+            files = "::" in target and "::" in name
+            near = _near(typed, _last(name)) and (not files or _near(_file(target), _file(name)))
             if near and self.root is not None and not self._is_there(name, self.root):
                 text = (self.root / PYPROJECT).read_text(encoding="utf-8-sig", errors="replace")
                 _refuse(
@@ -117,17 +118,20 @@ class Config:
                 )
 
     def _is_there(self, name: str, root: Path) -> bool:
-        """Whether the file of a table's target is there and speaks of it; True for any other form."""
+        """Whether the file of a table's target speaks of it, any file for a bare name; True for ``a.b:f``."""
         file, double, _ = name.partition("::")
-        if not double:
+        if not double and ":" in name:
             return True
-        for folder in dict.fromkeys((root, Path.cwd())):
-            try:
-                text = (folder / file).read_bytes()
-            except OSError:
-                continue
-            return re.search(rf"\b{re.escape(_last(name))}\b".encode(), text) is not None
-        return False
+        from jax_pmap.sources import TooManyFilesError, project_files, read_bytes
+
+        word = re.compile(rf"\b{re.escape(_last(name))}\b".encode())
+        try:
+            found = (
+                [folder / file for folder in (root, Path.cwd())] if double else project_files(root, (".py",))
+            )
+            return any(word.search(read_bytes(path) or b"") for path in found)
+        except TooManyFilesError:
+            return True
 
 
 def _last(target: str) -> str:

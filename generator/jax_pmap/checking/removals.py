@@ -46,6 +46,7 @@ NAMES = (
     Removal("jax.host_id", "0.2.13", "", "use `jax.process_index`", "jax.process_index"),
     Removal("jax.tree_map", "0.4.26", "0.6", "use `jax.tree.map`", "jax.tree.map"),
     Removal("jax.tree_multimap", "", "0.3.16", "use `jax.tree.map`", "jax.tree.map"),
+    Removal("jax.tree_util.tree_multimap", "", "0.3.16", "use `jax.tree.map`", "jax.tree.map"),
     Removal("jax.config.config", "", "0.4.25", "use `jax.config`", "jax.config"),
     # --- jax.sharding ---------------------------------------------------------------------
     Removal("jax.sharding.PmapSharding", "0.8.1", "0.10", _NAMED),

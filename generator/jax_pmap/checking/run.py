@@ -167,6 +167,8 @@ def _check(request: CheckRequest, say: Say) -> CheckReport:
         gathered.findings += found
         if request.run and MARK in data:
             edited.append(Edited(path, shown, request.python, request.timeout))
+    if request.accept:
+        _check_generated(request, {each.path.resolve() for each in generated})
     if edited and not wanted.isdisjoint(GENERATED):
         outcomes = check_in_place(edited, cache, request.fix, say)
         for file, outcome in zip(edited, outcomes, strict=True):
@@ -270,6 +272,23 @@ def files_of(request: CheckRequest) -> Iterator[tuple[Path, str]]:
             if each not in seen:
                 seen.add(each)
                 yield each, _shown(each, request.directory)
+
+
+def _check_generated(request: CheckRequest, generated: set[Path]) -> None:
+    """Refuse to accept the edits of a file that was named, and that no command made.
+
+    Raises:
+        RefusalError: JP018, for the first.
+    """
+    for text in request.paths:
+        path = request.directory / text
+        if path.is_file() and path.resolve() not in generated:
+            raise refused(
+                "JP018",
+                f"`{text}` has no header of a generated file: there are no edits to accept.",
+                "Name a file that `jax-pmap gen -o` wrote; `jax-pmap check FILE` looks at any other.",
+                None,
+            )
 
 
 def _below(folder: Path, text: str) -> Iterator[Path]:

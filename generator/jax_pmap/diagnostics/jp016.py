@@ -13,7 +13,8 @@ DIAGNOSTIC = Diagnostic(
     ),
     why="Nothing of yours is overwritten unless you say so, and nothing is written in part.",
     cure=(
-        "See what would change with `--diff`. Choose another path, or give up the hand edits with `--force`."
+        "Keep hand edits and prove them with `jax-pmap check --accept FILE`. See what would change with "
+        "`--diff`; choose another path, or give up the hand edits with `--force`."
     ),
     example="$ jax-pmap gen train.py::train_step -o train_pmap.py",
     fixed="""\

@@ -17,11 +17,21 @@ LAYOUTS = ("drop-in", "stacked", "batch")
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """How the two functions are called, as typed (see `read_layout`); None to find out by trying."""
+    """How the two functions are called, as typed (see `read_layout`); None to find out by trying.
+
+    Raises:
+        RefusalError: JP018 for what is no layout.
+    """
 
     parallel: str | None = None
     #: Of a reference that is parallel itself.
     reference: str | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the words to those there are, before anything is run."""
+        for text, option in ((self.parallel, "layout"), (self.reference, "against-layout")):
+            if text is not None:
+                forms_of(text, option)
 
 
 def with_axis(layout: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -66,6 +76,22 @@ def read_layout(
         return {name: "devices" if has else "whole" for name, has in arrays.items()}
     if text == "batch":
         return {name: "batch" if name in batch else "whole" for name in arrays}
+    for name, form in forms_of(text, option):
+        if name not in arrays:
+            raise no_argument(option, name, arrays, "the reference", None)
+        whole[name] = form
+    return whole
+
+
+def forms_of(text: str, option: str) -> list[tuple[str, str]]:
+    """``"x=devices, key=keys"`` → ``[("x", "devices"), ("key", "keys")]``; empty for one of `LAYOUTS`.
+
+    Raises:
+        RefusalError: JP018 for what is neither.
+    """
+    if text in LAYOUTS:
+        return []
+    found = []
     for part in text.split(","):
         name, equals, form = (word.strip() for word in part.partition("="))
         if not equals or form not in FORMS:
@@ -75,7 +101,5 @@ def read_layout(
                 f"Write one of {', '.join(LAYOUTS)}, or NAME=FORM,… with the forms {', '.join(FORMS)}",
                 None,
             )
-        if name not in arrays:
-            raise no_argument(option, name, arrays, "the reference", None)
-        whole[name] = form
-    return whole
+        found.append((name, form))
+    return found

@@ -40,10 +40,10 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
     facts = read(source, parsed)
     where = facts.span
     if facts.is_async or facts.is_generator:
-        what = "`async def`" if facts.is_async else "a generator"
-        raise refused(
-            "JP056", f"`{facts.name}` is {what}; jax runs plain functions", "Return arrays instead", where
-        )
+        what, instead = "a generator", "Return arrays where it yields them, as one result"
+        if facts.is_async:
+            what, instead = "`async def`", "Take `async` off, and hand in as arguments what it awaits"
+        raise refused("JP056", f"`{facts.name}` is {what}; jax runs plain functions", instead, where)
     facts = as_called(facts, source.binding, request)
     if (facts.receiver or facts.closure_names) and request.run is None and not made_by_import(source):
         first = "its arguments" if facts.is_class_method else "the object and the arguments"
