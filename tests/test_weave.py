@@ -795,3 +795,9 @@ def test_a_copy_above_the_classes_of_its_file_names_none_of_them():
     text = "def f(self, x: Steps, /, y: int = 2, *a: A, z: Later = 3, **k: K) -> Steps:\n    return x\n"
     made = cst.Module([without_annotations(cst.parse_module(text).body[0])]).code
     assert made == "def f(self, x, /, y=2, *a, z=3, **k):\n    return x\n"
+
+
+def test_what_is_written_for_a_reduction_stays_one_operand() -> None:
+    body = body_of("def f(x):\n    return -jnp.ptp(x) ** 2\n")
+    largest, smallest = (f"jax.lax.p{op}(jnp.{op}(x), axis_name=AXIS)" for op in ("max", "min"))
+    assert f"return -({largest} - {smallest}) ** 2" in woven(body, around(body, "jnp.ptp(x)", "ptp"))

@@ -17,19 +17,23 @@ PARAMETERS = {
     for name, text in {
         "mean": "x axis (dtype) (out) keepdims where",
         "nanmean": "x axis (dtype) (out) keepdims",
+        "nanvar": "x axis (dtype) (out) ddof keepdims",
+        "nanstd": "x axis (dtype) (out) ddof keepdims",
         "average": "x axis weights (returned) keepdims",
         "var": _MOMENT,
         "std": _MOMENT,
-        "norm": "x (ord) axis keepdims",
-        "vector_norm": "x axis keepdims (ord)",
+        "norm": "x ord axis keepdims",
+        "vector_norm": "x axis keepdims ord",
         "ptp": "x axis (out) keepdims",
-        "logsumexp": "x axis (b) keepdims (return_sign) (where)",
-        "softmax": "x axis",
+        "logsumexp": "x axis b keepdims (return_sign) (where)",
+        "softmax": "x axis where",
         "log_softmax": "x axis",
-        "cov": "x y rowvar (bias) (ddof)",
+        "cov": "x y rowvar bias ddof",
         "corrcoef": "x y rowvar",
     }.items()
 }
+#: What is written for these values alone, by parameter.
+_LITERAL = {"rowvar": ("True", "False"), "bias": ("True", "False"), "ord": ("1", "2", "3", "4")}
 #: How many arrays devices send to each other for one, each as large as the result.
 TOGETHER = dict.fromkeys(PARAMETERS, 2) | {"norm": 1, "vector_norm": 1}
 #: Those of which every example has a part of the result, and not all of it.
@@ -127,9 +131,22 @@ class _Form:
         total = self.reduced("psum", "sum", f"{self.x} * {weights}")
         return f"{total} / {self.reduced('psum', 'sum', weights)}"
 
+    def _nanvar(self) -> str:
+        missing = f"{self.jnp}.isnan({self.x})"
+        self.where = f", where=~{missing}"
+        # There is no derivative through what is not a number, either.
+        apart = f"{self.jnp}.where({missing}, 0, {self.x} - ({self._mean(keep=True)}))"
+        return self._squares(f"{apart} ** 2")
+
+    def _nanstd(self) -> str:
+        return f"{self.jnp}.sqrt({self._nanvar()})"
+
     def _var(self) -> str:
         mean = self._mean(keep=True)
-        squares = f"({self.x} - {f'({mean})' if self.where else mean}) ** 2"
+        return self._squares(f"({self.x} - {f'({mean})' if self.where else mean}) ** 2")
+
+    def _squares(self, squares: str) -> str:
+        """The mean of squares that stand around their mean."""
         if not self.where and "ddof" not in self.given:
             return self.reduced("pmean", "mean", squares)
         ddof = self.given.get("ddof")
@@ -145,7 +162,13 @@ class _Form:
         return f"{self.jnp}.sqrt({self._var()})"
 
     def _norm(self) -> str:
-        return f"{self.jnp}.sqrt({self.reduced('psum', 'sum', f'{self.x} ** 2')})"
+        order = self.given.get("ord", "2")
+        if order == "1":
+            return self.reduced("psum", "sum", f"{self.jnp}.abs({self.given['x']})")
+        if order == "2":
+            return f"{self.jnp}.sqrt({self.reduced('psum', 'sum', f'{self.x} ** 2')})"
+        powers = f"{self.jnp}.abs({self.given['x']}) ** {order}.0"
+        return f"{self.reduced('psum', 'sum', powers)} ** (1 / {order})"
 
     _vector_norm = _norm
 
@@ -160,14 +183,18 @@ class _Form:
     def _logsumexp(self) -> str:
         largest, top = self.free("largest"), self.free("top")
         along = largest if self.kept or not self.axis else f"{self.jnp}.expand_dims({largest}{self.axis})"
-        total = self.reduced("psum", "sum", f"{self.jnp}.exp({self.x} - {along})")
+        weight = self.given.get("b")
+        terms = f"{self.jnp}.exp({self.x} - {along})" + (f" * ({weight})" if weight else "")
+        total = self.reduced("psum", "sum", terms)
         finite = f"{self.jnp}.where({self.jnp}.isfinite({top}), {top}, 0)"
         largest_of_all = f"(lambda {top}: {finite})({self._largest(self.kept)})"
         return f"(lambda {largest}: {self.jnp}.log({total}) + {largest})({largest_of_all})"
 
     def _softmax(self) -> str:
         self.axis = self.axis or ", axis=-1"
-        weights = self.free("weights")
+        weights, where = self.free("weights"), self.given.get("where")
+        if where:
+            self.where, self.x = "", f"{self.jnp}.where({where}, {self.x}, -{self.jnp}.inf)"
         total = self.reduced("psum", "sum", weights, keep=True)
         value = f"{self.jnp}.exp({self.x} - {self._largest()})"
         return f"(lambda {weights}: {weights} / {total})({value})"
@@ -183,18 +210,22 @@ class _Form:
         if self.given.get("rowvar") == "False":
             x = f"{self.x}.T"
         if y is not None:
-            x = f"{self.jnp}.concatenate(({x}, {self.jnp}.atleast_2d({y})))"
+            operand = y if _is_operand(y) else f"({y})"
+            y = f"{operand}.T" if self.given.get("rowvar") == "False" else f"{self.jnp}.atleast_2d({y})"
+            x = f"{self.jnp}.concatenate(({x}, {y}))"
         # Neither stands around an argument of the call.
         mean = self.collective("pmean", f"{self.jnp}.mean(rows, axis=1, keepdims=True)")
         products = self.collective("psum", "apart @ apart.T")
         count = self.collective("psum", "apart.shape[1]")
-        covariance = f"{self.jnp}.squeeze({products} / ({count} - 1))"
+        ddof = self.given.get("ddof", "0" if self.given.get("bias") == "True" else "1")
+        count = count if ddof == "0" else f"({count} - {ddof})"
+        covariance = f"{self.jnp}.squeeze({products} / {count})"
         return f"(lambda apart: {covariance})((lambda rows: rows - {mean})({x}))"
 
     def _corrcoef(self) -> str:
-        scaled = "(lambda d: c / d[:, None] / d[None, :])"
+        scaled = f"(lambda d: {self.jnp}.clip(c / d[:, None] / d[None, :], -1, 1))"
         deviations = f"{self.jnp}.sqrt({self.jnp}.diag(c))"
-        return f"(lambda c: {self.jnp}.clip({scaled}({deviations}), -1, 1))({self._cov()})"
+        return f"(lambda c: {scaled}({deviations}))({self._cov()})"
 
     def free(self, wanted: str) -> str:
         """A name that stands in none of the arguments."""
@@ -254,8 +285,8 @@ def reduction(text: str, called: str) -> Reduction | None:
         if not (isinstance(node, ast.Constant) and node.value is None)
     }
     written = all(each in parameters and not each.startswith("(") for each in order)
-    rows = ast.unparse(nodes[order["rowvar"]]) if "rowvar" in order else "True"
-    if "x" not in order or not written or rows not in (("True",) if "y" in order else ("True", "False")):
+    literal = {name: ast.unparse(nodes[order[name]]) for name in _LITERAL if name in order}
+    if "x" not in order or not written or any(text not in _LITERAL[name] for name, text in literal.items()):
         return None
     spelled = ast.unparse(func)
     # What jax.numpy is called there: `jnp` where ``jax.numpy.linalg.norm`` is written ``jnp.linalg.norm``.

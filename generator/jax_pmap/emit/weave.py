@@ -214,7 +214,7 @@ class Editor(cst.CSTTransformer):
                 if self.tapped_here(expression):
                     updated = self.tap(expression.point, updated)
             if updated is not plain and self.body.is_tight(original):
-                updated = updated.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+                updated = enclosed(updated)
         return updated
 
     def asking(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
@@ -275,7 +275,9 @@ class Editor(cst.CSTTransformer):
         }
         named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
         made = cst.parse_expression(found.written(self.collective, f"{self.jax}.numpy", named))
-        return made.visit(_Substituted({name: changed[p] for p, name in named.items()}))  # type: ignore[return-value]
+        made = made.visit(_Substituted({name: changed[p] for p, name in named.items()}))  # type: ignore[assignment]
+        # The call was one operand, whatever stood around it.
+        return enclosed(made) if isinstance(made, cst.BinaryOperation) else made
 
     def with_own_draws(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """The function with all of its body, behind the docstring, in ``with own_draws(model):``."""
@@ -473,11 +475,14 @@ def wrap_call(
     return call.with_changes(args=[*call.args, *rest.args])
 
 
+def enclosed(value: cst.BaseExpression) -> cst.BaseExpression:
+    """An expression in parentheses."""
+    return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+
+
 def parenthesized(value: cst.BaseExpression) -> cst.BaseExpression:
     """A bare tuple in parentheses, so that it stays one argument."""
-    if isinstance(value, cst.Tuple) and not value.lpar:
-        return value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-    return value
+    return enclosed(value) if isinstance(value, cst.Tuple) and not value.lpar else value
 
 
 TOKEN = re.compile(r"\[(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]]*)\]|\.\w+")
@@ -538,7 +543,7 @@ class _Substituted(cst.CSTTransformer):
             return updated
         if isinstance(node, cst.Name | cst.Attribute | cst.Subscript | cst.Call) or node.lpar:
             return node
-        return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return enclosed(node)
 
 
 class _Renamed(cst.CSTTransformer):
