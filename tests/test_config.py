@@ -1,7 +1,10 @@
+import click
 import pytest
 
+from jax_pmap.cli import plan
 from jax_pmap.config import Config, is_project_root, project_root, read_config
 from jax_pmap.model import Backend, Devices, RefusalError
+from jax_pmap.options import request
 
 
 @pytest.fixture
@@ -118,6 +121,10 @@ def test_the_same_key_twice(write):
         "devices = 1" + "0" * 30,
         "backend = 'jax'",
         "backend = []",
+        "mesh = 'data'",
+        "mesh = ['data=2']",
+        "spec = '.*=data'",
+        "fsdp = 'yes'",
         "timeout = 0",
         "timeout = -3.5",
         "timeout = nan",
@@ -155,3 +162,17 @@ def test_a_broken_pyproject(write, text, line):
     refusal = refused(write(text))
     assert "cannot be read" in refusal.reason
     assert refusal.span.line == line
+
+
+@pytest.mark.parametrize("where", ["", '.targets."model.py::step"'])
+def test_a_mesh_of_the_project_is_taken_until_one_is_given_by_hand(write, where):
+    text = f"[tool.jax-pmap{where}]\nbackend = 'jit'\nmesh = 'data=2,model=2'\nspec = ['w=None,model']\n"
+    config = read_config(write(text))
+    unasked = {p.name: () if p.multiple else None for p in plan.params if isinstance(p, click.Option)}
+    asked = {**unasked, "target": "model.py::step"}
+    found = request(asked, config)
+    assert [(axis.name, axis.size) for axis in found.mesh] == [("data", 2), ("model", 2)]
+    assert [rule.text for rule in found.spec] == ["w=None,model"]
+    found = request({**asked, "mesh": "batch=4"}, config)
+    assert [axis.name for axis in found.mesh] == ["batch"] and not found.spec
+    assert not request({**asked, "parallel": "p.py::step"}, config).mesh

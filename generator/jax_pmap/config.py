@@ -46,6 +46,9 @@ class TargetConfig:
     axis_name: str | None = None
     devices: Devices | None = None
     backend: Backend | None = None
+    mesh: str | None = None
+    spec: tuple[str, ...] | None = None
+    fsdp: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,11 @@ class Config:
     backend: Backend | None = None
     #: Seconds.
     timeout: float | None = None
+    #: ``AXIS=N,...``, as `--mesh` takes it, ...
+    mesh: str | None = None
+    #: ... rules as `--spec` takes them, and whether large arrays are divided as with `--fsdp`.
+    spec: tuple[str, ...] | None = None
+    fsdp: bool | None = None
     check: CheckConfig = CheckConfig()
     #: (target as written, its options), in the order of the file.
     targets: tuple[tuple[str, TargetConfig], ...] = ()
@@ -95,7 +103,7 @@ class Config:
         file = target.partition("::")[0]
         chosen = [options for pattern, options in self.paths if fnmatch.fnmatch(file, pattern)]
         for options in (*chosen, own):
-            for name in ("axis_name", "devices", "backend", "timeout"):
+            for name in _READERS:
                 value = getattr(options, name, None)
                 if value is not None:
                     config = dataclasses.replace(config, **{name: value})
@@ -296,6 +304,11 @@ def _backend(value: object) -> Backend | None:
     return Backend(value) if isinstance(value, str) and value in tuple(Backend) else None
 
 
+def _mesh(value: object) -> str | None:
+    fits = isinstance(value, str) and re.fullmatch(r"\s*\w+\s*=\s*\d+\s*(,\s*\w+\s*=\s*\d+\s*)*", value)
+    return str(value) if fits else None
+
+
 def _timeout(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -323,6 +336,8 @@ def _flag(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
+#: Keys that arrange devices in several axes: as soon as one is given by hand, none of them counts.
+MESH = ("mesh", "spec", "fsdp")
 _Reader: TypeAlias = tuple[Callable[[object], Any], tuple[str, str]]
 
 #: Key -> reader, (what it takes, an example as TOML).
@@ -332,6 +347,9 @@ _READERS: dict[str, _Reader] = {
     "devices": (_devices, ("a device count or a list of different device ids", "4")),
     "backend": (_backend, (f"one of {', '.join(Backend)}", '"pmap"')),
     "timeout": (_timeout, ("a positive number of seconds", "600")),
+    "mesh": (_mesh, ("axes with their sizes", '"data=4,model=2"')),
+    "spec": (_texts, ("a list of PATHS=AXES rules", '[".*kernel=None,model"]')),
+    "fsdp": (_flag, ("true or false", "true")),
 }
 
 
@@ -353,7 +371,7 @@ _TABLES: dict[str, tuple[type, dict[str, _Reader]]] = {
             "inputs": (_text, ("FILE::callable or module:callable", '"train.py::make_inputs"')),
             "arg": (_texts, ("a list of NAME=SPEC texts", '["x=f32[24,8]"]')),
             **dict.fromkeys(("shard", "replicate", "static", "key", "donate"), _NAMES),
-            **{name: _DEFAULTS[name] for name in ("axis_name", "devices", "backend")},
+            **{name: _READERS[name] for name in ("axis_name", "devices", "backend", *MESH)},
         },
     ),
     "paths": (PathConfig, _DEFAULTS),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jax_pmap.config import Config
+from jax_pmap.config import MESH, Config
 from jax_pmap.model import (
     DEFAULT_TIMEOUT,
     Backend,
@@ -415,6 +415,9 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     options = {**options, "inputs": options["inputs"] or own.inputs}
     given = any(options[name] for name in _ROLES)
     options |= {name: options[name] or getattr(own, name) for name in (*(() if given else _ROLES), "arg")}
+    # `verify` emits nothing that could be arranged.
+    if "parallel" not in options and not any(options.get(name) for name in MESH):
+        options |= {name: getattr(config, name) or options.get(name) for name in MESH}
     _check_roles(options)
     _check_run(options)
     _check_no_run(options)
