@@ -254,6 +254,7 @@ for before, after in [
 example("reshape", lambda x, b: lax.reshape(x, (4 * b,), dimensions=(1, 0)), "f:12,4")
 example("reshape", lambda x, b: lax.reshape(x, (4 * b,), dimensions=(1, 0)), "f:4,12")
 example("reshape", lambda x: lax.reshape(x, (12,), dimensions=(1, 0)), "f:4,3")
+example("reshape", lambda x, b: lax.reshape(x, (3, 2 * b), dimensions=(1, 0, 2)), "f:12,3,2")
 example("reshape", lambda x: jnp.ravel(x, order="F"), "f:12,4")
 example("squeeze", lambda x: lax.squeeze(x, (0,)), "f:1,12,4")
 example("squeeze", lambda x: lax.squeeze(x, (1, 2)), "f:12,1,1")
@@ -430,6 +431,11 @@ convolved(convolution("NWC", "WIO", "NWC"), "f:2,12,3", "f:3,3,2")
 convolved(convolution("NWC", "WIO", "NWC", feature_group_count=4), "f:2,5,12", "f:3,3,12")
 convolved(convolution("NWC", "WIO", "NWC", batch_group_count=4), "f:12,5,3", "f:3,3,12")
 convolved(convolution("NWC", "WIO", "NWC", batch_group_count=2), "f:2,5,12", "f:3,12,2")
+for groups_of in ("feature_group_count", "batch_group_count"):
+    grouped = {"x": "f:2,5,12", "y": "f:3,1,24"} if groups_of[0] == "f" else {"x": "f:12,5,3", "y": "f:3,3,24"}
+    convolved(
+        lambda x, y, b, groups_of=groups_of: convolution("NWC", "WIO", "NWC", **{groups_of: b})(x, y), **grouped
+    )
 convolved(
     lambda x, y: jax.grad(
         lambda y: jnp.sum(convolution("NWC", "WIO", "NWC", feature_group_count=2)(x, y) ** 2)

@@ -94,6 +94,7 @@ def convolution(
     """Batched in its batch axis; contracted in it by the gradient of the weights.
 
     The batch is the feature axis of both operands there, or, with groups, stands in `batch_group_count`.
+    Where every example has weights of its own, each is a group, or as many are: a device has its own groups.
     """
     power = power_of(x) + power_of(y)
     spec = dimension_numbers
@@ -116,4 +117,9 @@ def convolution(
     if isinstance(x, Sharded) and isinstance(y, Sharded) and x.outer == y.outer:
         if x.axis == spec.lhs_spec[1] and y.axis == spec.rhs_spec[1] and feature_group_count == 1:
             return Partial(power)
+        name = {spec.lhs_spec[1]: "feature_group_count", spec.lhs_spec[0]: "batch_group_count"}.get(x.axis, "")
+        groups = [each.get(name) for each in eq.every]
+        shared = {n and n * count for n, count in zip(groups, eq.counts, strict=True)}
+        if len(shared) == 1 < len({*groups}) and y.axis == spec.rhs_spec[0] and x.outer == 1:
+            return Sharded(spec.out_spec[1], power)
     raise Stuck("examples are combined along an axis of the convolution that is no batch axis")

@@ -85,6 +85,9 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
     if dimensions is not None and tuple(dimensions) != tuple(range(len(eq.shape(0)))):
         if isinstance(x, SHAPED_ALIKE) and not eq.varying():
             return x
+        if isinstance(x, Sharded):
+            ordered = [tuple(shapes[0][axis] for axis in dimensions) for shapes in eq.inputs]
+            return reshaped(eq, replace(x, axis=tuple(dimensions).index(x.axis)), ordered)
         raise Stuck("a reshape in another order of the axes has no rule")
     if isinstance(x, Positions) and x.column is None and math.prod(eq.shape(0)) == eq.shape(0)[x.axis]:
         axis = eq.split()
