@@ -289,8 +289,8 @@ def _check_ours(path: Path, old: bytes) -> None:
     if state in ("edited", "accepted"):
         _refuse(
             f"`{path}` was edited by hand since jax-pmap generated it.",
-            f"Keep the edits and prove them: `jax-pmap check --accept {path}`. Or see with `--diff` what would "
-            "change, and choose another path or give up the edits with `--force`.",
+            f"Keep the edits and prove them: `jax-pmap check --accept {path}`. Or see with `--diff` what "
+            "would change, and choose another path or give up the edits with `--force`.",
         )
     if state == "foreign":
         _refuse(
