@@ -631,3 +631,72 @@ def test_a_share_dropped_for_its_nan_and_a_number_for_an_array(shared: Project, 
     shared.write("drops.py", DROPS)
     words = ("verify", f"drops.py::{name}", "--against", "drops.py::mean", "--arg", "x=f32[24]")
     shared.refused("JP045", *words, says=(says,), exit_code=1)
+
+
+RARE = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+    on_devices = functools.partial(jax.pmap, axis_name="d", out_axes=None)
+
+
+    def mean(x):
+        return jnp.mean(x)
+
+
+    def variance(x):
+        return jnp.mean((x - jnp.mean(x)) ** 2)
+
+
+    def scaled(w, x):
+        return w * jnp.mean(x)
+
+
+    @on_devices
+    def p_chunked(x):
+        size = min(len(x), 64)
+        chunks = x[: len(x) // size * size].reshape(-1, size)
+        total, _ = jax.lax.scan(lambda total, chunk: (total + jnp.sum(chunk), None), 0 * x[0], chunks)
+        return jax.lax.pmean(total / chunks.size, "d")
+
+
+    @on_devices
+    def p_moments(x):
+        return jax.lax.pmean(jnp.mean(x**2), "d") - jax.lax.pmean(jnp.mean(x), "d") ** 2
+
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    @functools.partial(
+        jax.shard_map, mesh=Mesh(np.array(jax.devices()), ("d",)), in_specs=(P(), P("d")), out_specs=P()
+    )
+    def s_scaled(w, x):
+        return w * jax.lax.pmean(jnp.mean(x), "d")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "against", "says"),
+    [
+        ("p_chunked", "mean", "each row repeated to make thousands"),
+        ("p_moments", "variance", "a thousand times their spread added"),
+        ("s_scaled", "scaled", "takes the arrays of `w` with it"),
+    ],
+)
+def test_what_shows_only_on_other_batches_or_after_the_call(
+    shared: Project, name: str, against: str, says: str
+):
+    shared.write("rare.py", RARE)
+    given = ("--arg", "x=f32[24]", *(("--arg", "w=f32[3]") if name == "s_scaled" else ()))
+    words = ("verify", f"rare.py::{name}", "--against", f"rare.py::{against}", *given)
+    shared.refused("JP045", *words, says=(says,), exit_code=1)
+
+
+def test_callers_may_give_an_argument_up(shared: Project) -> None:
+    shared.write("rare.py", RARE)
+    words = ("rare.py::s_scaled", "--against", "rare.py::scaled", "--arg", "x=f32[24]", "--arg", "w=f32[3]")
+    assert shared.run("verify", *words, "--donate", "w").exit_code == 0

@@ -33,6 +33,24 @@ STEPS = """
         return jnp.sum(error * batch["mask"]) / jnp.sum(batch["mask"])
 
 
+    # A step that takes parameters with a device axis by broadcasting, though it is not meant to.
+    def broadcast_loss(w, batch):
+        return jnp.mean((batch["x"] @ w[..., None, :, None]) ** 2)
+
+
+    @functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+    def p_broadcast(w, batch):
+        loss, grads = jax.lax.pmean(jax.value_and_grad(broadcast_loss)(w, batch), "batch")
+        return w - 0.1 * grads, loss
+
+
+    @jax.jit
+    @functools.partial(shard_map, out_specs=P())
+    def s_broadcast(w, batch):
+        loss, grads = jax.lax.pmean(jax.value_and_grad(broadcast_loss)(w, batch), "i")
+        return w - 0.1 * grads, loss
+
+
     # What most tutorials show: with a mask, not the step of one device.
     @functools.partial(jax.pmap, axis_name="batch", donate_argnums=0)
     def p_averaged(w, batch):
@@ -199,6 +217,7 @@ DERIVED = [
     ("j_weighted", "p_weighted", {}, {"batch": "devices"}),
     ("s_weighted", "drop_in", {}, {}),
     ("made", "p_weighted", {}, {"batch": "devices"}),
+    ("s_broadcast", "p_broadcast", {}, {"batch": "devices"}),
 ]
 #: New, old, inputs, what the refusal says.
 WRONG = [

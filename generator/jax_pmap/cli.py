@@ -165,7 +165,20 @@ def plan(**options: Any) -> int:
 
 #: Options of the other commands that `verify` takes as well.
 _VERIFY = frozenset(
-    {"run", "inputs", "arg", "shard", "replicate", "static", "key", "devices", "python", "timeout", "memory"}
+    {
+        "run",
+        "inputs",
+        "arg",
+        "shard",
+        "replicate",
+        "static",
+        "key",
+        "donate",
+        "devices",
+        "python",
+        "timeout",
+        "memory",
+    }
     | {"output_format", "quiet", "verbose", "no_color"}
 )
 

@@ -75,8 +75,9 @@ class Reference:
         self.unknown = unknown
         #: None where only a run of the program has it.
         self.source: Source | None = None
-        #: Whether it runs on several devices itself.
+        #: Whether it runs on several devices itself, and how it is called then.
         self.parallel = False
+        self.called: Mapping[str, str] = {}
         #: Device counts that it does not run on, with the reason.
         self.unable: dict[int, str] = {}
         if request.run is None:
@@ -144,7 +145,7 @@ class Reference:
                 raise self.unknown
             return None
         assert self.source is not None
-        self.parallel = True
+        self.parallel, self.called = True, dict(layout or {})
         self.unable = {
             count: f"not on {count} devices: `{self.name}` does not run there"
             for count, each in ran.items()

@@ -321,6 +321,7 @@ class _Verification:
             chain=tuple((argument, steps_into(where)) for argument, where in pairs),
             steps=STEPS if pairs else 2,
             global_view=False,
+            donated=(*facts.donated_parameters, *self.request.donate),
         )
 
     # --- the layout -----------------------------------------------------------------------
@@ -532,8 +533,13 @@ class _Verification:
         failed = [run for run in able if run.failure() is not None]
         if failed:
             refusal = self._failure(failed, able, layout)
-            # Of a batch that the devices do not share evenly nothing is derived.
-            contradicted = any(run.checks[-1].batch % run.devices == 0 for run in failed)
+            # Of a batch that is not shared evenly nothing is derived, nor of what becomes of arguments.
+            contradicted = any(
+                run.checks[-1].batch % run.devices == 0
+                and (failure := run.failure()) is not None
+                and failure.what not in ("changed", "deleted")
+                for run in failed
+            )
             disagree = derived and contradicted and refusal.code == "JP045"
             raise RefusalError(disagreeing(refusal) if disagree else refusal)
         modes = list(self._modes(able[-1], question, layout, loaded))
@@ -691,6 +697,11 @@ class _Verification:
                 f"`{self.name}` changes its argument `{failure.argument}` in place, which the reference "
                 "leaves as it is: a caller that uses it again gets something else"
             )
+        elif failure.what == "deleted":
+            reason = (
+                f"`{self.name}` takes the arrays of `{failure.argument}` with it (`donate_argnums`), which "
+                "the reference leaves to its caller: one that uses them again gets an error"
+            )
         elif failure.what == "draws":
             reason = f"the random numbers of `{self.name}` are wrong: {where} {failure.why}"
         elif failure.what == "replicas":
@@ -728,7 +739,15 @@ class _Verification:
         # Some runs are made on one count alone.
         if equal and not check.alone:
             reason += f". It is equal on {' and '.join(equal)} devices"
-        return Refusal(code, reason, self._called_otherwise(run, layout), object_span(self.source), details)
+        hint = self._called_otherwise(run, layout)
+        if failure.what == "deleted":
+            hint = (
+                "Take it out of `donate_argnums`, or donate it in the reference too; where callers give it "
+                f"up, say so: --donate {failure.argument}"
+            )
+        if self.reference.parallel:
+            hint += f". The reference was called {layout_words(self.reference.called)}: --against-layout"
+        return Refusal(code, reason, hint, object_span(self.source), details)
 
     def _repeated(self) -> str:
         """What to say of sums over devices of what is whole on every device already; ``""``."""

@@ -703,7 +703,13 @@ def prove_parallel(request: protocol.ProveParallel) -> protocol.Checks:
     if request.comparison.overrides and not proving_parallel.takes(trials, count):
         return protocol.Checks(())
     checks, notes = proving_parallel.prove_parallel(
-        trials, calling, called.layout, count, with_given=request.with_given, unshown=request.unshown
+        trials,
+        calling,
+        called.layout,
+        count,
+        with_given=request.with_given,
+        unshown=request.unshown,
+        donated=request.comparison.donated,
     )
     question = trials.question
     return protocol.Checks(

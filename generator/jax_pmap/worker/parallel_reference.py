@@ -9,7 +9,8 @@ import jax
 from . import prove
 from .arguments import LeafAxes, Packed, Values, partitioned
 from .calling import Calling
-from .jaxpr.walk import equations, is_mapped
+from .jaxpr.versions import opened
+from .jaxpr.walk import MAPS, equations, is_mapped, subjaxprs
 from .leaves import shape_of, to_host
 from .parallel import (
     MOST_LAYOUTS,
@@ -193,5 +194,25 @@ def mapping(reference: ParallelReference, values: Values, statics: Sequence[str]
     except BaseException:
         # It wants numbers where it is traced, as what prepares its batch may.
         return {"mapped": lies_on > 1, "indexed": True}
+    if _keeps_device_axis(jaxpr, reference, packed):
+        # Inside, it is one axis more of the array, which may go well by broadcasting.
+        return {"ends": "form"}
     indexed = any(each.primitive.name == "axis_index" for each in equations(jaxpr))
     return {"mapped": is_mapped(jaxpr), "indexed": indexed}
+
+
+def _keeps_device_axis(jaxpr: Any, reference: ParallelReference, packed: Packed) -> bool:
+    """Whether an array that is given a device axis has all of it on every device, as for ``in_axes=None``."""
+    count = reference.count
+    shapes = {
+        (count, *shape_of(leaf))
+        for leaf, (name, _) in zip(packed.leaves, packed.owners, strict=True)
+        if reference.layout[name] == "devices"
+    }
+    return any(
+        outer.aval.shape == inner.aval.shape and outer.aval.shape in shapes
+        for equation in equations(jaxpr)
+        if equation.primitive.name in MAPS
+        for body in subjaxprs(equation)
+        for outer, inner in zip(equation.invars, opened(body)[0].invars, strict=False)
+    )

@@ -120,11 +120,12 @@ def prove_parallel(
     *,
     with_given: bool,
     unshown: Sequence[int] = (),
+    donated: Sequence[str] = (),
 ) -> tuple[list[Row], list[str]]:
     """The runs of a user's parallel function on all the devices there are, in one layout; and notes.
 
     Those in the user's own dtypes and on other batch sizes are made `with_given`: also on the most rows
-    of those that are `unshown`: for which deriving it came to no end.
+    of those that are `unshown`: for which deriving it came to no end. Callers give up what is `donated`.
     """
     question = trials.question
 
@@ -150,7 +151,9 @@ def prove_parallel(
     if question.wide and (why := fails_wide(checks)):
         # In the user's own dtypes it may run: a literal beside `axis_index`, which has 32 bits, is enough.
         trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
-        checks, notes = prove_parallel(trials, calling, layout, count, with_given=with_given, unshown=unshown)
+        checks, notes = prove_parallel(
+            trials, calling, layout, count, with_given=with_given, unshown=unshown, donated=donated
+        )
         return checks, [f"it fails in float64, and was compared in its own dtypes alone: {why}", *notes]
     if "failure" in checks[-1] and question.repeat:
         checks[-1]["failure"]["drawn"] = depends_on_draws(question, checks[-1]["failure"].get("leaf"))
@@ -166,7 +169,7 @@ def prove_parallel(
     caller = make(given)
     if "failure" not in checks[-1] and not caller.raw:
         checks += check_ragged(trials, make, inconsistent, count)
-        checks += check_arguments(trials.question, calling, given, count, size)
+        checks += check_arguments(trials.question, calling, given, count, size, donated)
     if "failure" in checks[-1]:
         return checks, []
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
@@ -321,13 +324,30 @@ def check_arguments(
     given: Trial,
     count: int,
     size: int,
+    donated: Sequence[str],
 ) -> list[Row]:
-    """A failure where a drop-in changes what it is called with, and the reference does not."""
+    """A failure where a drop-in changes or takes what it is called with, and the reference does not."""
     values = given.values[0]
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
         changed = changed_in_place(calling, values)
         kept = set(changed) - set(changed_in_place(question.traceable, values) if changed else ())
+        taken = [name for name in given_up(calling, values) if name not in donated]
     paths = [path for path in changed if path in kept]
-    failure = {"what": "changed", "step": 0, "path": "", "argument": paths[0]} if paths else {}
+    found = [("changed", path) for path in paths] + [("deleted", name) for name in taken]
+    failure = {"what": found[0][0], "step": 0, "path": "", "argument": found[0][1]} if found else {}
     about = {"devices": count, "precision": "given", "batch": size, "alone": True}
     return [{**about, "failure": failure}] if failure else []
+
+
+def given_up(calling: Calling, values: Values) -> list[str]:
+    """Arguments of which a call takes arrays with it that lie on a device (``donate_argnums``)."""
+    given = {
+        name: jax.tree.map(lambda x: jax.numpy.array(x) if category(x) == "array" else x, value)
+        for name, value in values.items()
+    }
+    jax.block_until_ready(calling(dict(given)))
+
+    def is_gone(leaf: Any) -> bool:
+        return isinstance(leaf, jax.Array) and leaf.is_deleted()
+
+    return [name for name, value in given.items() if any(map(is_gone, jax.tree.leaves(value)))]

@@ -24,6 +24,8 @@ from .uneven import uneven_sizes
 
 #: Rows from which on counts in 8 and 16 bits, and in floats of those widths, go wrong.
 MANY = 4096
+#: As many, and no multiple of any size of a chunk.
+PRIME = 4099
 #: Bytes of inputs of so many rows, above which they are left out.
 ROOM = 1 << 26
 
@@ -68,9 +70,11 @@ def check_sizes(
     minds = not question.derived and (minds_size(question) or minds_size(question, laid_out, count))
     if not narrow and lies_on > 1 and not minds:
         return checks, notes
-    found = run_large(trials, make, replicas, count, kind)
-    if found is not None and found.get("failure", {}).get("what") != "exception":
-        return [*checks, found], notes
+    # What chunks of some size leave over shows on shares of a prime number, which not all functions take.
+    for sizes in ((PRIME * count,), ()):
+        found = run_large(trials, make, replicas, count, kind, sizes)
+        if found is not None and found.get("failure", {}).get("what") != "exception":
+            return [*checks, found], notes
     if narrow:
         notes.append(
             f"it computes with {narrow}, and the reference does not: counts go wrong in large batches"

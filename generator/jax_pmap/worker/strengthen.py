@@ -11,11 +11,11 @@ from . import arguments, prove
 from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions, Site
 from .leaves import category, is_float, leaf_paths, shape_of, to_float64
-from .perturb import exaggerate, perturb, shrink, vary_numbers
+from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
 from .protocol import Problem
 
 #: Sets of inputs made from the first one in every proof, in order.
-PERTURBED = ("generic", "wild", "back", "far", "near", "alike")
+PERTURBED = ("generic", "wild", "back", "far", "near", "alike", "shifted")
 #: What was done to the given inputs for them.
 ALTERED = {
     "generic": "rows in another order, numbers changed by up to a fifth",
@@ -24,6 +24,7 @@ ALTERED = {
     "far": "numbers far out, integers and masks drawn anew",
     "near": "smaller numbers",
     "alike": "the first half of the rows all alike",
+    "shifted": "a thousand times their spread added to the numbers",
 }
 #: Sets of inputs that are tried, and how many that show something new are kept.
 TRIED, KEPT = 80, 12
@@ -62,6 +63,8 @@ def perturbed(
         out = shrink(out, axes)
     if form == "alike":
         out = half_alike(out, axes)
+    if form == "shifted":
+        out = shift(out, axes)
     if form == "far":
         out = exaggerate(out, axes, settled)
     return vary_numbers(out, settled, seed)

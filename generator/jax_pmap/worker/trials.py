@@ -100,7 +100,9 @@ class Question:
         # In narrow floats, numbers far out are all rounding.
         kind = "float64" if self.wide else "given"
         narrow = self.eps[kind] > prove.NARROW
-        forms = [i for i, form in enumerate(strengthen.PERTURBED) if not (narrow and form == "far")]
+        forms = [
+            i for i, form in enumerate(strengthen.PERTURBED) if not (narrow and form in ("far", "shifted"))
+        ]
         # Where sums overflow, so do those of some shares and not of others.
         short = self.eps[kind] == HALF
         more = range(len(strengthen.PERTURBED), len(strengthen.PERTURBED) + len(self.found.inputs))
