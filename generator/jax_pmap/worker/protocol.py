@@ -124,7 +124,8 @@ def _record(kind: Any, data: dict[str, Any], where: str) -> Any:
 
 @functools.cache
 def _kinds(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+    # By our own names: user code may take this module out of `sys.modules`.
+    return get_type_hints(kind, globals())
 
 
 # --- what went wrong ------------------------------------------------------------------------
