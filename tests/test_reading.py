@@ -210,6 +210,13 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
     return found.union(*map(_globals, table.get_children()))
 
 
+def test_a_generated_table_beside_the_function_may_be_nested_deeper_than_calls_may() -> None:
+    table = " + ".join(["1"] * 1500)
+    found = facts(f"T = {table}\ndef table():\n    return {table}\ndef f(x):\n    return x * T\n")
+    assert found.module_names == ("T",)
+    assert "table" in found.taken_names
+
+
 # --- decorators -----------------------------------------------------------------------------
 
 ALIASES = """

@@ -76,26 +76,50 @@ class Scopes:
 
     def add(self, node: ast.AST, scope: Scope) -> None:
         """Collect a node that stands in a scope, and all nodes in it."""
-        self.of[node] = scope
+        pending = [(node, scope)]  # code that was generated is nested deeper than calls may be
+        while pending:
+            node, scope = pending.pop()
+            self.of[node] = scope
+            parts = list(self._entered(node, scope))
+            self.parents.update((part, node) for part, _ in parts)
+            pending += reversed(parts)
+
+    def _entered(self, node: ast.AST, scope: Scope) -> Iterator[tuple[ast.AST, Scope]]:
+        """The parts of a node and the scopes they stand in; what the node itself binds and reads is noted."""
+        outer = scope.parent or scope
+        elsewhere: dict[ast.AST, Scope] = {}
         if isinstance(node, ast.Name):
             if not isinstance(node.ctx, ast.Store):
                 scope.reads.add(node.id)
             return
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            self._add_definition(node, scope)
-            return
-        if isinstance(node, ast.stmt):
+            inner = self._inner(node, scope)
+            if not isinstance(node, ast.Lambda):
+                kind = "other" if isinstance(node, ast.ClassDef) else "def"
+                self._bind(scope, node.name, Binding(kind, "", node))
+            for parameter in getattr(node, "type_params", ()):
+                self._bind(inner, parameter.name, Binding("other"))
+            body = node.body if isinstance(node.body, list) else [node.body]
+            # Decorators, bases and annotations are evaluated outside.
+            elsewhere = dict.fromkeys(body, inner)
+            if not isinstance(node, ast.ClassDef):
+                elsewhere[node.args] = inner
+        elif isinstance(node, ast.arguments):
+            elsewhere = dict.fromkeys(defaults(node), outer)
+        elif isinstance(node, ast.arg):
+            self._bind(scope, node.arg, Binding("param", "", node))
+            elsewhere = {node.annotation: outer} if node.annotation is not None else {}
+        elif isinstance(node, ast.stmt):
             self._bind_statement(node, scope)
         elif isinstance(node, ast.NamedExpr):
-            around = scope
-            while isinstance(around.node, _COMPREHENSIONS) and around.parent is not None:
-                around = around.parent  # `:=` binds outside the comprehension
-            self._bind_target(around, node.target, node.value)
+            while isinstance(scope.node, _COMPREHENSIONS) and scope.parent is not None:
+                scope = scope.parent  # `:=` binds outside the comprehension
+            self._bind_target(scope, node.target, node.value)
+            scope = self.of[node]
         elif isinstance(node, ast.comprehension):
             self._bind_target(scope, node.target, None)
             if isinstance(scope.node, _COMPREHENSIONS) and node is scope.node.generators[0]:
-                self.parents[node.iter] = node
-                self.add(node.iter, scope.parent or scope)  # the first iterable is evaluated outside
+                elsewhere = {node.iter: outer}  # the first iterable is evaluated outside
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
             self._bind_target(scope, node.optional_vars, None)
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
@@ -105,9 +129,7 @@ class Scopes:
         elif isinstance(node, _COMPREHENSIONS):
             scope = self._inner(node, scope)
         for child in ast.iter_child_nodes(node):
-            if child not in self.parents:
-                self.parents[child] = node
-                self.add(child, scope)
+            yield child, elsewhere.get(child, scope)
 
     def _bind_statement(self, node: ast.stmt, scope: Scope) -> None:
         if isinstance(node, ast.Global):
@@ -141,38 +163,6 @@ class Scopes:
                 self._bind_target(scope, target, None)
         elif name := getattr(node, "name", None):  # `type Name = ...`
             self._bind_target(scope, name, None)
-
-    def _add_definition(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda, scope: Scope
-    ) -> None:
-        inner = self._inner(node, scope)
-        if not isinstance(node, ast.Lambda):
-            self._bind(
-                scope, node.name, Binding("other" if isinstance(node, ast.ClassDef) else "def", "", node)
-            )
-        for parameter in getattr(node, "type_params", ()):
-            self._bind(inner, parameter.name, Binding("other"))
-        for name, value in ast.iter_fields(node):
-            for part in value if isinstance(value, list) else [value]:
-                if isinstance(part, ast.arguments):
-                    self.parents[part] = node
-                    self._add_parameters(part, scope, inner)
-                elif isinstance(part, ast.AST):
-                    self.parents[part] = node
-                    self.add(part, inner if name == "body" else scope)
-
-    def _add_parameters(self, arguments: ast.arguments, outer: Scope, inner: Scope) -> None:
-        self.of[arguments] = inner
-        for child in ast.iter_child_nodes(arguments):
-            self.parents[child] = arguments
-            if isinstance(child, ast.arg):
-                self.of[child] = inner
-                self._bind(inner, child.arg, Binding("param", "", child))
-                if child.annotation is not None:
-                    self.parents[child.annotation] = child
-                    self.add(child.annotation, outer)
-            else:
-                self.add(child, outer)
 
     @staticmethod
     def _inner(node: ast.AST, scope: Scope) -> Scope:
@@ -266,20 +256,20 @@ def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     What Python evaluates outside a nested scope (defaults, decorators, annotations, bases, the first
     iterable of a comprehension) belongs to this one and is entered.
     """
-    for node in nodes:
+    pending = [*nodes][::-1]
+    while pending:
+        node = pending.pop()
         yield node
+        parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
         if isinstance(node, ast.Lambda):
-            yield from own_nodes(defaults(node.args))
+            parts = defaults(node.args)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from own_nodes(node.decorator_list)
-            yield from own_nodes(defaults(node.args))
-            yield from own_nodes(written_annotations(node))
+            parts = [*node.decorator_list, *defaults(node.args), *written_annotations(node)]
         elif isinstance(node, ast.ClassDef):
-            yield from own_nodes([*node.decorator_list, *node.bases, *node.keywords])
+            parts = [*node.decorator_list, *node.bases, *node.keywords]
         elif isinstance(node, _COMPREHENSIONS):
-            yield from own_nodes([node.generators[0].iter])
-        else:
-            yield from own_nodes(ast.iter_child_nodes(node))
+            parts = [node.generators[0].iter]
+        pending += [*parts][::-1]
 
 
 def written_annotations(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:

@@ -205,7 +205,9 @@ def _last(node: ast.AST) -> str:
 
 def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator[Use]:
     """Those of a module or a class, whose statements run when it is imported."""
-    for node in body:
+    pending = [*body][::-1]
+    while pending:
+        node = pending.pop()
         if isinstance(node, FUNCTIONS):
             yield from _of_function(node, scope, is_method=bool(scope.owner))
         elif isinstance(node, ast.ClassDef):
@@ -213,7 +215,7 @@ def _of_statements(body: Iterable[ast.AST], scope: Scope, name: str) -> Iterator
         elif isinstance(node, LOOPS) and any(each.id == name for each in _names(ast.walk(node))):
             yield from _of_code([node], scope, frozenset(_stored(ast.walk(node))))
         else:
-            yield from _of_statements(ast.iter_child_nodes(node), scope, name)
+            pending += [*ast.iter_child_nodes(node)][::-1]
 
 
 def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterator[Use]:
@@ -249,10 +251,12 @@ def _stored(nodes: Iterable[ast.AST]) -> set[str]:
 
 def _own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """The nodes of a body, those inside functions and classes in it left out."""
-    for node in body:
+    pending = [*body][::-1]
+    while pending:
+        node = pending.pop()
         yield node
         if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            yield from _own(ast.iter_child_nodes(node))
+            pending += [*ast.iter_child_nodes(node)][::-1]
 
 
 def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> Iterator[Use]:
