@@ -617,19 +617,55 @@ DROPS = """
 
     def as_number(x):
         return float(p_mean(split(x)))
+
+
+    def both(x):
+        return jnp.max(x), jnp.mean(x)
+
+
+    @on_devices
+    def p_both(x):
+        total = jnp.sum(jnp.where(x == x, x, 0.0))
+        return jax.lax.pmax(jnp.max(x), "d"), jax.lax.psum(total, "d") / jax.lax.psum(x.size, "d")
+
+
+    def valid_both(x):
+        return p_both(split(x))
+
+
+    def total(k):
+        return jnp.sum(k)
+
+
+    @on_devices
+    def p_total(k):
+        return jax.lax.psum(jnp.sum(k.astype(jnp.float32)), "d").astype(k.dtype)
+
+
+    def total_as_floats(k):
+        return p_total(split(k))
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "against", "given", "says"),
     [
-        ("without_nan", "a NaN among the rows is passed over"),
-        ("as_number", "has another type on 8 devices: float, the reference's is an array"),
+        ("without_nan", "mean", "x=f32[24]", "a NaN among the rows is passed over"),
+        ("valid_both", "both", "x=f32[24]", "a NaN among the rows is passed over"),
+        (
+            "as_number",
+            "mean",
+            "x=f32[24]",
+            "has another type on 8 devices: float, the reference's is an array",
+        ),
+        ("total_as_floats", "total", "k=i32[24]<100", "on the given inputs, altered"),
     ],
 )
-def test_a_share_dropped_for_its_nan_and_a_number_for_an_array(shared: Project, name: str, says: str) -> None:
+def test_what_only_other_numbers_show(
+    shared: Project, name: str, against: str, given: str, says: str
+) -> None:
     shared.write("drops.py", DROPS)
-    words = ("verify", f"drops.py::{name}", "--against", "drops.py::mean", "--arg", "x=f32[24]")
+    words = ("verify", f"drops.py::{name}", "--against", f"drops.py::{against}", "--arg", given)
     shared.refused("JP045", *words, says=(says,), exit_code=1)
 
 

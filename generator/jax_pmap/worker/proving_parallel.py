@@ -177,8 +177,9 @@ def prove_parallel(
         wrong = None if caller.raw else numbers_for_arrays(question, result)
     lies_on = devices_of(result)
     lost = lost_nans(trials, make(given), count, size)
-    if wrong is None and lost and loses_nans_itself(question, caller, given.values[0]):
-        wrong = of_lost(lost[0])
+    if wrong is None and lost:
+        dropped = lost_by_itself(question, caller, given.values[0], lost)
+        wrong = None if dropped is None else of_lost(dropped)
     if wrong is not None:
         about = {"devices": count, "precision": "given", "batch": size, "alone": True}
         return [*checks, {**about, "failure": {"step": 0, **wrong}}], []
@@ -214,8 +215,10 @@ def numbers_for_arrays(question: Question, result: Any) -> Row | None:
     return None
 
 
-def loses_nans_itself(question: Question, caller: Caller, values: Values) -> bool:
-    """Whether nothing in a parallel function loses a NaN but its own code; False where it is not traced."""
+def lost_by_itself(
+    question: Question, caller: Caller, values: Values, lost: Sequence[nans.Lost]
+) -> nans.Lost | None:
+    """The first result whose NaN nothing but the function's own code loses; None if it is not traced."""
     packed = Packed(values, question.statics)
     try:
         with prove.x64(question.x64):
@@ -225,8 +228,11 @@ def loses_nans_itself(question: Question, caller: Caller, values: Values) -> boo
     except MemoryError:
         raise
     except BaseException:
-        return False
-    return not nans.passes_over(traced)
+        return None
+    behind = nans.behind_extremes(traced)
+    # What is no array has no place among the results of a program.
+    leaves = [each for each in lost if not (behind[each.leaf] if each.leaf < len(behind) else any(behind))]
+    return next(iter(leaves), None)
 
 
 def of_lost(leaf: nans.Lost) -> Row:

@@ -31,7 +31,9 @@ TRIED, KEPT = 80, 12
 #: The same for inputs of more than `LARGE` bytes.
 TRIED_LARGE, LARGE = 16, 1 << 22
 #: Integer leaves that are given numbers outside their range, each in a set of its own.
-STRAYS = 4
+STRAYS = 6
+#: The first whole number that no float32 is.
+UNEVEN = 2**24 + 1
 #: Leaves that are changed one by one, the others staying as they are.
 ALONE = 4
 #: Sets that are kept for each way a decision takes on none of the others: one may show it by accident right.
@@ -181,7 +183,8 @@ def strays(
 
     A label that is none (-1, -100, one class too many) makes a row of zeros in `jax.nn.one_hot`, and falls
     out of a `segment_sum`: what counts rows by their labels gives the number of rows on all others. No
-    comparison need stand in the function for that. One leaf at a time, as one may index what has no such row.
+    comparison need stand in the function for that. Whole numbers that are summed as floats are others from
+    2^24 on. One leaf at a time, as one may index what has no such row.
     """
     found: list[Values] = []
     random = np.random.default_rng(seed)
@@ -193,12 +196,11 @@ def strays(
                 continue
             share = along(np.linspace(-0.3, 0.9, leaf.shape[axis]), leaf, axis)
             away = random.random(leaf.shape) < share
-            for number in (min(int(np.min(leaf)), 0) - 1, int(np.max(leaf)) + 1):
+            for number in (min(int(np.min(leaf)), 0) - 1, int(np.max(leaf)) + 1, UNEVEN):
                 changed = like(np.where(away, number, np.asarray(leaf, object)), leaf)
                 candidate = with_leaf(values, name, index, changed)
                 if changed is not leaf and sound(candidate):
                     found.append(candidate)
-                    break
     return found
 
 
