@@ -148,7 +148,12 @@ class Inside:
         syncs = tuple(sync for group in groups for sync in group.syncs)
         rows = math.gcd(*(group.rows for group in groups))
         roles = dataclasses.replace(roles, made=syncs, rows=rows)
-        outcome = observe_variants(self.case, roles, own_shares=False)
+        found = Found(roles, observe_variants(self.case, roles, own_shares=False))
+        if _couples(found.outcome):
+            # Of two that are paired, one is gathered, and the rows of the other are shared out.
+            other = Found(roles, observe_variants(self.case, roles, own_shares=True))
+            found = min(found, other, key=lambda each: each.share)
+        outcome = found.outcome
         if isinstance(outcome, Confirmed):
             refusal = _useless(self.case, outcome, syncs)
             outcome = outcome if refusal is None else refusal
@@ -163,6 +168,13 @@ def _batches(case: Case, roles: Roles | None) -> list[tuple[list[int], int]]:
         for name, leaves in (roles.axes.items() if roles is not None else ())
         for index, axis in leaves.items()
     ]
+
+
+def _couples(outcome: Confirmed | Refusal) -> bool:
+    """Whether rows depend on each other, so that they are gathered or nothing helps."""
+    if isinstance(outcome, Refusal):
+        return outcome.code == "JP043"
+    return any(sync.op == "all_gather" for sync in outcome.observation.syncs)
 
 
 def _useless(case: Case, outcome: Confirmed, syncs: Sequence[Sync]) -> Refusal | None:

@@ -166,9 +166,12 @@ def find_plan(
             settled = refusal is None and not finder.grows
             rows = 1 if settled else _multiple(session, larger.roles, batch_of(larger.roles, more))
             return dataclasses.replace(larger, plan=dataclasses.replace(larger.plan, multiple_of=rows))
+    inside_refusal = found_inside.outcome if found_inside is not None else None
+    assert not isinstance(inside_refusal, Confirmed)
     if tried.small is not None and (refusal is None or refusal.code == "JP055"):
         # What can be split and is refused says more than what cannot; what splitting does not change, less.
-        refusal = tried.small
+        # A parameter with few rows is no batch that is too small, where rows are made inside.
+        refusal = inside_refusal if finder.only_state and inside_refusal is not None else tried.small
     if refusal is not None:
         said = named(session, target, refusal, finder.statics, tried.blamed)
         said = with_enclosed(session, target, said)
@@ -177,12 +180,11 @@ def find_plan(
         if told is None:
             raise RefusalError(said)
         return told
-    inside_refusal = found_inside.outcome if found_inside is not None else None
-    coupled = isinstance(inside_refusal, Refusal) and inside_refusal.code in COUPLED
-    if isinstance(inside_refusal, Refusal) and coupled and not enclosed_arrays(session, target):
+    coupled = inside_refusal is not None and inside_refusal.code in COUPLED
+    if inside_refusal is not None and coupled and not enclosed_arrays(session, target):
         raise RefusalError(inside_refusal)
     refused_here = no_batch(session, target, loaded, finder.trace_error, finder.only_state)
-    if isinstance(inside_refusal, Refusal):
+    if inside_refusal is not None:
         details = (*refused_here.refusal.details, inside_refusal.reason)
         raise RefusalError(dataclasses.replace(refused_here.refusal, details=details))
     raise refused_here
