@@ -431,13 +431,10 @@ convolved(convolution("NWC", "WIO", "NWC"), "f:2,12,3", "f:3,3,2")
 convolved(convolution("NWC", "WIO", "NWC", feature_group_count=4), "f:2,5,12", "f:3,3,12")
 convolved(convolution("NWC", "WIO", "NWC", batch_group_count=4), "f:12,5,3", "f:3,3,12")
 convolved(convolution("NWC", "WIO", "NWC", batch_group_count=2), "f:2,5,12", "f:3,12,2")
-for groups_of in ("feature_group_count", "batch_group_count"):
-    of_features = {"x": "f:2,5,12", "y": "f:3,1,24"}
-    grouped = of_features if groups_of[0] == "f" else {"x": "f:12,5,3", "y": "f:3,3,24"}
-    convolved(
-        lambda x, y, b, groups_of=groups_of: convolution("NWC", "WIO", "NWC", **{groups_of: b})(x, y),
-        **grouped,
-    )
+convolved(
+    lambda x, y, b: convolution("NWC", "WIO", "NWC", feature_group_count=b)(x, y), "f:2,5,12", "f:3,1,24"
+)
+convolved(lambda x, y, b: convolution("NWC", "WIO", "NWC", batch_group_count=b)(x, y), "f:12,5,3", "f:3,3,24")
 convolved(
     lambda x, y: jax.grad(
         lambda y: jnp.sum(convolution("NWC", "WIO", "NWC", feature_group_count=2)(x, y) ** 2)

@@ -71,10 +71,8 @@ ASKED_ALWAYS = frozenset(
 )
 #: Parameters that are sizes: those of a share become those of the whole.
 SIZES = frozenset(
-    (
-        *("shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"),
-        *("feature_group_count", "batch_group_count"),
-    )
+    {"shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"}
+    | {"feature_group_count", "batch_group_count"}
 )
 #: The primitive that hands on what is to be seen, see `marks`.
 MARK = "jax_pmap_mark"

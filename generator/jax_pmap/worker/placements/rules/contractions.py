@@ -117,9 +117,8 @@ def convolution(
     if isinstance(x, Sharded) and isinstance(y, Sharded) and x.outer == y.outer:
         if x.axis == spec.lhs_spec[1] and y.axis == spec.rhs_spec[1] and feature_group_count == 1:
             return Partial(power)
-        grouped = {spec.lhs_spec[1]: "feature_group_count", spec.lhs_spec[0]: "batch_group_count"}
-        name = grouped.get(x.axis, "")
-        groups = [each.get(name) for each in eq.every]
+        named = {spec.lhs_spec[1]: "feature_group_count", spec.lhs_spec[0]: "batch_group_count"}
+        groups = [each.get(named.get(x.axis, "")) for each in eq.every]
         shared = {n and n * count for n, count in zip(groups, eq.counts, strict=True)}
         if len(shared) == 1 < len({*groups}) and y.axis == spec.rhs_spec[0] and x.outer == 1:
             return Sharded(spec.out_spec[1], power)
