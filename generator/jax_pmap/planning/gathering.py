@@ -45,8 +45,8 @@ class Gathering:
             below = [
                 first[each.point] for each in self.table.descendants(culprit.point) if each.point in first
             ]
-            if any(leaf["category"] == "key" for event in below for leaf in event.leaves):
-                continue  # Every device would draw the same numbers.
+            if self.own_shares and any(leaf["category"] == "key" for event in below for leaf in event.leaves):
+                continue  # Every device would draw the same numbers for its own rows.
             operands = [(*each, first) for each in self._shares_below(culprit, first, sharded)]
             tried = state.attempts.tried.setdefault(culprit.point, 0)
             alone = self.own_shares and tried < len(operands) > 1
