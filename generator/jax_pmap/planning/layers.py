@@ -24,14 +24,13 @@ SHOWN = 2
 
 
 def to_synchronise(
-    session: Session, target: Target, refusal: Refusal, statics: Sequence[str]
+    session: Session, target: Target, rows: Sequence[Layer], statics: Sequence[str]
 ) -> tuple[str, ...]:
-    """Libraries whose layers couple the examples, where all of these can be told to synchronise.
+    """Libraries whose layers couple the examples, those of `rows`, where all can be told to synchronise.
 
     The emitted code then has them take mean and variance over all devices; the worker does so from now on, of
     the function as it is written too, where there is one device.
     """
-    rows = _coupling(session, target, refusal, statics)
     found = tuple(sorted({row.layer.rpartition(".")[0].removesuffix(".nets") for row in rows}))
     if not found or not all(library in TOLD for library in found):
         return ()
@@ -43,8 +42,8 @@ def to_synchronise(
     return found if same else ()
 
 
-def _coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Layer]:
-    """Calls of layers that normalise by their batch, by way of the place that a refusal names."""
+def coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Layer]:
+    """Calls of layers that take statistics of their batch, by way of the place that a refusal names."""
     if refusal.code not in COUPLED - {"JP068"} or refusal.span is None:
         return []
     try:
@@ -55,7 +54,7 @@ def _coupling(session: Session, target: Target, refusal: Refusal, statics: Seque
 
 
 def named(
-    session: Session, target: Target, refusal: Refusal, statics: Sequence[str], roles: Roles | None
+    session: Session, target: Target, refusal: Refusal, rows: Sequence[Layer], roles: Roles | None
 ) -> Refusal:
     """The refusal with the layer in it that couples the examples, where a library's layer does.
 
@@ -66,7 +65,7 @@ def named(
         session: the worker that has the target.
         target: the target.
         refusal: what was found to couple the examples.
-        statics: arguments that are constants.
+        rows: the calls of such layers that `coupling` found for it.
         roles: those that `refusal` was found with.
 
     Returns:
@@ -75,7 +74,6 @@ def named(
     # What fails on a share does not compute too little.
     if refusal.code not in COUPLED - {"JP068"} or refusal.span is None:
         return refusal
-    rows = _coupling(session, target, refusal, statics)
     if not rows:
         return refusal if roles is None else reducing(session, target, refusal, refusal.span, roles)
     first = rows[0]

@@ -30,7 +30,7 @@ from jax_pmap.planning.benefit import (
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
-from jax_pmap.planning.layers import named, to_synchronise
+from jax_pmap.planning.layers import coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import Inside, begins_inside, check_devices, named_inside
 from jax_pmap.planning.meshes import on_mesh
@@ -173,10 +173,11 @@ def find_plan(
         # A parameter with few rows is no batch that is too small, where rows are made inside.
         refusal = inside_refusal if finder.only_state and inside_refusal is not None else tried.small
     if refusal is not None:
-        said = named(session, target, refusal, finder.statics, tried.blamed)
+        layers = coupling(session, target, refusal, finder.statics)
+        said = named(session, target, refusal, layers, tried.blamed)
         said = with_enclosed(session, target, said)
         said = or_changing(session, target, said, finder.statics)
-        told = _synchronised(case, refusal, tried.blamed, whole)
+        told = _synchronised(case, layers, tried.blamed, whole)
         if told is None:
             raise RefusalError(said)
         return told
@@ -249,12 +250,12 @@ def _multiple(session: Session, roles: Roles, size: int) -> int:
 
 
 def _synchronised(
-    case: Case, refusal: Refusal, roles: Roles | None, whole: protocol.Traced
+    case: Case, rows: Sequence[protocol.Layer], roles: Roles | None, whole: protocol.Traced
 ) -> Observed | None:
-    """The plan in which layers that couple the examples take their statistics over all devices."""
+    """The plan in which layers that couple the examples, those of `rows`, do so over all devices."""
     if roles is None or case.request.backend is Backend.JIT:
         return None
-    layers = to_synchronise(case.session, case.target, refusal, roles.statics)
+    layers = to_synchronise(case.session, case.target, rows, roles.statics)
     told = dataclasses.replace(case, layers=layers)
     found = _try(told, roles, whole, _Tried()) if layers else None
     return None if found is None else _plan(told, roles, whole, found)
