@@ -36,10 +36,15 @@ HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None
 
 
 @pytest.mark.skipif(HAS_LIBTPU, reason="libtpu is there")
-def test_without_the_compiler_it_says_what_to_install(shared: Project) -> None:
-    shared.write("mean.py", MEAN)
-    says = ("there is no libtpu", "pip install 'jax[tpu]'")
-    shared.refused("JP023", *WORDS, *MESH, "--target", "v5e:2x4", says=says)
+def test_without_the_compiler_shapes_say_what_a_chip_holds_at_least(project: Project) -> None:
+    project.write("mean.py", MEAN)
+    made = project.run(*WORDS, *MESH, "--target", "v5e:2x4", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    machine = json.loads(made.stdout)["evidence"]["machine"]
+    # Half of `w`, a quarter of `x`; the result lies whole on each chip or in two halves.
+    assert machine["by_shapes"] and machine["memory"]["arguments"] == 4 * (4 * 128 + 6 * 4)
+    for name, says in (("v5e:4x4", "it has 16 chips"), ("v9:1x1", "Name a machine as in v4:2x2x1")):
+        project.refused("JP023", *WORDS, *MESH, "--target", name, says=(says,))
 
 
 @pytest.mark.skipif(not HAS_LIBTPU, reason="needs libtpu")
@@ -78,6 +83,14 @@ def test_the_report_says_what_fits() -> None:
     assert "compiled for v5e:2x4, 8 × TPU v5 lite, a batch of 24; not run there" in text
     assert "takes 3 GB of 16 GB on a chip: arguments 1 GB, results 1 GB, temporary 1 GB" in text
     assert "2 all-reduce (4 kB, data)" in text
+
+
+def test_the_report_says_what_is_known_from_shapes() -> None:
+    at_least = Memory(10**9, 10**9, 0)
+    text = said(Machine("v5e:2x4", "TPU v5 lite", 8, 24, 16_000_000_000, at_least, None, by_shapes=True))
+    assert "worked out for v5e:2x4" in text and "takes at least 2 GB of 16 GB on a chip" in text
+    text = said(Machine("v5e:2x4", "TPU v5 lite", 8, 24, 10**9, at_least, None, by_shapes=True))
+    assert "does not fit: it takes at least 2 GB" in text and "largest array" in text
 
 
 def test_the_report_says_what_does_not_fit() -> None:

@@ -522,7 +522,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the compiler made of the emitted code for a machine that is not there; nothing was run on it."""
+    """What the emitted code is on a machine that is not there; nothing was run on it."""
 
     #: ``"v5e:2x4"``.
     name: str
@@ -538,6 +538,8 @@ class Machine:
     collectives: tuple[Collective, ...] | None
     #: The compiler's words where the memory of a chip does not suffice.
     lacks: str = ""
+    #: Whether there was no compiler for it: then `memory` is that of arguments and results, by their shapes.
+    by_shapes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,15 @@ DIAGNOSTIC = Diagnostic(
     title="nothing compiles for that machine here",
     exit_code=2,
     meaning=(
-        "`--target v5e:2x4` compiles the proved code for TPUs that are not there. That takes `libtpu` in the "
-        "environment of your code, a machine that it knows, as many chips as the mesh has, and a batch that "
-        "gives each of them a row."
+        "`--target v5e:2x4` compiles the proved code for TPUs that are not there, or works out from shapes "
+        "what a chip holds at least. That takes a machine that is known, as many chips as the mesh has, and "
+        "a batch that gives each of them a row."
     ),
-    why=(
-        "What a chip holds is the compiler's decision: without it there is only what the arguments take, "
-        "which the report has for every mesh."
-    ),
+    why=("What a chip holds depends on how many there are, and on what the compiler for it does."),
     cure=(
-        "Install `libtpu` beside jax (`pip install 'jax[tpu]'` takes the one that fits), write the kind of "
-        "chip and their arrangement (`v4:2x2x1`, `v5e:16x16`, `v6e:4x4`), and a mesh of as many. Or leave "
-        "`--target` out."
+        "Write the kind of chip and their arrangement (`v4:2x2x1`, `v5e:16x16`, `v6e:4x4`), and a mesh of "
+        "as many. For others, install `libtpu` beside jax (`pip install 'jax[tpu]'` takes the one that "
+        "fits). Or leave `--target` out."
     ),
     example="""\
 import jax.numpy as jnp

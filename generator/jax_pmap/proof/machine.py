@@ -1,21 +1,45 @@
-"""Have emitted code compiled for TPUs that are not there."""
+"""Have emitted code compiled for TPUs that are not there, or work out what it holds there at least."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable
 
 from jax_pmap.inputs.load import load
-from jax_pmap.model import Argument, Backend, Machine, Plan, Request, Say, quiet, refused
+from jax_pmap.model import (
+    Argument,
+    Backend,
+    Machine,
+    Memory,
+    Plan,
+    RefusalError,
+    Request,
+    Say,
+    Span,
+    quiet,
+    refused,
+)
 from jax_pmap.planning.search import Observed
 from jax_pmap.problems import WorkerProblem
-from jax_pmap.proof.prove import comparison_of, emitted_of, read_collectives, read_memory
+from jax_pmap.proof.prove import batch_size, comparison_of, emitted_of, read_collectives, read_memory
 from jax_pmap.reading.target import Target
+from jax_pmap.report.meshes import leaf_bytes
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
 
 #: Topologies that are named in a hint.
 KNOWN = ("v4:2x2x1", "v5e:2x4", "v5e:16x16", "v5p:2x2x1", "v6e:4x4")
+#: Kinds of chips as targets name them.
+KINDS = {
+    "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5p",
+    "v6e": "TPU v6 lite",
+}
+#: Most chips of a machine that nothing is compiled for.
+MOST_CHIPS = 4096
 #: Bytes of memory of one chip, by its kind.
 CAPACITY = {
     "TPU v2": 8 << 30,
@@ -40,7 +64,7 @@ def compiled_for(
     """What the compiler makes of `code` for the machine of ``request.topology``.
 
     Raises:
-        RefusalError: JP023 where there is no compiler for it, no such machine, or one of another size.
+        RefusalError: JP023 where there is no such machine, or one of another size.
     """
     say(f"compiling for {request.topology}")
     jit = request.backend is Backend.JIT
@@ -57,18 +81,12 @@ def compiled_for(
         try:
             answer = session.ask(asked, f"compiling for {request.topology}")
         except WorkerProblem as problem:
-            if problem.kind not in ("libtpu", "topology", "inputs"):
+            if problem.kind == "libtpu":
+                return by_shapes(plan, str(request.topology), target.facts.span)
+            if problem.kind not in ("topology", "inputs"):
                 raise
-            hints = {
-                "libtpu": f"Install it where your code runs: {session.python} -m pip install 'jax[tpu]'",
-                "topology": f"Name a machine as in {', '.join(KNOWN)}; with --mesh, one of as many chips",
-                "inputs": "Give example inputs with a larger batch; shapes are enough",
-            }
-            raise refused(
-                "JP023",
-                f"`--target {request.topology}`: {problem.message}",
-                hints[problem.kind],
-                target.facts.span,
+            raise _not_there(
+                str(request.topology), problem.message, target.facts.span, small=problem.kind == "inputs"
             ) from None
     return Machine(
         name=str(request.topology),
@@ -80,6 +98,45 @@ def compiled_for(
         collectives=read_collectives(answer.collectives) if answer.collectives is not None else None,
         lacks=answer.lacks,
     )
+
+
+def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
+    """What arguments and results take on a chip of a machine, where there is no compiler for it.
+
+    Raises:
+        RefusalError: JP023 for a name that says no machine, one of another size than the mesh, or one of more
+            chips than the batch has rows.
+    """
+    match = re.fullmatch(r"(\w+):(\d{1,4}(?:x\d{1,4}){1,2})", name)
+    kind = KINDS.get(match[1]) if match else None
+    if match is None or kind is None:
+        raise _not_there(name, "it is not the name of a machine", span)
+    chips = math.prod(map(int, match[2].split("x")))
+    if not 0 < chips <= MOST_CHIPS:
+        raise _not_there(name, f"it has {chips} chips, and there may be {MOST_CHIPS}", span)
+    devices = math.prod(axis.size for axis in plan.mesh)
+    if plan.mesh and devices != chips:
+        axes = ", ".join(f"{axis.name}={axis.size}" for axis in plan.mesh)
+        raise _not_there(name, f"it has {chips} chips, and the mesh of {axes} {devices}", span)
+    batch, shares = batch_size(plan), plan.shares if plan.mesh else chips
+    assert shares is not None
+    if batch < shares:
+        why = f"a batch of {batch} is smaller than the {shares} chips it is divided among"
+        raise _not_there(name, why, span, small=True)
+    given = [leaf for each in plan.arguments if not each.static for leaf in each.leaves]
+    kept = [leaf for each in plan.arguments if each.donated for leaf in each.leaves]
+    sizes = [sum(leaf_bytes(leaf, chips, plan.mesh) for leaf in rows) for rows in (given, plan.outputs, kept)]
+    memory = Memory(sizes[0], max(sizes[1] - sizes[2], 0), 0)
+    rows = batch // shares * shares
+    return Machine(name, kind, chips, rows, CAPACITY[kind], memory, None, by_shapes=True)
+
+
+def _not_there(name: str, why: str, span: Span, *, small: bool = False) -> RefusalError:
+    """The refusal of a machine that the code is not for."""
+    hint = f"Name a machine as in {', '.join(KNOWN)}; with --mesh, one of as many chips"
+    if small:
+        hint = "Give example inputs with a larger batch; shapes are enough"
+    return refused("JP023", f"`--target {name}`: {why}", hint, span)
 
 
 def _specs(argument: Argument, plan: Plan) -> dict[int, tuple[tuple[str, ...], ...]]:

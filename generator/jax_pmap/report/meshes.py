@@ -77,23 +77,32 @@ def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
 def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
     """Print what the code becomes on a machine that is not there: memory of a chip, communication."""
     about = f"{machine.name}, {machine.devices} × {machine.kind}, a batch of {machine.batch}"
-    console.print((f"  compiled for {about}; not run there", "dim"))
+    how = "compiled for {}; not run there"
+    if machine.by_shapes:
+        how = "worked out for {} from shapes; not compiled, since there is no libtpu"
+    print_prose(console, how.format(about), indent="  ", style="dim")
     room = f" of {human_bytes(machine.capacity)} on a chip" if machine.capacity else " on a chip"
+    fits = False
     if machine.memory is None:
         print_prose(console, f"does not fit: {clean(machine.lacks)}", indent="  ", style="red")
     else:
         parts = machine.memory
         taken = parts.total
         fits = not machine.capacity or taken <= machine.capacity
+        least = " at least" if machine.by_shapes else ""
         said = (
-            f"{'takes' if fits else 'does not fit: it takes'} {human_bytes(taken)}{room}: arguments "
-            f"{human_bytes(parts.arguments)}, results {human_bytes(parts.results)}, temporary "
-            f"{human_bytes(parts.temporary)}"
+            f"{'takes' if fits else 'does not fit: it takes'}{least} {human_bytes(taken)}{room}: arguments "
+            f"{human_bytes(parts.arguments)}, results {human_bytes(parts.results)}"
+        )
+        said += (
+            "; what stands between them, only a compiler says (pip install 'jax[tpu]')"
+            if machine.by_shapes
+            else f", temporary {human_bytes(parts.temporary)}"
         )
         print_prose(console, said, indent="  ", style="green" if fits else "red")
     leaves = [leaf for argument in plan.arguments if not argument.static for leaf in argument.leaves]
     sizes = {leaf.path: leaf_bytes(leaf, machine.devices, plan.mesh) for leaf in leaves}
-    if sizes and machine.memory is None:
+    if sizes and not fits:
         path = max(sizes, key=lambda path: sizes[path])
         largest = f"`{clean(dotted(path))}`, {human_bytes(sizes[path])} on a chip"
         print_prose(console, f"the largest array that it is called with is {largest}", indent="  ")
