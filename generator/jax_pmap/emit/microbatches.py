@@ -108,9 +108,23 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _reads(node: ast.AST) -> set[str]:
-    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    changed = (n.target for n in ast.walk(node) if isinstance(n, ast.AugAssign))
-    return found | {n.id for n in changed if isinstance(n, ast.Name)}
+    """Names that a node takes from around it, those that functions in it take among them."""
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    found = {name for child in ast.iter_child_nodes(node) for name in _reads(child)}
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        found.add(node.target.id)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        inside = node.body if isinstance(node.body, list) else []
+        own = {name for statement in inside for name in _binds(statement)}
+        own |= {n.arg for n in ast.walk(node.args) if isinstance(n, ast.arg)}
+        around = [*node.args.defaults, *node.args.kw_defaults, *getattr(node, "decorator_list", ())]
+        found = (found - own) | {name for each in around if each is not None for name in _reads(each)}
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        over = _reads(node.generators[0].iter)
+        targets = [n for each in node.generators for n in ast.walk(each.target)]
+        found = (found - {n.id for n in targets if isinstance(n, ast.Name)}) | over
+    return found
 
 
 def _binds(node: ast.stmt) -> set[str]:
@@ -341,6 +355,7 @@ class Divided:
     def _moved(self) -> dict[str, list[str]]:
         """Move collectives out of functions that the body calls: statements ahead of the call of each."""
         ahead: dict[str, list[str]] = {}
+        known: dict[tuple[str, str], str] = {}
         while True:
             first = next(self._inner(), None)
             if first is None:
@@ -353,10 +368,13 @@ class Divided:
                     "Compute it in the step, ahead of what is differentiated, and pass it as an argument",
                     found.operand,
                 )
-            total = self.free("total")
-            line = f"{total} = {self.n.jax}.lax.{found.op}({found.outside}, axis_name={self.n.axis})"
+            line = f"{self.n.jax}.lax.{found.op}({found.outside}, axis_name={self.n.axis})"
             line += f" / {self.n.groups}" if found.operand in self.parted else ""
-            ahead.setdefault(found.function, []).append(line)
+            total = known.get((found.function, line), "")
+            again = bool(total)
+            if not again:
+                total = known[found.function, line] = self.free("total")
+                ahead.setdefault(found.function, []).append(f"{total} = {line}")
             made = _replaced(text, [(node, total)])
             if found.function not in self.copies:
                 tree = ast.parse(self.body)
@@ -364,7 +382,9 @@ class Divided:
                 self.body = _replaced(self.body, [(definition, made)])
                 # The name is read where it is defined, ahead of every call.
                 continue
-            self.copies[found.function] = _with_parameter(made, total)
+            self.copies[found.function] = made if again else _with_parameter(made, total)
+            if again:
+                continue
             tree = ast.parse(self.body)
             use = next(n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == found.function)
             around = next(
@@ -406,11 +426,12 @@ class Divided:
     def _beside(self, statement: _Statement) -> set[str]:
         """What a statement reads beside that of which its collectives are taken."""
         inside = {id(n) for call in self._collectives(statement) for n in ast.walk(call)}
-        return {
+        own = {
             n.id
             for n in ast.walk(statement.node)
             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in inside
         }
+        return own & statement.reads
 
     def _apart(self, statement: _Statement) -> list[_Statement]:
         """A statement behind ones that give a name to each collective in it."""
