@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import checks
 import growth
+import overhead
 import sources
 from timing import ratio_of_medians
 
@@ -42,7 +43,7 @@ def with_proof(folder, repeat):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeat", type=int, default=3, help="repetitions of each time (default 3)")
-    rows = ("proof", "statements", "leaves", "check", "generated")
+    rows = ("proof", "statements", "leaves", "check", "generated", "overhead")
     parser.add_argument("--only", choices=rows, help="one row alone")
     options = parser.parse_args()
     held = []
@@ -58,6 +59,8 @@ def main():
             held.append(checks.unrelated(folder, options.repeat))
         if options.only in (None, "generated"):
             held.append(checks.proved_again(folder, GENERATE))
+        if options.only in (None, "overhead"):
+            held.append(overhead.of_drop_ins(folder, GENERATE))
     return 0 if all(held) else 1
 
 

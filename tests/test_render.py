@@ -87,6 +87,8 @@ class Case:
     user_imports: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: (argument list, piece of the message) pairs.
     refused: tuple[tuple[str, str], ...] = ()
+    #: Such pairs for code in which devices have shares; the compiler keeps the meaning of these, too.
+    refused_shares: tuple[tuple[str, str], ...] = ()
     devices: tuple[Devices, ...] = (Devices(),)
     helpers: tuple[str, ...] = ()
     #: Statements run in the emitted module's namespace, with ``plain`` the original.
@@ -162,20 +164,23 @@ keys = jax.random.split(jax.random.key(0), 24)
 """
 
 LEAF = (Leaf("x", Role.BATCH, 0, (24, 3), "float32"),)
+LEAVES = (
+    Leaf("batch['x']", Role.BATCH, 0, (24, 3), "float32"),
+    Leaf("batch['y']", Role.BATCH, 0, (24,), "bfloat16"),
+)
 CASES = {
     "one_array": Case(
         "def scale_by_two(x):\n    print('tracing')  # once\n    return x * 2\n",
         (argument("x", 0, leaves=LEAF),),
         0,
         # An array pinned to one device is a valid argument of the original, so of the drop-in.
-        ("x", "jnp.asarray(x)", *(f"jax.device_put(x, jax.devices()[{i}])" for i in (0, 3))),
+        ("x", "x[:0]", "jnp.asarray(x)", *(f"jax.device_put(x, jax.devices()[{i}])" for i in (0, 3))),
         imports=(),
         refused=(
-            ("x[:23]", "scale_by_two: x has shape (23, 3): axis 0 (23) does not divide over 8 devices; "),
-            ("3.0", "scale_by_two: x has shape (): "),
-            ("x[:0]", "x has shape (0, 3)"),
-            ("[1, 2]", "x[0] has shape ()"),
-            ("{'a': x, 'b': [1.0]}", "x['b'][0] has shape ()"),
+            ("x[:23]", "axis 0 a multiple of 8 (devices)"),
+            ("3.0", "scale_by_two: x is "),
+            ("[1, 2]", "x[0] is "),
+            ("{'b': [1.0]}", "x['b'][0] is "),
         ),
         helpers=("devices",),
         extra="assert devices_in_use() == jax.devices()",
@@ -193,7 +198,7 @@ CASES = {
         (argument("x", 0), argument("y", 0)),
         None,
         ("x, y", "x, keys_of(y)"),
-        refused=(("x, y[:16]", 'one size: {"x": 24'), ("x, y[:15]", "y has shape (15,)")),
+        refused=(("x, y[:16]", "the same in all of the batch"), ("x, y[:15]", "y is of shape (15,)")),
     ),
     "train_step": Case(
         '''def train_step(params: dict, batch: dict, lr: float = 0.1) -> tuple[dict, jax.Array]:
@@ -208,12 +213,18 @@ CASES = {
     params = jax.tree.map(lambda p, g: p - lr * g, params, grads)
     return params, loss
 ''',
-        (argument("params"), argument("batch", node("dict", x=0, y=0)), argument("lr")),
+        (argument("params"), argument("batch", node("dict", x=0, y=0), leaves=LEAVES), argument("lr")),
         node("tuple", None, None),
         ("params, batch", "params, batch, 0.5", "lr=0.2, batch=batch, params=params"),
         refused=(
-            ("params, {'x': x, 'y': y[:8]}", "train_step: the batch has more than one size: "),
-            ("params, {'x': x[:30:2], 'y': y}", "batch['x'] has shape (12, 3): axis 0 (12) does not divide"),
+            ("params, {'x': x, 'y': y[:8]}", "a multiple of 8 (devices), the same in all of the batch"),
+            ("params, {'x': x[:15], 'y': y[:15]}", "train_step: batch['x'] is "),
+        ),
+        refused_shares=(
+            ("params, {'x': x[:15], 'y': y[:15]}", "batch['x'] is float[15, 3]; expected float of rank 2, "),
+            ("params, {'x': x, 'y': y[:, None]}", "batch['y'] is float[24, 1]; expected float of rank 1, "),
+            ("params, {'x': x.astype(int), 'y': y}", "batch['x'] is int[24, 3]; expected float of rank 2, "),
+            ("params, {'x': x, 'y': y, 'z': y}", "batch['z'] is float[24]; expected no leaf of rank 0, "),
         ),
         devices=(Devices(), Devices(count=3), Devices(ids=(1, 5))),
         helpers=("place", "devices"),
@@ -223,8 +234,7 @@ for placed in place([batch, batch]):
     leaves = jax.tree.leaves(placed)
     assert all(len(leaf.sharding.device_set) == len(devices_in_use()) for leaf in leaves)
     close(run(params, placed, 0.1), plain(params, batch))
-    if "jax.pmap" not in CODE:
-        close(train_step(params, placed), plain(params, batch))
+    close(train_step(params, placed), plain(params, batch))
 a, b = params, params
 for _ in range(3):
     a, b = train_step(a, batch)[0], plain(b, batch)[0]
@@ -237,8 +247,8 @@ close(a, b)
         node("tuple", 1, node("dict", total=None, t=1)),
         ("t, 2.0", "jnp.asarray(t), 2.0"),
         refused=(
-            ("t[:, :6], 1.0", "t has shape (5, 6, 3): axis 1 (6) does not divide"),
-            ("y, 1.0", "t has shape (24,): axis 1 (missing"),
+            ("t[:, :6], 1.0", "t is of shape (5, 6, 3); expected axis 1 a multiple of 8"),
+            ("y, 1.0", "t is of shape (24,); expected axis 1 "),
         ),
     ),
     "mixed": Case(
@@ -267,8 +277,8 @@ close(a, b)
             ("{'x': x, 'table': table, 'more': [1.0, y]}, t, y", "`mask` must be None"),
             ("{'x': x, 'table': table, 'more': [1.0, y]}, t, mode='no'", "must be 'train' or 'test'"),
             ("{'x': x, 'table': table, 'more': [1.0, y]}, t, flip=True", "must be False"),
-            ("{'x': x, 'table': table, 'more': [1.0, y[:4]]}, t", "data['more'][1] has shape (4,)"),
-            ("{'x': x, 'table': table, 'more': [1.0, y]}, t[:, :16]", "more than one size"),
+            ("{'x': x, 'table': table, 'more': [1.0, y[:4]]}, t", "data['more'][1] is of shape (4,)"),
+            ("{'x': x, 'table': table, 'more': [1.0, y]}, t[:, :16]", "the same in all of the batch"),
         ),
     ),
     "stars": Case(
@@ -278,8 +288,8 @@ close(a, b)
         ("x, x, table, y=y, w=w",),
         imports=(),
         refused=(
-            ("x, x[:16], y=y, w=w", "more than one size"),
-            ("x, x[:3], y=y, w=w", "xs[0] has shape (3, 3)"),
+            ("x, x[:16], y=y, w=w", "the same in all of the batch"),
+            ("x, x[:3], y=y, w=w", "xs[0] is of shape (3, 3)"),
         ),
     ),
     "namedtuple": Case(
@@ -289,7 +299,7 @@ close(a, b)
         ("Pair(x, w)",),
         imports=(),
         user_imports=(("user", ("Pair",)),),
-        refused=(("Pair(x[:9], w)", "pair.x has shape (9, 3)"),),
+        refused=(("Pair(x[:9], w)", "pair.x is of shape (9, 3)"),),
     ),
     "clashes": Case(
         """def step(P, np, name, axis, shard, AXIS, p_step=1.0):
@@ -307,7 +317,7 @@ close(a, b)
         ),
         node("tuple", 0, None),
         ("x, table, w, y, w, 2.0",),
-        refused=(("x[:9], table, w, y, w, 1.0", "P has shape (9, 3)"),),
+        refused=(("x[:9], table, w, y, w, 1.0", "P is of shape (9, 3)"),),
     ),
     "keys": Case(
         "def noise(keys, seed):\n    return jax.vmap(jax.random.normal)(keys), jax.random.normal(seed)\n",
@@ -372,7 +382,7 @@ for job in json.loads(pathlib.Path(sys.argv[1]).read_text()):
             try:
                 eval(f"F({call})", dict(given, F=ours))
             except ValueError as error:
-                assert piece in str(error).replace("'x': 24", '"x": 24'), str(error)
+                assert piece in str(error), str(error)
             else:
                 raise AssertionError(f"{call} was taken")
         exec(job["extra"], {**given, **space, "plain": theirs})
@@ -396,6 +406,7 @@ def test_every_variant_runs_and_agrees(tmp_path: Path) -> None:
         case = CASES[name]
         function = ast.parse(case.source).body[0]
         assert isinstance(function, ast.FunctionDef)
+        refused = case.refused + (() if backend is Backend.JIT else case.refused_shares)
         jobs.append(
             {
                 "id": f"{name}-{backend}-{devices.number}",
@@ -404,7 +415,7 @@ def test_every_variant_runs_and_agrees(tmp_path: Path) -> None:
                 "plain": case.plain(),
                 "calls": case.calls,
                 # The messages quoted in the cases are those for all eight devices.
-                "refused": case.refused if devices.number is None else (),
+                "refused": refused if devices.number is None else (),
                 "count": devices.number or 0,
                 "extra": case.extra,
             }
@@ -466,7 +477,7 @@ def test_gold_example() -> None:
         "# Proved: 2, 4 devices, 3 chained steps, float64 error 1.1e-16 (bound 4.0e-15), jax 0.10.2\n" in code
     )
     start = code.index('"""Data-parallel')
-    assert code[start : code.index("def shard")] == textwrap.dedent(
+    assert code[start : code.index("@functools.cache\n")] == textwrap.dedent(
         '''\
         """Data-parallel `train_step`: same call and same results as train.py::train_step, on N devices."""
 
@@ -507,7 +518,7 @@ def test_gold_example() -> None:
 def test_helpers_appear_only_when_asked_or_needed() -> None:
     plain = emitted(CASES["two_arguments"], Backend.PMAP)
     assert "def unshard" in plain
-    for word in ("def place", "def devices_in_use", "def compiled", "collections"):
+    for word in ("def place", "def devices_in_use", "def compiled", "collections", "PROVED"):
         assert word not in plain
     assert "def unshard" not in emitted(CASES["both_split"], Backend.PMAP)
     assert "sizes" not in emitted(CASES["one_array"], Backend.PMAP)

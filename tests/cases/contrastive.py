@@ -47,11 +47,9 @@ AXIS = "batch"
 def clip_loss(params, images, texts):
     a = encode(params["image"], images)
     b = encode(params["text"], texts)
-    logits = (
-        jax.lax.all_gather(a, axis_name=AXIS, axis=0, tiled=True)
-        @ jax.lax.all_gather(b, axis_name=AXIS, axis=0, tiled=True).T
-        * jnp.exp(params["scale"])
-    )
+    all_a = jax.lax.all_gather(a, axis_name=AXIS, axis=0, tiled=True)
+    all_b = jax.lax.all_gather(b, axis_name=AXIS, axis=0, tiled=True)
+    logits = all_a @ all_b.T * jnp.exp(params["scale"])
     by_image = jax.nn.log_softmax(logits, axis=1)
     by_text = jax.nn.log_softmax(logits, axis=0)
     return -jnp.mean(jnp.diag(by_image) + jnp.diag(by_text)) / 2
@@ -64,43 +62,44 @@ def p_clip_step(params, images, texts):
     `images` and `texts` leaves are (devices, per_device, ...).
     """
     loss, grads = jax.value_and_grad(clip_loss)(params, images, texts)
+    # The loss is whole on every device, the gradient only that through its own rows.
     grads = jax.lax.pmean(grads, axis_name=AXIS)
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
 
 
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"images": ("float", 2), "texts": ("float", 2)}
+
+
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
+
+
 def shard(images, texts):
-    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
-    devices = jax.local_devices()
-    count = len(devices)
-    arrays = {"images": images, "texts": texts}
-    sizes = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        name = path[0].key + jax.tree_util.keystr(path[1:])
+    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    count, sizes = jax.local_device_count(), set()
+
+    def split(path, leaf):
+        name = ("images", "texts")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
-        if len(shape) != 2:
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        sizes.update(shape[:1])
+        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
             raise ValueError(
-                f"clip_step: {name} has shape {shape}: this was proved for rank 2; "
-                "generate again with inputs of this shape"
+                f"clip_step: {name} is {found}{list(shape)}; expected {kind} of "
+                f"rank {rank}, axis 0 a multiple of {count} (devices), the same in "
+                f"all of the batch (found {sizes})"
             )
-        size = shape[0] if shape else 0
-        if not size or size % count:
-            raise ValueError(
-                f"clip_step: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                f"pass a multiple of {count}"
-            )
-        sizes[name] = size
+        leaf = leaf.reshape(count, -1, *shape[1:])
+        # Arrays on the host are placed by the call itself, which is faster.
+        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
 
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"clip_step: the batch has more than one size: {sizes}")
-
-    arrays = jax.tree.map(
-        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]),
-        arrays,
-    )
-    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
-    arrays = jax.device_put(arrays, sharding)
-    return arrays["images"], arrays["texts"]
+    return jax.tree.map_with_path(split, (images, texts))
 
 
 def clip_step(params, images, texts):

@@ -68,40 +68,42 @@ def compiled():
     )
 
 
-def assemble(tree, sharding):
-    """Arrays of all processes, of which `tree` has the rows of this one; those that are such stay."""
+def assemble(leaf, sharding):
+    """An array of all processes, of which `leaf` has the rows of this one; one that is such stays."""
     if jax.process_count() == 1:
-        return jax.device_put(tree, sharding)
+        return jax.device_put(leaf, sharding)
+    if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+        return leaf
+    return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
 
-    def whole(leaf):
-        if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
-            return leaf
-        return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
 
-    return jax.tree.map(whole, tree)
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"x": ("float", 2)}
+
+
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(mesh(), P(AXIS))
 
 
 def shard(x):
     """The rows of this process on its devices, as part of all processes' batch, along axis 0."""
     count = mesh().local_mesh.shape[AXIS]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        name = f"x{jax.tree_util.keystr(path)}"
-        shape = np.shape(leaf)
-        if len(shape) != 2:
-            raise ValueError(
-                f"standardise: {name} has shape {shape}: this was proved for rank 2; "
-                "generate again with inputs of this shape"
-            )
-        size = shape[0] if shape else 0
-        if not size or size % count:
-            raise ValueError(
-                f"standardise: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices "
-                f"of this process; pass a multiple of {count}"
-            )
 
-    sharding = NamedSharding(mesh(), P(AXIS))
-    return assemble(x, sharding)
+    def split(path, leaf):
+        name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        if (found, len(shape)) != (kind, rank) or shape[0] % count:
+            raise ValueError(
+                f"standardise: {name} is {found}{list(shape)}; expected {kind} of "
+                f"rank {rank}, axis 0 a multiple of {count} (devices of this "
+                "process)"
+            )
+        return assemble(leaf, sharding())
+
+    return jax.tree.map_with_path(split, x)
 
 
 def standardise(scale, x, *, shift=None):

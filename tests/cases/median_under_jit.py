@@ -43,22 +43,28 @@ def compiled():
     return jax.jit(p_center, in_shardings=(split,), out_shardings=split)
 
 
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(mesh(), P(AXIS))
+
+
 def shard(x):
     """Put arrays on the devices, split along axis 0."""
     count = mesh().size
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        name = f"x{jax.tree_util.keystr(path)}"
-        shape = np.shape(leaf)
-        size = shape[0] if shape else 0
-        if not size or size % count:
-            raise ValueError(
-                f"center: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                f"pass a multiple of {count}"
-            )
 
-    sharding = NamedSharding(mesh(), P(AXIS))
-    return jax.device_put(x, sharding)
+    def split(path, leaf):
+        name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
+        if not shape or shape[0] % count:
+            raise ValueError(
+                f"center: {name} is of shape {shape}; expected axis 0 a multiple of "
+                f"{count} (devices)"
+            )
+        # Arrays on the host are placed by the call itself, which is faster.
+        there = getattr(leaf, "sharding", None) in (None, sharding())
+        return leaf if there else jax.device_put(leaf, sharding())
+
+    return jax.tree.map_with_path(split, x)
 
 
 def center(x):

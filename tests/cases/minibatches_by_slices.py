@@ -53,81 +53,75 @@ def p_f(w, x, y):
     n = x.shape[0] // 4
     losses = []
     for i in range(4):
+        all_x = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)
+        total_n = jax.lax.psum(n, axis_name=AXIS)
+        all_y = jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)
         error, slope = jax.value_and_grad(loss)(
             w,
-            own_share(
-                jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)[
-                    i
-                    * jax.lax.psum(n, axis_name=AXIS) : (i + 1)
-                    * jax.lax.psum(n, axis_name=AXIS)
-                ]
-            ),
-            own_share(
-                jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)[
-                    i
-                    * jax.lax.psum(n, axis_name=AXIS) : (i + 1)
-                    * jax.lax.psum(n, axis_name=AXIS)
-                ]
-            ),
+            own_share(all_x[i * total_n : (i + 1) * total_n]),
+            own_share(all_y[i * total_n : (i + 1) * total_n]),
         )
         error, slope = jax.lax.pmean((error, slope), axis_name=AXIS)
         w = w - 0.1 * slope
         losses.append(error)
     part = slice(jax.lax.psum(n, axis_name=AXIS), 2 * jax.lax.psum(n, axis_name=AXIS))
-    w = w - 0.1 * jax.lax.pmean(
-        jax.grad(loss)(
-            w,
-            own_share(jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)[part]),
-            own_share(jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)[part]),
-        ),
+    all_x_2 = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)
+    all_y_2 = jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)
+    mean_2 = jax.lax.pmean(
+        jax.grad(loss)(w, own_share(all_x_2[part]), own_share(all_y_2[part])),
         axis_name=AXIS,
     )
+    w = w - 0.1 * mean_2
     total = jnp.zeros_like(w)
     for xs, ys in zip(
         jnp.split(jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True), 3),
         jnp.split(jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True), 3),
         strict=True,
     ):
-        total = total + jax.lax.pmean(
+        mean = jax.lax.pmean(
             jax.grad(loss)(w, own_share(xs), own_share(ys)), axis_name=AXIS
         )
+        total = total + mean
     return w - 0.1 * total, jnp.stack(losses)
 
 
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"x": ("float", 2), "y": ("float", 1)}
+
+
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
+
+
 def shard(x, y):
-    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
-    ranks = {"x": 2, "y": 1}
-    devices = jax.local_devices()
-    count = len(devices)
-    arrays = {"x": x, "y": y}
-    sizes = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        name = path[0].key + jax.tree_util.keystr(path[1:])
+    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    count, sizes = jax.local_device_count(), set()
+
+    def split(path, leaf):
+        name = ("x", "y")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
-        if len(shape) != ranks.get(name):
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        sizes.update(shape[:1])
+        if (
+            (found, len(shape)) != (kind, rank)
+            or len(sizes) > 1
+            or shape[0] % (12 * count)
+        ):
             raise ValueError(
-                f"f: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
-                "generate again with inputs of this shape"
+                f"f: {name} is {found}{list(shape)}; expected {kind} of rank "
+                f"{rank}, axis 0 a multiple of {12 * count} (12 for each of the "
+                f"devices), the same in all of the batch (found {sizes})"
             )
-        size = shape[0] if shape else 0
-        if not size or size % (12 * count):
-            raise ValueError(
-                f"f: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices in multiples of 12; "
-                f"pass a multiple of {12 * count}"
-            )
-        sizes[name] = size
+        leaf = leaf.reshape(count, -1, *shape[1:])
+        # Arrays on the host are placed by the call itself, which is faster.
+        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
 
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"f: the batch has more than one size: {sizes}")
-
-    arrays = jax.tree.map(
-        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]),
-        arrays,
-    )
-    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
-    arrays = jax.device_put(arrays, sharding)
-    return arrays["x"], arrays["y"]
+    return jax.tree.map_with_path(split, (x, y))
 
 
 def own_share(x, axis=0):

@@ -128,27 +128,28 @@ def compiled():
     return jax.jit(on_mesh)
 
 
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(mesh(), P(AXIS))
+
+
 def shard(batch):
     """Put arrays on the devices, split along axis 0."""
-    count = mesh().shape[AXIS]
-    sizes = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
-        name = f"batch{jax.tree_util.keystr(path)}"
-        shape = np.shape(leaf)
-        size = shape[0] if shape else 0
-        if not size or size % count:
+    count, sizes = mesh().shape[AXIS], set()
+
+    def split(path, leaf):
+        name, shape = f"batch{jax.tree_util.keystr(path)}", np.shape(leaf)
+        sizes.update(shape[:1])
+        if not shape or len(sizes) > 1 or shape[0] % count:
             raise ValueError(
-                f"train_step: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices "
-                f"along {AXIS}; pass a multiple of {count}"
+                f"train_step: {name} is of shape {shape}; expected axis 0 a "
+                f"multiple of {count} (devices along {AXIS}), the same in all of "
+                f"the batch (found {sizes})"
             )
-        sizes[name] = size
+        return jax.device_put(leaf, sharding())
 
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"train_step: the batch has more than one size: {sizes}")
-
-    sharding = NamedSharding(mesh(), P(AXIS))
-    return jax.device_put(batch, sharding)
+    return jax.tree.map_with_path(split, batch)
 
 
 def train_step(params, opt_state, batch):

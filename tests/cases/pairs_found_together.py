@@ -36,15 +36,13 @@ AXIS = "batch"
 def p_f(x, y, labels):
     """`f` on one device's share.
 
-    `x` and `y` and `labels` leaves are (devices, per_device, ...).
+    `x`, `y` and `labels` leaves are (devices, per_device, ...).
     """
     dx = x[:, None] - jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)[None, :]
     dy = y[:, None] - jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)[None, :]
     far = jnp.sqrt(dx**2 + dy**2 + 0.01)
-    same = (
-        labels[:, None]
-        == jax.lax.all_gather(labels, axis_name=AXIS, axis=0, tiled=True)[None, :]
-    ).astype(far.dtype)
+    all_labels = jax.lax.all_gather(labels, axis_name=AXIS, axis=0, tiled=True)
+    same = (labels[:, None] == all_labels[None, :]).astype(far.dtype)
     others = 1.0 - own_share(jnp.eye(jax.lax.psum(x.shape[0], axis_name=AXIS)))
     alike = jnp.sum(same * others * jnp.exp(-far), 1) / jnp.sum(
         others * jnp.exp(-far), 1
@@ -56,39 +54,39 @@ def p_f(x, y, labels):
     )
 
 
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"x": ("float", 1), "y": ("float", 1), "labels": ("int", 1)}
+
+
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
+
+
 def shard(x, y, labels):
-    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
-    devices = jax.local_devices()
-    count = len(devices)
-    arrays = {"x": x, "y": y, "labels": labels}
-    sizes = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        name = path[0].key + jax.tree_util.keystr(path[1:])
+    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    count, sizes = jax.local_device_count(), set()
+
+    def split(path, leaf):
+        name = ("x", "y", "labels")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
-        if len(shape) != 1:
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        sizes.update(shape[:1])
+        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
             raise ValueError(
-                f"f: {name} has shape {shape}: this was proved for rank 1; "
-                "generate again with inputs of this shape"
+                f"f: {name} is {found}{list(shape)}; expected {kind} of rank "
+                f"{rank}, axis 0 a multiple of {count} (devices), the same in all "
+                f"of the batch (found {sizes})"
             )
-        size = shape[0] if shape else 0
-        if not size or size % count:
-            raise ValueError(
-                f"f: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                f"pass a multiple of {count}"
-            )
-        sizes[name] = size
+        leaf = leaf.reshape(count, -1, *shape[1:])
+        # Arrays on the host are placed by the call itself, which is faster.
+        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
 
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"f: the batch has more than one size: {sizes}")
-
-    arrays = jax.tree.map(
-        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]),
-        arrays,
-    )
-    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
-    arrays = jax.device_put(arrays, sharding)
-    return arrays["x"], arrays["y"], arrays["labels"]
+    return jax.tree.map_with_path(split, (x, y, labels))
 
 
 def own_share(x, axis=0):
@@ -104,17 +102,14 @@ def own_share(x, axis=0):
 
 def unshard(tree):
     """Merge (devices, per_device) at `axes`."""
-    axes = (0, 0, None)
 
-    def merge(axis, tree):
+    def merge(leaf, axis):
         if axis is None:
-            return tree
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]),
-            tree,
-        )
+            return leaf
+        return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
 
-    return jax.tree.map(merge, axes, tree, is_leaf=lambda axis: axis is None)
+    axes = jax.tree.broadcast((0, 0, None), tree, is_leaf=lambda axis: axis is None)
+    return jax.tree.map(merge, tree, axes)
 
 
 def f(x, y, labels):

@@ -39,106 +39,75 @@ def p_f(w, x):
 
     def loss(w):
         z = jnp.tanh(x @ w)
-        pooled = (
-            lambda weights: weights
-            / jax.lax.psum(
-                jax.numpy.sum(weights, axis=0, keepdims=True), axis_name=AXIS
-            )
-        )(
-            jax.numpy.exp(
-                z[:, 0]
-                - jax.lax.pmax(
-                    jax.lax.stop_gradient(
-                        jax.numpy.max(z[:, 0], axis=0, keepdims=True)
-                    ),
-                    axis_name=AXIS,
-                )
-            )
-        ) @ z
+        largest = jax.lax.pmax(
+            jax.lax.stop_gradient(jax.numpy.max(z[:, 0], axis=0, keepdims=True)),
+            axis_name=AXIS,
+        )
+        weights = jax.numpy.exp(z[:, 0] - largest)
+        total = jax.lax.psum(
+            jax.numpy.sum(weights, axis=0, keepdims=True), axis_name=AXIS
+        )
+        pooled = (weights / total) @ z
         pooled = jax.lax.psum(pooled, axis_name=AXIS)
-        spread = (
-            lambda values: jnp.sqrt(
-                jax.lax.psum(
-                    jnp.sum(
-                        (
-                            values
-                            - jax.lax.pmean(
-                                jnp.mean(values, axis=0, keepdims=True), axis_name=AXIS
-                            )
-                        )
-                        ** 2,
-                        axis=0,
-                    ),
-                    axis_name=AXIS,
-                )
-                / (jax.lax.psum(jnp.size(values, axis=0), axis_name=AXIS) - 1)
-            )
-        )(z - pooled)
+        values = z - pooled
+        mean = jax.lax.pmean(jnp.mean(values, axis=0, keepdims=True), axis_name=AXIS)
+        total_square = jax.lax.psum(
+            jnp.sum((values - mean) ** 2, axis=0), axis_name=AXIS
+        )
+        count = jax.lax.psum(jnp.size(values, axis=0), axis_name=AXIS)
+        spread = jnp.sqrt(total_square / (count - 1))
+        rows = jnp.atleast_2d(z.T)
+        mean_2 = jax.lax.pmean(jnp.mean(rows, axis=1, keepdims=True), axis_name=AXIS)
+        apart = rows - mean_2
+        total_2 = jax.lax.psum(apart @ apart.T, axis_name=AXIS)
+        count_2 = jax.lax.psum(apart.shape[1], axis_name=AXIS)
+        values_2 = z * pooled
+        top = jax.lax.pmax(
+            jax.lax.stop_gradient(jax.numpy.max(values_2)), axis_name=AXIS
+        )
+        largest_2 = jax.numpy.where(jax.numpy.isfinite(top), top, 0)
+        total_3 = jax.lax.psum(
+            jax.numpy.sum(jax.numpy.exp(values_2 - largest_2)), axis_name=AXIS
+        )
         return (
-            jnp.sum(
-                (
-                    lambda apart: jnp.squeeze(
-                        jax.lax.psum(apart @ apart.T, axis_name=AXIS)
-                        / (jax.lax.psum(apart.shape[1], axis_name=AXIS) - 1)
-                    )
-                )(
-                    (
-                        lambda rows: rows
-                        - jax.lax.pmean(
-                            jnp.mean(rows, axis=1, keepdims=True), axis_name=AXIS
-                        )
-                    )(jnp.atleast_2d(z.T))
-                )
-                ** 2
-            )
+            jnp.sum(jnp.squeeze(total_2 / (count_2 - 1)) ** 2)
             - jnp.mean(spread)
-            + (
-                lambda values: (
-                    lambda largest: jax.numpy.log(
-                        jax.lax.psum(
-                            jax.numpy.sum(jax.numpy.exp(values - largest)),
-                            axis_name=AXIS,
-                        )
-                    )
-                    + largest
-                )(
-                    (lambda top: jax.numpy.where(jax.numpy.isfinite(top), top, 0))(
-                        jax.lax.pmax(
-                            jax.lax.stop_gradient(jax.numpy.max(values)), axis_name=AXIS
-                        )
-                    )
-                )
-            )(z * pooled)
+            + (jax.numpy.log(total_3) + largest_2)
         )
 
     return jax.lax.pmean(jax.value_and_grad(loss)(w), axis_name=AXIS)
 
 
-def shard(x):
-    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
-    devices = jax.local_devices()
-    count = len(devices)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        name = f"x{jax.tree_util.keystr(path)}"
-        shape = np.shape(leaf)
-        if len(shape) != 2:
-            raise ValueError(
-                f"f: {name} has shape {shape}: this was proved for rank 2; "
-                "generate again with inputs of this shape"
-            )
-        size = shape[0] if shape else 0
-        if not size or size % count:
-            raise ValueError(
-                f"f: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                f"pass a multiple of {count}"
-            )
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"x": ("float", 2)}
 
-    x = jax.tree.map(
-        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]), x
-    )
-    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
-    return jax.device_put(x, sharding)
+
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
+
+
+def shard(x):
+    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    count = jax.local_device_count()
+
+    def split(path, leaf):
+        name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        if (found, len(shape)) != (kind, rank) or shape[0] % count:
+            raise ValueError(
+                f"f: {name} is {found}{list(shape)}; expected {kind} of rank "
+                f"{rank}, axis 0 a multiple of {count} (devices)"
+            )
+        leaf = leaf.reshape(count, -1, *shape[1:])
+        # Arrays on the host are placed by the call itself, which is faster.
+        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map_with_path(split, x)
 
 
 def f(w, x):

@@ -51,74 +51,62 @@ def p_run_rnn(wh, wx, xs, h0):
     return jax.lax.pmean(last.mean(axis=0), axis_name=AXIS), states
 
 
-def shard(xs, h0):
-    """Split along `axes`: B becomes (devices, B // devices); None stays whole."""
-    axes = {"xs": 1, "h0": 0}
-    ranks = {"xs": 3, "h0": 2}
-    devices = jax.local_devices()
-    count = len(devices)
-    arrays = {"xs": xs, "h0": h0}
-    sizes = {}
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"xs": ("float", 3), "h0": ("float", 2)}
 
-    def split(path, axis, tree):
-        if axis is None:
-            return tree
-        for inner, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            path_to_leaf = (*path, *inner)
-            name = path_to_leaf[0].key + jax.tree_util.keystr(path_to_leaf[1:])
-            shape = np.shape(leaf)
-            if len(shape) != ranks.get(name):
-                raise ValueError(
-                    f"run_rnn: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
-                    "generate again with inputs of this shape"
-                )
-            size = shape[axis] if len(shape) > axis else 0
-            if not size or size % count:
-                raise ValueError(
-                    f"run_rnn: {name} has shape {shape}: axis {axis} "
-                    f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                    f"pass a multiple of {count}"
-                )
-            sizes[name] = size
 
-        tree = jax.tree.map(
-            lambda leaf: leaf.reshape(
-                *leaf.shape[:axis],
-                count,
-                leaf.shape[axis] // count,
-                *leaf.shape[axis + 1 :],
-            ),
-            tree,
-        )
-        return jax.device_put(
-            tree,
-            NamedSharding(Mesh(np.array(devices), (AXIS,)), P(*[None] * axis, AXIS)),
-        )
-
-    arrays = jax.tree_util.tree_map_with_path(
-        split, axes, arrays, is_leaf=lambda axis: axis is None
+@functools.cache
+def sharding(axis):
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(
+        Mesh(np.array(jax.local_devices()), (AXIS,)), P(*[None] * axis, AXIS)
     )
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"run_rnn: the batch has more than one size: {sizes}")
 
-    return arrays["xs"], arrays["h0"]
+
+def shard(xs, h0):
+    """Split along `axes`: B becomes (devices, B // devices); what has None stays whole."""
+    count, sizes = jax.local_device_count(), set()
+
+    def split(path, leaf, axis):
+        if axis is None:
+            return leaf
+        name = ("xs", "h0")[path[0].idx] + jax.tree_util.keystr(path[1:])
+        shape = np.shape(leaf)
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        if getattr(leaf, "sharding", None) == sharding(axis) and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        sizes.update(shape[axis : axis + 1])
+        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[axis] % count:
+            raise ValueError(
+                f"run_rnn: {name} is {found}{list(shape)}; expected {kind} of rank "
+                f"{rank}, axis {axis} a multiple of {count} (devices), the same in "
+                f"all of the batch (found {sizes})"
+            )
+        leaf = leaf.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
+        # Arrays on the host are placed by the call itself, which is faster.
+        return (
+            jax.device_put(leaf, sharding(axis))
+            if isinstance(leaf, jax.Array)
+            else leaf
+        )
+
+    axes = jax.tree.broadcast((1, 0), (xs, h0), is_leaf=lambda axis: axis is None)
+    return jax.tree.map_with_path(split, (xs, h0), axes)
 
 
 def unshard(tree):
     """Merge (devices, per_device) at `axes`."""
-    axes = (None, 1)
 
-    def merge(axis, tree):
+    def merge(leaf, axis):
         if axis is None:
-            return tree
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(
-                leaf.shape[0], leaf.shape[1] * leaf.shape[2], *leaf.shape[3:]
-            ),
-            tree,
+            return leaf
+        return leaf.reshape(
+            leaf.shape[0], leaf.shape[1] * leaf.shape[2], *leaf.shape[3:]
         )
 
-    return jax.tree.map(merge, axes, tree, is_leaf=lambda axis: axis is None)
+    axes = jax.tree.broadcast((None, 1), tree, is_leaf=lambda axis: axis is None)
+    return jax.tree.map(merge, tree, axes)
 
 
 def run_rnn(wh, wx, xs, h0):

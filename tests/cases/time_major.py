@@ -50,51 +50,50 @@ def p_unroll(params, sequence):
     return outputs, jax.lax.pmean(jnp.mean(last**2), axis_name=AXIS)
 
 
-def shard(sequence):
-    """Axis 1: B becomes (devices, B // devices), each part on its device."""
-    devices = jax.local_devices()
-    count = len(devices)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(sequence):
-        name = f"sequence{jax.tree_util.keystr(path)}"
-        shape = np.shape(leaf)
-        if len(shape) != 3:
-            raise ValueError(
-                f"unroll: {name} has shape {shape}: this was proved for rank 3; "
-                "generate again with inputs of this shape"
-            )
-        size = shape[1] if len(shape) > 1 else 0
-        if not size or size % count:
-            raise ValueError(
-                f"unroll: {name} has shape {shape}: axis 1 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                f"pass a multiple of {count}"
-            )
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"sequence": ("float", 3)}
 
-    sequence = jax.tree.map(
-        lambda leaf: leaf.reshape(
-            leaf.shape[0], count, leaf.shape[1] // count, *leaf.shape[2:]
-        ),
-        sequence,
-    )
-    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(None, AXIS))
-    return jax.device_put(sequence, sharding)
+
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(None, AXIS))
+
+
+def shard(sequence):
+    """Axis 1: B becomes (devices, B // devices), a part for each device."""
+    count = jax.local_device_count()
+
+    def split(path, leaf):
+        name, shape = f"sequence{jax.tree_util.keystr(path)}", np.shape(leaf)
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        if (found, len(shape)) != (kind, rank) or shape[1] % count:
+            raise ValueError(
+                f"unroll: {name} is {found}{list(shape)}; expected {kind} of rank "
+                f"{rank}, axis 1 a multiple of {count} (devices)"
+            )
+        leaf = leaf.reshape(shape[0], count, -1, *shape[2:])
+        # Arrays on the host are placed by the call itself, which is faster.
+        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map_with_path(split, sequence)
 
 
 def unshard(tree):
     """Merge (devices, per_device) at `axes`."""
-    axes = (1, None)
 
-    def merge(axis, tree):
+    def merge(leaf, axis):
         if axis is None:
-            return tree
-        return jax.tree.map(
-            lambda leaf: leaf.reshape(
-                leaf.shape[0], leaf.shape[1] * leaf.shape[2], *leaf.shape[3:]
-            ),
-            tree,
+            return leaf
+        return leaf.reshape(
+            leaf.shape[0], leaf.shape[1] * leaf.shape[2], *leaf.shape[3:]
         )
 
-    return jax.tree.map(merge, axes, tree, is_leaf=lambda axis: axis is None)
+    axes = jax.tree.broadcast((1, None), tree, is_leaf=lambda axis: axis is None)
+    return jax.tree.map(merge, tree, axes)
 
 
 def unroll(params, sequence):

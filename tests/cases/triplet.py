@@ -36,18 +36,10 @@ def p_triplet_loss(params, x, labels):
 
     def loss_fn(params):
         z = jnp.tanh(x @ params)
-        distance = jnp.sum(
-            (
-                jax.lax.all_gather(z, axis_name=AXIS, axis=0, tiled=True)[:, None]
-                - jax.lax.all_gather(z, axis_name=AXIS, axis=0, tiled=True)[None, :]
-            )
-            ** 2,
-            axis=-1,
-        )
-        same = (
-            jax.lax.all_gather(labels, axis_name=AXIS, axis=0, tiled=True)[:, None]
-            == jax.lax.all_gather(labels, axis_name=AXIS, axis=0, tiled=True)[None, :]
-        )
+        all_z = jax.lax.all_gather(z, axis_name=AXIS, axis=0, tiled=True)
+        distance = jnp.sum((all_z[:, None] - all_z[None, :]) ** 2, axis=-1)
+        all_labels = jax.lax.all_gather(labels, axis_name=AXIS, axis=0, tiled=True)
+        same = all_labels[:, None] == all_labels[None, :]
         hardest = jnp.max(jnp.where(same, distance, 0.0), axis=1)
         nearest = jnp.min(jnp.where(same, jnp.inf, distance), axis=1)
         return jnp.mean(jnp.maximum(hardest - nearest + 1.0, 0.0))
@@ -55,40 +47,39 @@ def p_triplet_loss(params, x, labels):
     return jax.lax.pmean(jax.value_and_grad(loss_fn)(params), axis_name=AXIS)
 
 
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"x": ("float", 2), "labels": ("int", 1)}
+
+
+@functools.cache
+def sharding():
+    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
+
+
 def shard(x, labels):
-    """(B, ...) -> (devices, B // devices, ...), each part on its device."""
-    ranks = {"x": 2, "labels": 1}
-    devices = jax.local_devices()
-    count = len(devices)
-    arrays = {"x": x, "labels": labels}
-    sizes = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        name = path[0].key + jax.tree_util.keystr(path[1:])
+    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    count, sizes = jax.local_device_count(), set()
+
+    def split(path, leaf):
+        name = ("x", "labels")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
-        if len(shape) != ranks.get(name):
+        kind, rank = PROVED.get(name, ("no leaf", 0))
+        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        sizes.update(shape[:1])
+        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
             raise ValueError(
-                f"triplet_loss: {name} has shape {shape}: this was proved for rank {ranks.get(name)}; "
-                "generate again with inputs of this shape"
+                f"triplet_loss: {name} is {found}{list(shape)}; expected {kind} of "
+                f"rank {rank}, axis 0 a multiple of {count} (devices), the same in "
+                f"all of the batch (found {sizes})"
             )
-        size = shape[0] if shape else 0
-        if not size or size % count:
-            raise ValueError(
-                f"triplet_loss: {name} has shape {shape}: axis 0 "
-                f"({size or 'missing or empty'}) does not divide over {count} devices; "
-                f"pass a multiple of {count}"
-            )
-        sizes[name] = size
+        leaf = leaf.reshape(count, -1, *shape[1:])
+        # Arrays on the host are placed by the call itself, which is faster.
+        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
 
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"triplet_loss: the batch has more than one size: {sizes}")
-
-    arrays = jax.tree.map(
-        lambda leaf: leaf.reshape(count, leaf.shape[0] // count, *leaf.shape[1:]),
-        arrays,
-    )
-    sharding = NamedSharding(Mesh(np.array(devices), (AXIS,)), P(AXIS))
-    arrays = jax.device_put(arrays, sharding)
-    return arrays["x"], arrays["labels"]
+    return jax.tree.map_with_path(split, (x, labels))
 
 
 def triplet_loss(params, x, labels):

@@ -41,14 +41,13 @@ from jax_pmap.reading.facts import Parameter
 #: Columns for a docstring in a function at top level, quotes and indentation taken off.
 DOCSTRING_WIDTH = 86
 
-#: Leaves that a helper lists by name.
-NAMED_LEAVES = 16
 #: What is imported for libraries whose layers are synchronised by intercepting calls.
 LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
-#: Names that the helpers in the templates bind beside the user's arguments.
+#: Names that the helpers in the templates use beside the user's arguments.
 HELPER_LOCALS = frozenset(
-    {"arrays", "axes", "axis", "count", "devices", "inner", "leaf", "name"}
-    | {"path", "path_to_leaf", "ranks", "shape", "sharding", "size", "sizes", "split", "tree"}
+    {"axes", "axis", "count", "found", "getattr", "index", "isinstance", "kind", "leaf", "len", "list"}
+    | {"longer", "name", "path", "rank", "rows", "set", "shape", "sizes", "sorted", "split", "there"}
+    | {"tree"}
 )
 
 
@@ -250,7 +249,9 @@ class Context:
                 if isinstance(self.axes[argument.name], AxesNode) is mixed:
                     by_axis.setdefault(used_axes(argument.axes), []).append(f"`{argument.name}`")
             for axes, names in by_axis.items():
-                leaves_of = " and ".join(names) + (" leaves that are split" if mixed else " leaves")
+                *first, last = names
+                leaves_of = (f"{', '.join(first)} and " if first else "") + last
+                leaves_of += " leaves that are split" if mixed else " leaves"
                 where = (
                     "are (devices, per_device, ...)"
                     if axes == (0,)
@@ -390,71 +391,108 @@ class Context:
         n = self.n
         names = [a.name for a in self.split]
         one = len(names) == 1
-        reserved = HELPER_LOCALS | {getattr(n, field) for field in n.__slots__} | {"len", "set", "name"}
-        parameters = [f"{name}_" if name in reserved else name for name in names]
+        parameters = [self._parameter(name) for name in names]
         trees = [self.axes[name] for name in names]
         uniform = trees[0] if all(tree == trees[0] and isinstance(tree, int) for tree in trees) else None
+        # A leaf is told its axis where they have several.
         distinct = sorted({axis for tree in trees for axis in used_axes(tree)})
         axis = str(distinct[0]) if len(distinct) == 1 else "axis"
-        path = "path" if uniform is not None else "path_to_leaf"
-        keystr = f"{n.jax}.tree_util.keystr"
-        multiple = self.plan.multiple_of
-        ranks, differs, expected = self._ranks()
+        given = "axis" if axis == "axis" else ""
+        value = parameters[0] if one else tuple_source(parameters)
+        put = n.assemble if self._across else f"{n.jax}.device_put"
+        proved = self._proved()
+        refused, message = self._refused_batch(axis, proved=bool(proved))
         return {
             "arguments": names,
             "parameters": parameters,
             "one": one,
-            "value": parameters[0] if one else "arrays",
-            "axis": axis,
+            "value": value,
+            "axis": given,
             "axes": None if uniform is not None else self._shard_axes(names),
             "agree": self._sizes_agree(),
-            "ranks": ranks,
-            "differs": differs,
-            "expected": expected,
-            "unit": "count" if multiple == 1 else f"({multiple} * count)",
-            "total": "count" if multiple == 1 else f"{multiple} * count",
-            "rows": "" if multiple == 1 else f" in multiples of {multiple}",
-            "reshape": self.pmap,
+            "proved": proved,
+            "kind": self._kind(),
+            "refused": refused,
+            "message": message,
+            "size": f"shape[{axis}:{_next(axis)}]" if axis != "0" else "shape[:1]",
+            "again": self.pmap and bool(proved) and self.unit.remainder is None,
             "count": self._batch_devices(),
-            "put": f"{n.assemble if self._across else f'{n.jax}.device_put'}",
+            "shape": _split_shape(axis) if self.pmap else "",
+            "put": f"{put}(leaf, {n.sharding}({given}))",
+            # Where the shardings of arguments are given, a call places what is on the host, in less time.
+            "host": not self._across and not self.specs,
+            "early": self._early(names, uniform, given),
             "assemble": self._across,
-            "where": self._where(),
-            "devices": self._device_list(),
             "docstring": self._shard_docstring(uniform),
-            "leaf_name": f'f"{names[0]}{{{keystr}({path})}}"'
-            if one
-            else f"{path}[0].key + {keystr}({path}[1:])",
-            "new_shape": f"count, leaf.shape[{axis}] // count, *leaf.shape[{_next(axis)}:]"
-            if axis == "0"
-            else f"{_before(axis)}, count, leaf.shape[{axis}] // count, *leaf.shape[{_next(axis)}:]",
-            "mesh": f"{n.Mesh}({n.np}.array(devices), ({n.axis},))" if self.pmap else f"{n.mesh}()",
-            "spec": f"{n.P}(*[None] * axis, {n.axis})"
-            if axis == "axis"
-            else spec_source(int(axis), n.P, n.axis),
+            "leaf_name": self._leaf_name(names),
+            "mesh": f"{n.Mesh}({n.np}.array({self._device_list()}), ({n.axis},))"
+            if self.pmap
+            else f"{n.mesh}()",
+            "spec": f"{n.P}(*[None] * axis, {n.axis})" if given else spec_source(int(axis), n.P, n.axis),
         }
+
+    def _early(self, names: Sequence[str], uniform: Axes, given: str) -> str:
+        """Source of the shardings of what `shard` gives, as a prefix of its tree."""
+        if uniform is not None:
+            return f"{self.n.sharding}()"
+
+        def leaf(axis: int | None) -> str:
+            return "None" if axis is None else f"{self.n.sharding}({axis if given else ''})"
+
+        trees = [tree_source(self.axes[name], leaf) for name in names]
+        return trees[0] if len(trees) == 1 else tuple_source(trees)
+
+    def _parameter(self, name: str) -> str:
+        """What the helpers call the argument `name`."""
+        taken = HELPER_LOCALS | {getattr(self.n, field) for field in self.n.__slots__}
+        return f"{name}_" if name in taken else name
+
+    def _leaf_name(self, names: Sequence[str]) -> str:
+        """Source of a leaf's name, below one argument or the tuple of several."""
+        keystr = f"{self.n.jax}.tree_util.keystr"
+        if len(names) == 1:
+            return f'f"{names[0]}{{{keystr}(path)}}"'
+        return f"{tuple_source([string(name) for name in names])}[path[0].idx] + {keystr}(path[1:])"
 
     @property
     def _across(self) -> bool:
         """Whether arrays of all processes are made of this one's rows; pmap takes these as they are."""
         return self.unit.processes and not self.pmap
 
-    def _where(self) -> str:
-        """Which devices an uneven batch does not divide over, in the text of an f-string."""
-        parts = ["of this process"] if self.unit.processes else []
-        parts += [f"along {{{self.n.axis}}}"] if len(self.plan.mesh) > 1 else []
-        return " ".join(parts)
+    def _refused_batch(self, axis: str, *, proved: bool) -> tuple[str, str]:
+        """The test in `shard` that finds a leaf which cannot be split as it was proved, and the message."""
+        multiple, agree = self.plan.multiple_of, self._sizes_agree()
+        number = "count" if multiple == 1 else f"{multiple} * count"
+        each = "" if multiple == 1 else f"{multiple} for each of the "
+        of = " of this process" if self.unit.processes else ""
+        along = f" along {{{self.n.axis}}}" if len(self.plan.mesh) > 1 else ""
+        tests = ["not shape" if axis == "0" else f"len(shape) <= {axis}"]
+        message = f"{self.unit.name}: {{name}} is of shape {{shape}}; expected "
+        if proved:
+            tests = ["(found, len(shape)) != (kind, rank)"]
+            message = f"{self.unit.name}: {{name}} is {{found}}{{list(shape)}}; "
+            message += "expected {kind} of rank {rank}, "
+        message += f"axis {'{axis}' if axis == 'axis' else axis} a multiple of {{{number}}} "
+        message += f"({each}devices{of}{along})"
+        if agree:
+            tests.append("len(sizes) > 1")
+            message += ", the same in all of the batch (found {sizes})"
+        tests.append(f"shape[{axis}] % {number if multiple == 1 else f'({number})'}")
+        return " or ".join(tests), wrapped_f_string(message)
 
     def _batch_devices(self) -> str:
         """Source of the number of devices that an argument's batch is divided among."""
+        if self.pmap:
+            listed = self._devices() is not None
+            return f"len({self._device_list()})" if listed else f"{self.n.jax}.local_device_count()"
         mesh = f"{self.n.mesh}()"
         if self._across:
             return f"{mesh}.local_mesh.shape[{self.n.axis}]"
         return f"{mesh}.shape[{self.n.axis}]" if self.plan.mesh else f"{mesh}.size"
 
     def _shard_axes(self, names: list[str]) -> str:
-        if len(names) == 1:
-            return tree_source(self.axes[names[0]])
-        return "{" + ", ".join(f'"{name}": {tree_source(self.axes[name])}' for name in names) + "}"
+        trees = [tree_source(self.axes[name]) for name in names]
+        return trees[0] if len(trees) == 1 else tuple_source(trees)
 
     def _sizes_agree(self) -> bool:
         """Whether leaves that had one batch size in the plan must have one in every call."""
@@ -462,40 +500,46 @@ class Context:
         sizes = [leaf.shape[leaf.axis] for leaf in batch if leaf.axis is not None]
         return len(sizes) != 1 and len(set(sizes)) <= 1
 
-    def _ranks(self) -> tuple[str, str, str]:
-        """Of the table of ranks in `shard`, the test that finds another rank, and the rank in its message.
+    def _proved(self) -> dict[str, str]:
+        """Kind and rank of every leaf of the batch, by its path, for `shard` to hold a batch to.
 
         Operations along ``axis=-1`` and broadcasting are others for another rank: ``x - y`` couples the
-        examples where `y` is (B, 1) and `x` is (B,). The compiler keeps the meaning of that, too.
+        examples where `y` is (B, 1) and `x` is (B,). So are those for another kind: a mean that is cast by
+        ``.astype(x.dtype)`` is cut to an integer on every device where `x` holds integers. The compiler
+        keeps the meaning of that, too.
         """
-        ranks = {leaf.path: len(leaf.shape) for a in self.split for leaf in a.leaves if leaf.axis is not None}
-        proved = sorted(set(ranks.values()))
-        if self.backend is Backend.JIT or not proved:
-            return "", "", ""
-        if len(proved) == 1:
-            return "", f"!= {proved[0]}", str(proved[0])
-        if len(ranks) > NAMED_LEAVES:  # As many lines as leaves would bury the helper.
-            return "", f"not in {tuple_source([str(rank) for rank in proved])}", " or ".join(map(str, proved))
-        table = ", ".join(f"{string(path)}: {rank}" for path, rank in ranks.items())
-        return f"{{{table}}}", "!= ranks.get(name)", "{ranks.get(name)}"
+        if self.backend is Backend.JIT:
+            return {}
+        batch = [leaf for a in self.split for leaf in a.leaves if leaf.axis is not None]
+        rows = {leaf.path: (_kind(leaf.dtype), len(leaf.shape)) for leaf in batch}
+        return {string(path): f'("{kind}", {rank})' for path, (kind, rank) in rows.items()}
+
+    def _kind(self) -> str:
+        """Source of the kind of a leaf, as `_proved` calls it."""
+        jax = self.n.jax
+        kind = f"{jax}.dtypes.scalar_type_of(leaf).__name__"
+        if not any(_kind(leaf.dtype) == "key" for a in self.split for leaf in a.leaves):
+            return kind
+        is_key = f"{jax}.dtypes.issubdtype({jax}.typeof(leaf).dtype, {jax}.dtypes.prng_key)"
+        return f'"key" if {is_key} else {kind}'
 
     def _shard_docstring(self, uniform: Axes) -> str:
         if self._across:
-            along = "`axes`; None stays as it is" if uniform is None else f"axis {uniform}"
+            along = "`axes`; what has None stays as it is" if uniform is None else f"axis {uniform}"
             return f"The rows of this process on its devices, as part of all processes' batch, along {along}."
         if self.pmap:
             if uniform is None:
-                return "Split along `axes`: B becomes (devices, B // devices); None stays whole."
+                return "Split along `axes`: B becomes (devices, B // devices); what has None stays whole."
             if uniform == 0:
-                return "(B, ...) -> (devices, B // devices, ...), each part on its device."
-            return f"Axis {uniform}: B becomes (devices, B // devices), each part on its device."
+                return "(B, ...) -> (devices, B // devices, ...), a part for each device."
+            return f"Axis {uniform}: B becomes (devices, B // devices), a part for each device."
         if uniform is None:
-            return "Put arrays on the devices, split along `axes`; None stays as it is."
+            return "Put arrays on the devices, split along `axes`; what has None stays as it is."
         return f"Put arrays on the devices, split along axis {uniform}."
 
     def _place_docstring(self) -> str:
         taker = self.unit.name
-        if self.pmap:
+        if self.pmap and not self._shard()["again"]:
             taker = f"{self.n.compiled}()" if self.lazy else self.n.mapped
         what = "" if len(self.split) == 1 else f" ({', '.join(a.name for a in self.split)})"
         return f"Put the next batch{what} on the devices while `{taker}` works on this one."
@@ -583,24 +627,23 @@ class Context:
         if remainder.zeros:
             zero = ", ".join(f"`{path}`" for path in remainder.zeros)
             docstring += f"\n\n    They repeat the last row; {zero} has 0 there, which leaves them out.\n    "
-        keystr = f"{n.jax}.tree_util.keystr"
         output = self.output_axes
         ahead = ":, " * axis
-        one = len(names) == 1
-        returned = [self._shard()["value"]] if one else [f'arrays["{name}"]' for name in names]
+        returned = [self._parameter(name) for name in names]
         return {
             "pad": pad,
             "axis": axis,
-            "count": f"len({self._device_list()})" if self.pmap else self._shard()["count"],
+            "count": self._batch_devices(),
             "docstring": docstring,
             "taken": f"leaf[{ahead}index]",
             "within": f"({n.np}.arange(len(index)) < rows).reshape(-1, *[1] * (leaf.ndim - {axis + 1}))",
-            "name": f'f"{names[0]}{{{keystr}(path)}}"' if one else f"path[0].key + {keystr}(path[1:])",
+            "name": self._leaf_name(names),
             "zeros": tuple_source([string(path) for path in remainder.zeros]) if remainder.zeros else "",
             "returned": ", ".join([*returned, "rows"] if self._rows() else returned),
             "cut": self._rows() is not None,
             "cut_axes": None if isinstance(output, int) else tree_source(output),
             "kept": f"leaf[{':, ' * output}:rows]" if isinstance(output, int) else "",
+            "names": ", ".join(self._parameter(name) for name in names),
         }
 
     def _guards(self, argument: Argument) -> Iterator[dict[str, str]]:
@@ -732,6 +775,18 @@ def _outer_tuple_kept(axes: Axes) -> Axes:
 def _free(name: str, taken: Collection[str]) -> str:
     """`name`, with underscores behind it as long as that is taken."""
     return _free(name + "_", taken) if name in taken else name
+
+
+def _kind(dtype: str) -> str:
+    """The kind of a dtype of any width, as `jax.dtypes.scalar_type_of` says, or ``"key"``."""
+    kinds = ("bool", "uint", "int", "complex", "key")
+    return next((each for each in kinds if dtype.startswith(each)), "float").removeprefix("u")
+
+
+def _split_shape(axis: str) -> str:
+    """The new shape of `leaf` with (devices, per_device) in place of `axis`."""
+    before = {"0": "", "1": "shape[0], "}.get(axis, f"*shape[:{axis}], ")
+    return f"{before}count, -1, *shape[{_next(axis)}:]"
 
 
 def _next(axis: str, by: int = 1) -> str:

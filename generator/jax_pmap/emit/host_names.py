@@ -60,11 +60,8 @@ class HostNames:
                 name += "_"
             aliases[alias] = name
         return Names(
-            axis=self.own("AXIS"),
-            specs=self.own("SPECS"),
-            groups=self.own("MICROBATCHES"),
             mapped=self.own(f"p_{self.target.facts.name}"),
-            **{each: self.own(each) for each in OWN},
+            **{field: self.own(wanted) for field, wanted in OWN.items()},
             **aliases,
         )
 

@@ -34,6 +34,10 @@ class Names:
     axis: str
     #: The function on one device's share.
     mapped: str
+    #: Table of what was proved of the batch's arrays, cached function that says where they go, and the helper
+    #: that checks them and puts them there.
+    proved: str
+    sharding: str
     shard: str
     unshard: str
     place: str
@@ -96,8 +100,10 @@ class Names:
     accumulated: str
 
 
-#: Those of our own things whose name is always the same, where it is free.
-OWN = tuple(name for name in Names.__slots__ if name not in {"axis", "mapped", "specs", "groups", *ALIASES})
+#: Those of our own things that are constants.
+CONSTANTS = {"axis": "AXIS", "specs": "SPECS", "proved": "PROVED", "groups": "MICROBATCHES"}
+#: What our own things are called where that name is free: helpers as their field.
+OWN = {field: CONSTANTS.get(field, field) for field in Names.__slots__ if field not in {"mapped", *ALIASES}}
 
 
 def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
@@ -151,10 +157,7 @@ def names_for(
         return wanted
 
     return Names(
-        axis=own("AXIS"),
-        specs=own("SPECS"),
-        groups=own("MICROBATCHES"),
         mapped=own(f"p_{name}"),
-        **{each: own(each) for each in OWN},
+        **{field: own(wanted) for field, wanted in OWN.items()},
         **{alias: imported(alias) for alias in ALIASES},
     )

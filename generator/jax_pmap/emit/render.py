@@ -19,6 +19,9 @@ from jax_pmap.emit.templates import environment
 from jax_pmap.files import seal
 from jax_pmap.model import Backend, Plan
 
+#: Columns of an emitted file.
+WIDTH = 88
+
 
 def render(unit: EmitUnit, plan: Plan, backend: Backend, header: Header) -> str:
     """Return the text of the module that runs `unit` on many devices.
@@ -125,7 +128,7 @@ def _context(unit: EmitUnit, plan: Plan, backend: Backend, header: Header, at: s
     return Context(unit, plan, backend, header, at)
 
 
-def tidy(code: str, width: int = 88) -> str:
+def tidy(code: str, width: int = WIDTH) -> str:
     """Format as black does, for the oldest Python the emitted code runs on."""
     import black
     from black.mode import TargetVersion

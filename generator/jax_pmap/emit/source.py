@@ -91,9 +91,9 @@ def escaped(text: str) -> str:
 
 
 def wrapped_f_string(text: str, width: int = 66) -> str:
-    """Break the inside of an f-string at blanks into pieces that fit on a line."""
+    """Break the inside of an f-string at blanks outside of braces into pieces that fit on a line."""
     pieces = [""]
-    for word in re.findall(r"\S+\s*|\s+", text):
+    for word in re.findall(r"(?:\{[^{}]*\}|\S)+\s*|\s+", text):
         if pieces[-1] and len(pieces[-1] + word) > width:
             pieces.append("")
         pieces[-1] += word

@@ -16,9 +16,10 @@ from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.microbatches import Divided, Indivisible
+from jax_pmap.emit.named import with_names
 from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
-from jax_pmap.emit.render import render
+from jax_pmap.emit.render import WIDTH, render
 from jax_pmap.emit.weave import written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Span, refused
 from jax_pmap.reading.target import Target, running_values
@@ -75,10 +76,12 @@ def emit(
     text = body.body_source(woven)
     if plan.microbatches > 1:
         text, copies = _divided(target, plan, text, copies, adapted, names)
+    taken = unit.taken_names | {getattr(names, field) for field in names.__slots__}
+    indent = 8 if backend is Backend.SHARD_MAP else 4
     unit = dataclasses.replace(
         unit,
-        body=text,
-        definitions=(*definitions, *copies),
+        body=with_names(text, names.axis, taken, WIDTH - indent),
+        definitions=(*definitions, *(with_names(each, names.axis, taken, WIDTH) for each in copies)),
         stands_in=stands_in(renames, adapted),
     )
     unit = _without(unit, _given_up(renames, adapted))

@@ -1,0 +1,104 @@
+"""Collectives inside long statements get names; nothing else is touched."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from jax_pmap.emit.named import with_names
+
+MEAN = "jax.lax.pmean(jnp.mean(x * scale + offset, axis=0), axis_name=AXIS)"
+
+
+def named(code: str, width: int = 60) -> str:
+    return with_names(textwrap.dedent(code), "AXIS", {"taken"}, width)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "mean = jax.lax.pmean(x, axis_name=AXIS)\n",
+        "a_long_name = another_name + still_another_name * one_more_of_these_names\n",
+        # What is evaluated later, several times or not at all.
+        f"f = lambda x: 1.0 + x * {MEAN}\n",
+        f"parts = [1.0 + x * {MEAN} for x in several_of_them]\n",
+        f"y = {MEAN} if flag else 1.0 + another_one_of_these_names\n",
+        f"while 1.0 - x * {MEAN} > 0:\n    x = x / 2\n",
+        # Layers that are made where they are called have their names from the order of the calls.
+        f"y = nn.Dense(3)(x) - nn.Dense(3)({MEAN}) + 1.0\n",
+        f"y = jax.random.normal(rng, x.shape) + x * {MEAN} + 1.0\n",
+        f"y = (x  # the rows\n    - {MEAN})\n",
+        f"y = x - {MEAN.replace('AXIS', 'OTHER')} + 1.0 + another_name\n",
+    ],
+)
+def test_stays(code: str) -> None:
+    assert named(code) == code
+
+
+def test_parts_come_before_what_they_are_in() -> None:
+    made = named(
+        """
+        # The rows, standardised.
+        y = (x - jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)) / jnp.sqrt(jax.lax.pmean(jnp.mean((x - jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)) ** 2, axis=0), axis_name=AXIS) + 1e-5)
+        """  # noqa: E501
+    )
+    assert made == textwrap.dedent(
+        """
+        # The rows, standardised.
+        mean = jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)
+        mean_square = jax.lax.pmean(jnp.mean((x - mean) ** 2, axis=0), axis_name=AXIS)
+        y = (x - mean) / jnp.sqrt(mean_square + 1e-5)
+        """
+    )
+
+
+def test_lambdas_that_are_called_at_once_become_assignments() -> None:
+    made = named(
+        """
+        values = 1
+        y = (lambda values, taken: values / jax.lax.psum(jnp.sum(values), axis_name=AXIS) * taken)(x @ w, b)
+        """
+    )
+    assert made == textwrap.dedent(
+        """
+        values = 1
+        values_2 = x @ w
+        taken_2 = b
+        total = jax.lax.psum(jnp.sum(values_2), axis_name=AXIS)
+        y = values_2 / total * taken_2
+        """
+    )
+
+
+def test_results_are_laid_out_one_by_one() -> None:
+    made = named(
+        f"""
+        def f(x):
+            return jax.lax.psum(x, axis_name=AXIS), 2.0 * {MEAN}
+        """
+    )
+    assert "return jax.lax.psum(x, axis_name=AXIS), 2.0 * mean\n" in made
+    assert f"    mean = {MEAN}\n" in made
+
+
+@pytest.mark.parametrize(
+    ("synced", "later", "word"),
+    [
+        ("loss", "return w - grads, loss", "The gradient is whole"),
+        ("grads", "return w - grads, loss", "The loss is whole"),
+        ("grads", "return w - grads", ""),
+        ("loss, grads", "return w - grads, loss", ""),
+        ("loss", "return w - jax.lax.pmean(grads, axis_name=AXIS), loss", ""),
+    ],
+)
+def test_what_is_synchronised_alone_is_explained(synced: str, later: str, word: str) -> None:
+    made = named(
+        f"""
+        loss, grads = jax.value_and_grad(f)(w)
+        {synced} = jax.lax.pmean(({synced}), axis_name=AXIS)
+        {later}
+        """
+    )
+    assert ("#" in made) is bool(word)
+    assert word in made
