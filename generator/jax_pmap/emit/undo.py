@@ -121,12 +121,12 @@ def _function(tree: ast.Module, qualname: str) -> Function | None:
 
 
 def _node(tree: ast.Module, name: str) -> ast.stmt | None:
-    """A definition, or the assignment of a constant at the top of the file."""
+    """A definition, or the assignment of a constant or a table at the top of the file."""
     found = _function(tree, name)
     if found is not None:
         return found
     for statement in tree.body:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant | ast.Dict):
             continue
         if isinstance(statement.targets[0], ast.Name) and statement.targets[0].id == name:
             return statement
@@ -146,9 +146,10 @@ def _note(lines: Sequence[str], node: ast.stmt) -> re.Match[str] | None:
 
 
 def _extent(lines: Sequence[str], node: ast.stmt) -> tuple[int, int]:
-    """The lines of something added, with its note and the blank lines that part it from what is above."""
+    """The lines of something added, with its comment and the blank lines that part it from what is above."""
     first = _first(node)
-    if _note(lines, node) is not None:
+    is_table = isinstance(node, ast.Assign) and lines[first - 1].startswith("#:")
+    if is_table or _note(lines, node) is not None:
         first -= 1
     while first and not lines[first - 1].strip():
         first -= 1
