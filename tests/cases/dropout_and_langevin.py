@@ -112,7 +112,8 @@ def shard(batch):
                 f"all of the batch (found {sizes})"
             )
         # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        there = getattr(leaf, "sharding", None) in (None, sharding())
+        return leaf if there else jax.device_put(leaf, sharding())
 
     return jax.tree.map_with_path(split, batch)
 

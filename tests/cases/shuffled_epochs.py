@@ -58,6 +58,7 @@ def p_improve(w, rollout, key, device):
         loss, grads = jax.value_and_grad(loss_fn)(
             w, jax.tree.map(lambda leaf: leaf[rows], rollout)
         )
+        # The loss is whole on every device, the gradient only that through its own rows.
         grads = jax.lax.pmean(grads, axis_name=AXIS)
         return w - 0.1 * grads, loss
 
