@@ -68,7 +68,7 @@ import jax, jax.numpy as jnp, numpy as np
 import made, steps
 
 draw = np.random.default_rng(0)
-batch = draw.normal(size=(64, 4)), draw.normal(size=64), np.arange(64.0) % 5 > 1
+batch = draw.normal(size=(64, 4)), draw.normal(size=64), (np.arange(64) % 5 > 1) * 1.0
 one, other = steps.step(np.ones(4), batch), made.step(np.ones(4), batch)
 assert np.allclose(one[0], other[0], rtol=1e-5) and np.allclose(one[1], other[1], rtol=1e-5)
 text = str(jax.make_jaxpr(made.step)(np.ones(4), batch))
@@ -76,7 +76,7 @@ assert text.count("scan[") == 1
 try:
     made.step(np.ones(4), tuple(each[:24] for each in batch))
 except ValueError as error:
-    assert "does not divide over 8 devices in multiples of 4" in str(error), error
+    assert "a multiple of 32 (4 for each of the devices)" in str(error), error
 else:
     raise AssertionError("a batch of 24 was taken")
 """

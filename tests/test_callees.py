@@ -131,7 +131,8 @@ def test_methods_of_values_are_looked_into(shared: Project) -> None:
     assert "from models_v import Model" in text
     assert 'model_apply_gradient(models["critic"], mean_loss)' in text
     assert "model_apply_gradient(critic, masked_loss)" in text
-    assert "loss = jax.lax.psum( jnp.sum(error * batch" in text
+    assert 'total = jax.lax.psum(jnp.sum(error * batch["mask"]), axis_name=AXIS)' in text
+    assert "loss = total / total_2" in text
     assert "if self.clip: raise NotImplementedError(" in text
     assert "all_gather" not in text
 

@@ -155,7 +155,8 @@ def test_help_fits(command, columns):
 def test_help_names_every_field_of_the_request():
     text = CliRunner().invoke(main, ["gen", "--help"]).stdout
     names = {"args": "arg", "helpers": "helper", "run_code": "no-run", "topology": "target"}
-    inside = {"target", "directory", "command", "instead"}
+    # `--backend auto` is `choose`.
+    inside = {"target", "directory", "command", "instead", "choose"}
     for field in set(Request.__dataclass_fields__) - inside:
         assert f"--{names.get(field, field).replace('_', '-')}" in text
 

@@ -238,7 +238,7 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
         "def cubed(*args, **kwargs): function = functools.partial(powered, power=3) return function(" in text
     )
     assert "def doubled(*args, **kwargs): function = make_scaled(2.0) return" in text
-    assert "def make_scaled(scale): def scaled(params, batch): return jax.lax.psum( scale" in text
+    assert "def make_scaled(scale): def scaled(params, batch): total = jax.lax.psum( scale" in text
     assert "all_gather" not in text
     # A table that is changed tells nothing.
     says = ('cannot read the source of `others["mse"]`: it is a `partial`',)

@@ -421,7 +421,7 @@ def test_a_file_that_cannot_be_imported_names_no_package(project, file, name):
         ("Trainer", "is a class", "`train.py::Trainer.step` or `train.py::Trainer.__call__`"),
         ("tx", "is a variable", "calls it"),
         ("grad", "`jax.grad(train_step)`", "calls it"),
-        ("Trainer.rate", "is a variable", "calls it"),
+        ("Trainer.rate", "is a variable", "written as `def`"),
     ],
 )
 def test_other_kinds(training, name, reason, hint):

@@ -798,6 +798,7 @@ def test_a_copy_above_the_classes_of_its_file_names_none_of_them():
 
 
 def test_what_is_written_for_a_reduction_stays_one_operand() -> None:
-    body = body_of("def f(x):\n    return -jnp.ptp(x) ** 2\n")
+    text = "def f(x):\n    return -jnp.ptp(x) ** 2\n"
+    body = Body(FunctionText(text, 1, 0, "user.py", called={"jnp.ptp": "jax.numpy.ptp"}))
     largest, smallest = (f"jax.lax.p{op}(jnp.{op}(x), axis_name=AXIS)" for op in ("max", "min"))
     assert f"return -({largest} - {smallest}) ** 2" in woven(body, around(body, "jnp.ptp(x)", "ptp"))

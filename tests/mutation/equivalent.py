@@ -66,6 +66,8 @@ def why_equivalent(source: Source, mutant: Mutant, plan: Plan) -> str:
         return "one number an example: jax returns (B, 1) for a last device axis, which is put in one row"
     if re.search(r"\n    count = (\(?1\b|_all_but_last)", mutant.code):
         return "`own_share` gives a device all rows: it does the work of all, and the results are the same"
+    if mutant.fault == "one_device" and "NamedSharding(" in mutant.line and "jax.pmap" in mutant.code:
+        return "it is where arrays are put ahead of the call, which puts them on all of its devices anyway"
     on_three = mutant.fault == "dropped_on_one_count" and " == 3 else " in mutant.code
     if on_three and source.name == "minibatches":
         return "the original takes no batch that three devices share evenly, as the proof notes"

@@ -56,7 +56,7 @@ class Others:
         hint = f"Write a function that calls it, `def run(...): return {name}(...)`, and name that."
         if wrapped:
             hint = f"Name the function it stands for: `{wrapped}`."
-        if isinstance(value, ast.Constant | ast.JoinedStr):
+        if isinstance(value, ast.Constant | ast.JoinedStr):  # Nothing that could be called.
             hint = "Name a function that is written as `def`."
         written = next((node for node in ast.walk(value) if isinstance(node, ast.Lambda)), None)
         if written is not None and head:

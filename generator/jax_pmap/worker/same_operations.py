@@ -55,8 +55,11 @@ class Same:
 
     def _counted(self, equation: Any) -> bool:
         """Whether an operation counts on from Python's integers; what it gives is then known too."""
-        count, out = COUNTING.get(equation.primitive.name), equation.outvars[0]
-        if count is None or out.aval.shape or out.aval.dtype.kind != "i":
+        count = COUNTING.get(equation.primitive.name)
+        if count is None:
+            return False
+        (out,) = equation.outvars
+        if out.aval.shape or out.aval.dtype.kind != "i":
             return False
         known = [int(v.val) if hasattr(v, "val") else self.leaves.get(v) for v in equation.invars]
         if any(type(each) is not int for each in known):
