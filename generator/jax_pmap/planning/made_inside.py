@@ -279,8 +279,15 @@ class _Made:
         if not new:
             return []
         below = [self.first[each] for each in self._parts(point) if each in self.first]
+        if self._lays_out(point):
+            return []
         known = {size for each in below for leaf in each.leaves for size in leaf["shape"]}
         return [(axis, size) for size, axis in new.items() if size not in known]
+
+    def _lays_out(self, point: int) -> bool:
+        """Whether an expression begins with a reshape of an argument, which makes no rows: ``x.reshape(12, 2)``."""
+        match = re.match(r"(?:(\w+)\.|[\w.]+\.)reshape\((\w*)", self.expressions[point].text)
+        return match is not None and not self.bodies[0].parameters.isdisjoint(match.groups())
 
     def _parts(self, point: int) -> Iterator[int]:
         """Points of what an expression is made of: of its parts, and of the names that it reads anywhere."""
