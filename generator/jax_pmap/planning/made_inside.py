@@ -285,7 +285,7 @@ class _Made:
         return [(axis, size) for size, axis in new.items() if size not in known]
 
     def _lays_out(self, point: int) -> bool:
-        """Whether an expression begins with a reshape of an argument, ``x.reshape(12, 2)``: no rows are made."""
+        """Whether an expression begins with ``x.reshape(12, 2)`` of an argument: no rows are made."""
         match = re.match(r"(?:(\w+)\.|[\w.]+\.)reshape\((\w*)", self.expressions[point].text)
         return match is not None and not self.bodies[0].parameters.isdisjoint(match.groups())
 
