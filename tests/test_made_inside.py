@@ -117,3 +117,9 @@ def test_other_numbers_of_devices_and_axes_are_refused(made: Project) -> None:
 def test_noise_for_parameters_makes_no_batch(made: Project) -> None:
     words = "gen", "made.py::shaken", "--inputs", "made.py::for_shaken"
     made.refused("JP043", *words, says=("jnp.cumsum(t)",), exit_code=1)
+
+
+def test_the_header_says_which_numbers_of_devices_divide_the_rows(made: Project) -> None:
+    result = made.run("gen", "made.py::fool", "--inputs", "made.py::for_fool", "--no-run")
+    assert result.exit_code == 0, result.stderr
+    assert "# Proved: derived for all inputs and device counts that divide 24; not run" in result.stdout

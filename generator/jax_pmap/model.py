@@ -571,11 +571,17 @@ class Derivation:
     multiple_for: tuple[Span, ...] = ()
     #: The number of devices it holds for, those of a mesh; 0 for any.
     devices: int = 0
+    #: Rows that the function makes itself: it holds for the device counts that divide them; 0 for any.
+    rows_inside: int = 0
 
     @property
     def extent(self) -> str:
         """For what it holds where it is complete, in words."""
-        return f"all inputs on {self.devices} devices" if self.devices else "all inputs and device counts"
+        if self.devices:
+            return f"all inputs on {self.devices} devices"
+        if self.rows_inside:
+            return f"all inputs and device counts that divide {self.rows_inside}"
+        return "all inputs and device counts"
 
 
 @dataclass(frozen=True, slots=True)

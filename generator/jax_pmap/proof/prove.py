@@ -118,7 +118,8 @@ def prove(
             if told.asked > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
                 raise InMultiples(told.asked)
             found = read_derivation(told, target.source.root, plan.multiple_of)
-            found = dataclasses.replace(found, devices=counts[0] if plan.mesh else 0)
+            devices = counts[0] if plan.mesh else 0
+            found = dataclasses.replace(found, devices=devices, rows_inside=plan.made)
             found = in_source(found, f"{name}_parallel.py", code, target)
             complete, affordable = found.complete, told.run
             derivation = found if derivation is None or derivation.complete else derivation
