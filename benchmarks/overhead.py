@@ -41,7 +41,7 @@ params = {{
 }}
 state = jax.device_put((params, step.tx.init(params)), whole)
 batch = {{name: rng.normal(size=(256, size)).astype(np.float32) for name, size in (("x", 64), ("y", 1))}}
-stacked = jax.device_put(step_pmap.shard(batch), step_pmap.sharding())
+stacked = jax.device_put(step_pmap.shard(batch), step_pmap.sharding(step_pmap.AXIS))
 placed = jax.device_put(batch, split)
 calls = {{
     "jit": (jitted, batch),

@@ -140,6 +140,10 @@ import numpy as np
 
 devices = int(sys.argv[1])
 assert len(jax.devices()) == devices
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: compiled.append(event) if "backend_compile" in event else None
+)
 for name, function, chosen in {cases}:
     if chosen > devices:
         continue
@@ -154,19 +158,37 @@ for name, function, chosen in {cases}:
         assert np.shape(a) == np.shape(b), (name, np.shape(a), np.shape(b))
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=1e-5, err_msg=name)
         assert len(a.sharding.device_set) == (chosen or devices), (name, a.sharding)
+
+assert compiled
+compiled.clear()
+for name in {steps}:
+    params, batch = importlib.import_module(name).inputs(1)
+    for _ in range(3):
+        params, loss = importlib.import_module(name + "_pmap").train_step(params, batch)
+    assert not compiled, (name, compiled)
 """
+
+
+#: Steps that are also called in a loop, which compiles nothing after the first call.
+STEPS = ("train_step", "train_step_jit", "train_step_shard_map")
 
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_emitted_files_import_and_run(devices: int, tmp_path: Path, repository: Path) -> None:
     """What `test_case` holds the command to is itself run here, as the user will run it."""
     calls = []
-    for name in RUN:
+    for name in (*RUN, *STEPS):
         case = read_case(repository / "tests" / "cases" / f"{name}.py")
         (tmp_path / case.path.name).write_text(case.module, encoding="utf-8")
         (tmp_path / f"{name}_pmap.py").write_text(case.expected.removeprefix("# output\n"), encoding="utf-8")
         calls.append((name, case.function, 4 if "--devices" in case.words else 0))
-    driver = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", DRIVER.format(cases=calls)]
+    driver = [
+        sys.executable,
+        "-W",
+        "error::DeprecationWarning:__main__",
+        "-c",
+        DRIVER.format(cases=calls, steps=STEPS),
+    ]
     done = subprocess.run(
         [*driver, str(devices)],
         cwd=tmp_path,

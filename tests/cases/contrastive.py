@@ -67,14 +67,22 @@ def p_clip_step(params, images, texts):
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, whole)
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"images": ("float", 2), "texts": ("float", 2)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
 
 
 def shard(images, texts):
@@ -85,7 +93,7 @@ def shard(images, texts):
         name = ("images", "texts")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
@@ -96,12 +104,13 @@ def shard(images, texts):
                 f"all of the batch (found {sizes})"
             )
         leaf = leaf.reshape(count, -1, *shape[1:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, (images, texts))
 
 
 def clip_step(params, images, texts):
     images, texts = shard(images, texts)
-    return p_clip_step(params, images, texts)
+    return p_clip_step(replicate(params), images, texts)

@@ -50,14 +50,14 @@ def p_score(data):
     }
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"data['ids']": ("int", 1), "data['x']": ("float", 2)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
 
 
 def shard(data):
@@ -69,7 +69,7 @@ def shard(data):
             return leaf
         name, shape = f"data{jax.tree_util.keystr(path)}", np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
@@ -80,8 +80,9 @@ def shard(data):
                 f"of the batch (found {sizes})"
             )
         leaf = leaf.reshape(count, -1, *shape[1:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
 
     axes = jax.tree.broadcast(
         {"ids": 0, "scale": None, "table": None, "x": 0},

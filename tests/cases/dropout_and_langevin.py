@@ -44,6 +44,12 @@ def mesh():
     return Mesh(np.array(jax.devices()), (AXIS,))
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(mesh(), P(*axes))
+
+
 def p_train_step(params, key, batch):
     """`train_step` over the mesh: whole arrays outside, one device's share inside."""
 
@@ -79,21 +85,23 @@ def p_train_step(params, key, batch):
 @functools.cache
 def compiled():
     """`p_train_step` compiled for the mesh; made at the first call."""
-    whole = NamedSharding(mesh(), P())
-    split = NamedSharding(mesh(), P(AXIS))
     return jax.jit(
-        p_train_step, in_shardings=(whole, whole, split), out_shardings=whole
+        p_train_step,
+        in_shardings=(sharding(), sharding(), sharding(AXIS)),
+        out_shardings=sharding(),
     )
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, whole)
 
 
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"batch['x']": ("float", 2), "batch['y']": ("float", 1)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(mesh(), P(AXIS))
 
 
 def shard(batch):
@@ -112,11 +120,11 @@ def shard(batch):
                 f"all of the batch (found {sizes})"
             )
         # Arrays on the host are placed by the call itself, which is faster.
-        there = getattr(leaf, "sharding", None) in (None, sharding())
-        return leaf if there else jax.device_put(leaf, sharding())
+        there = getattr(leaf, "sharding", None) in (None, sharding(AXIS))
+        return leaf if there else jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, batch)
 
 
 def train_step(params, key, batch):
-    return compiled()(params, key, shard(batch))
+    return compiled()(replicate(params), replicate(key), shard(batch))

@@ -35,6 +35,12 @@ def mesh():
     return Mesh(np.array(jax.devices()), (AXIS,))
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(mesh(), P(*axes))
+
+
 def p_standardise(scale, x, shift):
     """`standardise` over the mesh: whole arrays outside, one device's share inside."""
 
@@ -61,11 +67,20 @@ def p_standardise(scale, x, shift):
 @functools.cache
 def compiled():
     """`p_standardise` compiled for the mesh; made at the first call."""
-    whole = NamedSharding(mesh(), P())
-    split = NamedSharding(mesh(), P(AXIS))
     return jax.jit(
-        p_standardise, in_shardings=(whole, split, whole), out_shardings=(split, whole)
+        p_standardise,
+        in_shardings=(sharding(), sharding(AXIS), sharding()),
+        out_shardings=(sharding(AXIS), sharding()),
     )
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    # Not by `device_put`, which takes no keys to devices of other processes.
+    return jax.jit(lambda tree: tree, out_shardings=whole)(tree)
 
 
 def assemble(leaf, sharding):
@@ -79,12 +94,6 @@ def assemble(leaf, sharding):
 
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"x": ("float", 2)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(mesh(), P(AXIS))
 
 
 def shard(x):
@@ -101,7 +110,7 @@ def shard(x):
                 f"rank {rank}, axis 0 a multiple of {count} (devices of this "
                 "process)"
             )
-        return assemble(leaf, sharding())
+        return assemble(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)
 
@@ -114,4 +123,4 @@ def standardise(scale, x, *, shift=None):
             f"made from, not {type(shift).__name__}; to allow it, generate "
             "again with inputs that use it"
         )
-    return compiled()(scale, shard(x), shift)
+    return compiled()(replicate(scale), shard(x), shift)

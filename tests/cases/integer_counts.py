@@ -44,14 +44,14 @@ def p_count(predicted, labels):
     )
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"predicted": ("int", 1), "labels": ("int", 1)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
 
 
 def shard(predicted, labels):
@@ -62,7 +62,7 @@ def shard(predicted, labels):
         name = ("predicted", "labels")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
@@ -73,8 +73,9 @@ def shard(predicted, labels):
                 f"of the batch (found {sizes})"
             )
         leaf = leaf.reshape(count, -1, *shape[1:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, (predicted, labels))
 

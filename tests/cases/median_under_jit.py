@@ -31,6 +31,12 @@ def mesh():
     return Mesh(np.array(jax.devices()), (AXIS,))
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(mesh(), P(*axes))
+
+
 def p_center(x):
     """`center` on the whole batch; the compiler divides the work."""
     return x - jnp.median(x, axis=0)
@@ -39,14 +45,9 @@ def p_center(x):
 @functools.cache
 def compiled():
     """`p_center` compiled for the mesh; made at the first call."""
-    split = NamedSharding(mesh(), P(AXIS))
-    return jax.jit(p_center, in_shardings=(split,), out_shardings=split)
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(mesh(), P(AXIS))
+    return jax.jit(
+        p_center, in_shardings=(sharding(AXIS),), out_shardings=sharding(AXIS)
+    )
 
 
 def shard(x):
@@ -61,8 +62,8 @@ def shard(x):
                 f"{count} (devices)"
             )
         # Arrays on the host are placed by the call itself, which is faster.
-        there = getattr(leaf, "sharding", None) in (None, sharding())
-        return leaf if there else jax.device_put(leaf, sharding())
+        there = getattr(leaf, "sharding", None) in (None, sharding(AXIS))
+        return leaf if there else jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)
 

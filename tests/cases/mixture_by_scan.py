@@ -72,14 +72,14 @@ def p_fit(model, x):
     )
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"x": ("float", 1)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
 
 
 def shard(x):
@@ -89,7 +89,7 @@ def shard(x):
     def split(path, leaf):
         name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         if (found, len(shape)) != (kind, rank) or shape[0] % count:
@@ -98,8 +98,9 @@ def shard(x):
                 f"{rank}, axis 0 a multiple of {count} (devices)"
             )
         leaf = leaf.reshape(count, -1, *shape[1:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)
 

@@ -55,14 +55,14 @@ def p_losses(w: jax.Array, batch: Batch) -> tuple[jax.Array, Batch]:
     return jax.lax.pmean(jnp.mean(error**2), axis_name=AXIS), scaled
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"batch.x": ("float", 2), "batch.y": ("float", 1)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
 
 
 def shard(batch):
@@ -74,7 +74,7 @@ def shard(batch):
             return leaf
         name, shape = f"batch{jax.tree_util.keystr(path)}", np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
@@ -85,8 +85,9 @@ def shard(batch):
                 f"of the batch (found {sizes})"
             )
         leaf = leaf.reshape(count, -1, *shape[1:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
 
     axes = jax.tree.broadcast(
         Batch(x=0, y=0, weights=None), batch, is_leaf=lambda axis: axis is None

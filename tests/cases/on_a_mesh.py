@@ -104,6 +104,12 @@ def put(name, tree):
     return jax.device_put(tree, shardings(name, structure))
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(mesh(), P(*axes))
+
+
 def p_train_step(params, opt_state, batch):
     """`train_step` on the whole batch; the compiler divides the work."""
     loss, grads = jax.value_and_grad(loss_fn)(params, batch)
@@ -128,12 +134,6 @@ def compiled():
     return jax.jit(on_mesh)
 
 
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(mesh(), P(AXIS))
-
-
 def shard(batch):
     """Put arrays on the devices, split along axis 0."""
     count, sizes = mesh().shape[AXIS], set()
@@ -147,7 +147,7 @@ def shard(batch):
                 f"multiple of {count} (devices along {AXIS}), the same in all of "
                 f"the batch (found {sizes})"
             )
-        return jax.device_put(leaf, sharding())
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, batch)
 

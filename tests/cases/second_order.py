@@ -76,14 +76,22 @@ def p_f(w, x, y):
     return w - newton, w - gauss, ridge
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, whole)
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"x": ("float", 2), "y": ("float", 1)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
 
 
 def shard(x, y):
@@ -94,7 +102,7 @@ def shard(x, y):
         name = ("x", "y")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
@@ -105,8 +113,9 @@ def shard(x, y):
                 f"of the batch (found {sizes})"
             )
         leaf = leaf.reshape(count, -1, *shape[1:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, (x, y))
 
@@ -114,4 +123,4 @@ def shard(x, y):
 def f(w, x, y):
     """Newton's method by conjugate gradients, a Gauss-Newton step, and a ridge solved without a matrix."""
     x, y = shard(x, y)
-    return p_f(w, x, y)
+    return p_f(replicate(w), x, y)

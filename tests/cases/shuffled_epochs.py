@@ -36,6 +36,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 AXIS = "batch"
 
@@ -70,6 +72,20 @@ def p_improve(w, rollout, key, device):
     return w, losses.mean()
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, whole)
+
+
 def own_share(x, axis=0):
     """This device's part along `axis` of `x`, which every device has whole."""
     count = jax.lax.psum(1, AXIS)
@@ -82,4 +98,4 @@ def own_share(x, axis=0):
 
 
 def improve(w, rollout, key):
-    return p_improve(w, rollout, key, np.arange(len(jax.local_devices())))
+    return p_improve(replicate(w), rollout, key, np.arange(len(jax.local_devices())))

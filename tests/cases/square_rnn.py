@@ -51,16 +51,14 @@ def p_run_rnn(wh, wx, xs, h0):
     return jax.lax.pmean(last.mean(axis=0), axis_name=AXIS), states
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"xs": ("float", 3), "h0": ("float", 2)}
-
-
-@functools.cache
-def sharding(axis):
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(
-        Mesh(np.array(jax.local_devices()), (AXIS,)), P(*[None] * axis, AXIS)
-    )
 
 
 def shard(xs, h0):
@@ -73,7 +71,10 @@ def shard(xs, h0):
         name = ("xs", "h0")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding(axis) and len(shape) == rank + 1:
+        if (
+            getattr(leaf, "sharding", None) == sharding(*[None] * axis, AXIS)
+            and len(shape) == rank + 1
+        ):
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[axis : axis + 1])
@@ -84,12 +85,9 @@ def shard(xs, h0):
                 f"all of the batch (found {sizes})"
             )
         leaf = leaf.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return (
-            jax.device_put(leaf, sharding(axis))
-            if isinstance(leaf, jax.Array)
-            else leaf
-        )
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(*[None] * axis, AXIS))
 
     axes = jax.tree.broadcast((1, 0), (xs, h0), is_leaf=lambda axis: axis is None)
     return jax.tree.map_with_path(split, (xs, h0), axes)

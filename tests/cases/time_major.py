@@ -50,14 +50,14 @@ def p_unroll(params, sequence):
     return outputs, jax.lax.pmean(jnp.mean(last**2), axis_name=AXIS)
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"sequence": ("float", 3)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(None, AXIS))
 
 
 def shard(sequence):
@@ -67,7 +67,10 @@ def shard(sequence):
     def split(path, leaf):
         name, shape = f"sequence{jax.tree_util.keystr(path)}", np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if (
+            getattr(leaf, "sharding", None) == sharding(None, AXIS)
+            and len(shape) == rank + 1
+        ):
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         if (found, len(shape)) != (kind, rank) or shape[1] % count:
@@ -76,8 +79,9 @@ def shard(sequence):
                 f"{rank}, axis 1 a multiple of {count} (devices)"
             )
         leaf = leaf.reshape(shape[0], count, -1, *shape[2:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(None, AXIS))
 
     return jax.tree.map_with_path(split, sequence)
 

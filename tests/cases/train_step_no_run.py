@@ -49,14 +49,22 @@ def p_train_step(params, batch):
     return params, loss
 
 
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, whole)
+
+
 #: Kind and rank of the batch's arrays in the proof.
 PROVED = {"batch['x']": ("float", 2), "batch['y']": ("float", 1)}
-
-
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(AXIS))
 
 
 def shard(batch):
@@ -66,7 +74,7 @@ def shard(batch):
     def split(path, leaf):
         name, shape = f"batch{jax.tree_util.keystr(path)}", np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding() and len(shape) == rank + 1:
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
@@ -77,12 +85,13 @@ def shard(batch):
                 f"all of the batch (found {sizes})"
             )
         leaf = leaf.reshape(count, -1, *shape[1:])
-        # Arrays on the host are placed by the call itself, which is faster.
-        return jax.device_put(leaf, sharding()) if isinstance(leaf, jax.Array) else leaf
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, batch)
 
 
 def train_step(params, batch):
     """One step of gradient descent."""
-    return p_train_step(params, shard(batch))
+    return p_train_step(replicate(params), shard(batch))

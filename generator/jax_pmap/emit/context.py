@@ -12,7 +12,6 @@ from typing import Any
 
 from jax_pmap.emit.axes import (
     collapse,
-    leaves,
     spec_source,
     tree_source,
     tuple_source,
@@ -101,6 +100,10 @@ class Context:
         #: The argument that pmap maps over where it is to map over none of the user's.
         self.device = [] if self.split or not self.pmap else [_free("device", unit.taken_names)]
         self.specs = spec_table(plan, valued=self.valued) if divided else {}
+        #: Arguments that every device has whole and that a call gets back from the one before it.
+        fed = {name for name, _ in plan.chain}.union(plan.mutated) - self.put
+        whole = [a for a in self.arguments if not a.static and a not in self.split]
+        self.replicated = {a.name for a in whole if a.name in fed}
 
     def values(self) -> Mapping[str, Any]:
         """The variables of the templates by name."""
@@ -131,6 +134,9 @@ class Context:
             "body": body,
             "devices": self._devices(),
             "shard": self._shard() if self.split else None,
+            "sharding_mesh": self._sharding_mesh(),
+            "replicated": bool(self.replicated),
+            "across": self._across,
             **over_devices(n, () if self.backend is Backend.JIT else plan.layers),
             "contents": self._told() or self.partition.wrapped,
             "wrapped": bool(self.partition.wrapped),
@@ -180,7 +186,7 @@ class Context:
         unused = set() if "place" in self.unit.helpers else {"collections"}
         if self.plan.mesh:
             unused.add("Mesh")
-        if self.device:
+        if self._sharding_mesh() is None:
             unused |= {"Mesh", "NamedSharding", "P"}
         if not self._own_draws():
             unused.add("contextlib")
@@ -321,8 +327,6 @@ class Context:
         axes = [self.axes[a.name] for a in dynamic]
         spec = functools.partial(spec_source, spec=n.P, axis_constant=n.axis)
         result = collapse(self.output_axes)
-        used = {axis for tree in [*axes, result] for axis in leaves(tree)}
-        names = {x: "whole" if x is None else "split" if x == 0 else f"split_{x}" for x in _none_first(used)}
         # A static argument that the body assigns to has to be a local of the inner function.
         assigned = assigned_names(unit.body)
         inner = _free("per_device", unit.taken_names | assigned)
@@ -337,9 +341,8 @@ class Context:
             "inner": inner,
             "inner_signature": f"def {inner}({', '.join(parameters)}):",
             "dynamic": [a.name for a in dynamic],
-            "shardings": {name: spec(axis) for axis, name in names.items()},
-            "in_shardings": tuple_source([tree_source(tree, names.__getitem__) for tree in axes]),
-            "out_shardings": tree_source(result, names.__getitem__),
+            "in_shardings": tuple_source([tree_source(tree, self._sharding) for tree in axes]),
+            "out_shardings": tree_source(result, self._sharding),
             "jit_options": self._options("static_argnums"),
         }
 
@@ -397,7 +400,6 @@ class Context:
         # A leaf is told its axis where they have several.
         distinct = sorted({axis for tree in trees for axis in used_axes(tree)})
         axis = str(distinct[0]) if len(distinct) == 1 else "axis"
-        given = "axis" if axis == "axis" else ""
         value = parameters[0] if one else tuple_source(parameters)
         put = n.assemble if self._across else f"{n.jax}.device_put"
         proved = self._proved()
@@ -407,7 +409,6 @@ class Context:
             "parameters": parameters,
             "one": one,
             "value": value,
-            "axis": given,
             "axes": None if uniform is not None else self._shard_axes(names),
             "agree": self._sizes_agree(),
             "proved": proved,
@@ -418,26 +419,37 @@ class Context:
             "again": self.pmap and bool(proved) and self.unit.remainder is None,
             "count": self._batch_devices(),
             "shape": _split_shape(axis) if self.pmap else "",
-            "put": f"{put}(leaf, {n.sharding}({given}))",
+            "sharding": self._sharding(axis),
+            "put": f"{put}(leaf, {self._sharding(axis)})",
             # Where the shardings of arguments are given, a call places what is on the host, in less time.
             "host": not self._across and not self.specs,
-            "early": self._early(names, uniform, given),
+            "early": self._early(names, uniform),
             "assemble": self._across,
             "docstring": self._shard_docstring(uniform),
             "leaf_name": self._leaf_name(names),
-            "mesh": f"{n.Mesh}({n.np}.array({self._device_list()}), ({n.axis},))"
-            if self.pmap
-            else f"{n.mesh}()",
-            "spec": f"{n.P}(*[None] * axis, {n.axis})" if given else spec_source(int(axis), n.P, n.axis),
         }
 
-    def _early(self, names: Sequence[str], uniform: Axes, given: str) -> str:
+    def _sharding(self, axis: str | int | None) -> str:
+        """Source of the sharding of an array of which this axis is divided; ``"axis"`` is a variable."""
+        if axis == "axis":
+            return f"{self.n.sharding}(*[None] * axis, {self.n.axis})"
+        return spec_source(None if axis is None else int(axis), self.n.sharding, self.n.axis)
+
+    def _sharding_mesh(self) -> str | None:
+        """Source of the mesh of all shardings, or None where none is needed."""
+        n = self.n
+        given = not self.pmap and not self.specs
+        if not (given or self.split or self.replicated):
+            return None
+        return f"{n.Mesh}({n.np}.array({self._device_list()}), ({n.axis},))" if self.pmap else f"{n.mesh}()"
+
+    def _early(self, names: Sequence[str], uniform: Axes) -> str:
         """Source of the shardings of what `shard` gives, as a prefix of its tree."""
-        if uniform is not None:
-            return f"{self.n.sharding}()"
+        if isinstance(uniform, int):
+            return self._sharding(uniform)
 
         def leaf(axis: int | None) -> str:
-            return "None" if axis is None else f"{self.n.sharding}({axis if given else ''})"
+            return "None" if axis is None else self._sharding(axis)
 
         trees = [tree_source(self.axes[name], leaf) for name in names]
         return trees[0] if len(trees) == 1 else tuple_source(trees)
@@ -550,6 +562,8 @@ class Context:
         function = self.at + (f"{self.n.compiled}()" if self.lazy else self.n.mapped)
         only = self.split[0].name if len(self.split) == 1 else None
         values = [f"{self.n.shard}({a.name})" if a.name == only else a.name for a in self.arguments]
+        # What is changed in place stays the caller's own object: only the call gets it from `replicate`.
+        values = [f"{self.n.replicate}({v})" if v in self.replicated else v for v in values]
         values = [
             f'{self.n.put}("{a.name}", {value})' if a.name in self.put else value
             for a, value in zip(self.arguments, values, strict=True)
@@ -795,7 +809,3 @@ def _next(axis: str, by: int = 1) -> str:
 
 def _before(axis: str) -> str:
     return "leaf.shape[0]" if axis == "1" else f"*leaf.shape[:{axis}]"
-
-
-def _none_first(axes: Iterable[int | None]) -> list[int | None]:
-    return sorted(axes, key=lambda axis: -1 if axis is None else axis)

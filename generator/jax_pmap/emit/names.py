@@ -34,11 +34,13 @@ class Names:
     axis: str
     #: The function on one device's share.
     mapped: str
-    #: Table of what was proved of the batch's arrays, cached function that says where they go, and the helper
-    #: that checks them and puts them there.
+    #: Table of what was proved of the batch's arrays, cached function that says where arrays go, and the
+    #: helper that checks those of the batch and puts them there.
     proved: str
     sharding: str
     shard: str
+    #: Helper that puts what a call gets back from the one before it on all devices.
+    replicate: str
     unshard: str
     place: str
     #: Helper that makes arrays of all processes from the rows of this one.
