@@ -10,7 +10,6 @@ from jax_pmap.worker.protocol import Raised
 
 #: What to do instead of names that code of one device uses; those of parallel code are in `removals`.
 INSTEAD = {each.name: each.cure for each in NAMES} | {
-    "jax.tree_util.tree_multimap": "use `jax.tree.map`",
     "jax.tree_leaves": "use `jax.tree.leaves`",
     "jax.tree_flatten": "use `jax.tree.flatten`",
     "jax.tree_unflatten": "use `jax.tree.unflatten`",

@@ -179,11 +179,11 @@ def _graph(problem: WorkerProblem) -> Refusal:
 def _make_plan(request: Request, say: Say) -> Plan:
     request = _called(request)
     with _session(request) as session:
+        target = _read(request, session)
         # The stages import what they need only now, while the worker imports jax.
         from jax_pmap.inputs.load import load
         from jax_pmap.planning.search import find_plan
 
-        target = _read(request, session)
         session.compile_as(by_length(target))
         loaded = load(session, target, request, staged("loading", say))
         return find_plan(session, target, loaded, request, staged("planning", say)).plan
@@ -219,11 +219,11 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
     # A program starts in a process that has run nothing else.
     kept = None if request.run is not None else given
     with _session(request) if kept is None else contextlib.nullcontext(kept) as session:
+        target = _read(request, session)
         from jax_pmap.inputs.load import load
         from jax_pmap.inputs.whole import called_whole
         from jax_pmap.planning.search import find_plan
 
-        target = _read(request, session)
         if kept is None:
             session.compile_as(by_length(target))
         saved = _saved_plan(request, target)
@@ -268,17 +268,18 @@ def _called(request: Request) -> Request:
     return with_call(request)
 
 
-def _read(request: Request, session: Session | None = None) -> Target:
-    """The target, or a function that calls it where it cannot be opened, if `session` can tell how."""
-    from jax_pmap.inputs.whole import called_whole
+def _read(request: Request, session: Session) -> Target:
+    """The target, or a function that calls it where it cannot be opened."""
     from jax_pmap.reading.target import read_target
 
     try:
         return read_target(locate(request.target, request.directory, request.instead), request)
     except RefusalError as error:
-        found = None
-        if session is not None and error.refusal.code in CLOSED:
-            found = called_whole(session, request)
+        if error.refusal.code not in CLOSED:
+            raise
+        from jax_pmap.inputs.whole import called_whole
+
+        found = called_whole(session, request)
         if found is None:
             raise
         return found
