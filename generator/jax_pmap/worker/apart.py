@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arguments import Packed, Values, cut, partitioned
+from .arguments import Packed, Values, cut
 from .decisions import Decisions
+from .jaxpr.trace import arrays_of
 from .leaves import to_float64
 from .protocol import Problem
 from .strengthen import ALONE, LARGE, Change, changed, each_leaf, size_of
@@ -41,7 +42,8 @@ def apart(
         return Packed(to_float64(values) if wide else values, question.statics)
 
     try:
-        first, second = (decisions_of(program, packed(data)) for program in programs)
+        given = packed(data)
+        first, second = (Decisions(arrays_of(program, given), given.leaves) for program in programs)
     except (MemoryError, Problem):
         raise
     except BaseException:
@@ -70,11 +72,6 @@ def apart(
         tried = [(values, found) for values, found in family if found is not None]
         kept += [tried[index][0] for index in rarest([found for _, found in tried])]
     return kept
-
-
-def decisions_of(program: Callable[[Values], Any], packed: Packed) -> Decisions:
-    """The decisions of a function of values that are packed so."""
-    return Decisions(lambda leaves: partitioned(program(packed.unpack(leaves)))[0], packed.leaves)
 
 
 def rarest(ways: Sequence[Ways]) -> list[int]:

@@ -9,8 +9,7 @@ import numpy as np
 
 from . import arguments, prove
 from .arguments import LeafAxes, Values
-from .jaxpr.forward import Forward
-from .jaxpr.versions import primitive_name
+from .jaxpr.forward import goes_into
 from .jaxpr.walk import is_mapped
 from .leaves import is_float
 
@@ -54,33 +53,12 @@ def noted(leaves: Sequence[Lost]) -> list[str]:
     return [f"a NaN among the rows {end.format(names)}"] if leaves else []
 
 
-class _Behind(Forward[bool]):
-    """Whether a maximum or a minimum over devices goes into a value."""
-
-    def __init__(self, names: frozenset[str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def constant(self, value: Any) -> bool:
-        return False
-
-    def operation(self, equation: Any, facts: list[bool]) -> list[bool]:
-        return [any(facts) or primitive_name(equation) in self.names] * len(equation.outvars)
-
-    def join(self, one: bool, other: bool) -> bool:
-        return one or other
-
-    def under(self, fact: bool, choice: bool) -> bool:
-        return fact or choice
-
-
 def behind_extremes(jaxpr: Any) -> list[bool]:
     """For each result of a program, whether it hangs on what loses a NaN that only some devices have.
 
     That is a maximum or minimum over devices; to the compiler's mind, one over rows may be one.
     """
-    names = {"pmax", "pmin"} if is_mapped(jaxpr) else {"reduce_max", "reduce_min"}
-    return _Behind(frozenset(names)).run(jaxpr, [False] * len(jaxpr.in_avals))
+    return goes_into(jaxpr, ("pmax", "pmin") if is_mapped(jaxpr) else ("reduce_max", "reduce_min"))
 
 
 def spoil(leaf: Any, axis: int) -> Any:

@@ -9,6 +9,7 @@ import jax
 from . import prove
 from .arguments import LeafAxes, Packed, Values, partitioned
 from .calling import Calling
+from .jaxpr.trace import traced_arrays
 from .jaxpr.versions import opened
 from .jaxpr.walk import MAPS, equations, is_mapped, subjaxprs
 from .leaves import shape_of, to_host
@@ -185,14 +186,8 @@ def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]
 def mapping(reference: ParallelReference, values: Values, statics: Sequence[str], lies_on: int) -> Row:
     """Whether a call is mapped over several devices, and whether these ask for their index."""
     packed = Packed(values, statics)
-    try:
-        jaxpr = jax.make_jaxpr(lambda leaves: partitioned(reference.laid_out(packed.unpack(leaves)))[0])(
-            packed.leaves
-        )
-    except MemoryError:
-        raise
-    except BaseException:
-        # It wants numbers where it is traced, as what prepares its batch may.
+    jaxpr = traced_arrays(reference.laid_out, packed)
+    if jaxpr is None:
         return {"mapped": lies_on > 1, "indexed": True}
     if _keeps_device_axis(jaxpr, reference, packed):
         # Inside, it is one axis more of the array, which may go well by broadcasting.

@@ -12,9 +12,11 @@ from . import arguments, nans, noise, prove, strengthen
 from .apart import apart
 from .arguments import Packed, Values
 from .calling import Calling
+from .draws import DRAWING
 from .generator import repeat_draws
-from .jaxpr.trace import NUMBERS
-from .jaxpr.walk import equations, subjaxprs
+from .jaxpr.forward import goes_into
+from .jaxpr.trace import NUMBERS, Traced, traced_arrays
+from .jaxpr.walk import equations
 from .leaves import category
 from .parallel import (
     MOST_LAYOUTS,
@@ -35,7 +37,7 @@ from .sizes import check_odd, check_ragged, check_sizes, run_large
 from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
-DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "rng_uniform"})
+DRAWS = DRAWING | {"rng_uniform"}
 
 
 def try_layouts(
@@ -86,19 +88,11 @@ def sums_gradients(call: Callable[[Values], Any], question: Question) -> bool:
     It does with its check of what varies, which is the default.
     """
     values = arguments.cut(question.data[0], question.axes, 2)
-    packed = Packed(values, question.statics)
-    try:
-        traced = jax.make_jaxpr(lambda leaves: arguments.partitioned(call(packed.unpack(leaves)))[0])(
-            packed.leaves
-        )
-    except MemoryError:
-        raise
-    except BaseException:
-        return False
-    return any(
+    traced = traced_arrays(call, Packed(values, question.statics))
+    return traced is not None and any(
         equation.primitive.name == "shard_map"
         and bool(equation.params.get("check_vma", equation.params.get("check_rep", False)))
-        for equation in equations(traced.jaxpr)
+        for equation in equations(traced)
     )
 
 
@@ -219,15 +213,9 @@ def lost_by_itself(
     question: Question, caller: Caller, values: Values, lost: Sequence[nans.Lost]
 ) -> nans.Lost | None:
     """The first result whose NaN nothing but the function's own code loses; None if it is not traced."""
-    packed = Packed(values, question.statics)
-    try:
-        with prove.x64(question.x64):
-            traced = jax.make_jaxpr(
-                lambda leaves: arguments.partitioned(caller.laid_out(packed.unpack(leaves)))[0]
-            )(packed.leaves)
-    except MemoryError:
-        raise
-    except BaseException:
+    with prove.x64(question.x64):
+        traced = traced_arrays(caller.laid_out, Packed(values, question.statics))
+    if traced is None:
         return None
     behind = nans.behind_extremes(traced)
     # What is no array has no place among the results of a program.
@@ -262,20 +250,9 @@ def fails_wide(checks: Sequence[Row]) -> str:
 def depends_on_draws(question: Question, leaf: int | None) -> bool:
     """Whether random numbers go into an output of the reference, or into any where none is named."""
     packed = Packed(question.data[0], question.statics)
-
-    def run(leaves: Sequence[Any]) -> Any:
-        return jax.tree.leaves(question.traceable(packed.unpack(leaves)))
-
     with prove.x64(question.x64):
-        jaxpr = jax.make_jaxpr(run)(packed.leaves).jaxpr
-    known: set[Any] = set()
-    for equation in jaxpr.eqns:
-        inner = [equation, *(each for jaxpr in subjaxprs(equation) for each in equations(jaxpr))]
-        draws = any(each.primitive.name in DRAWS for each in inner)
-        if draws or any(not hasattr(v, "val") and v in known for v in equation.invars):
-            known.update(equation.outvars)
-    outputs = jaxpr.outvars if leaf is None or leaf >= len(jaxpr.outvars) else [jaxpr.outvars[leaf]]
-    return any(not hasattr(v, "val") and v in known for v in outputs)
+        drawn = goes_into(Traced(question.traceable, packed, packed.leaves).jaxpr, DRAWS)
+    return any(drawn) if leaf is None or leaf >= len(drawn) else drawn[leaf]
 
 
 def _search(trials: Trials, program: Caller, count: int) -> None:

@@ -15,8 +15,9 @@ from . import arguments, prove, strengthen
 from .arguments import Packed, Values
 from .explain import add_cause, explain_ragged
 from .generator import repeat_draws
+from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
 from .jaxpr.walk import equations
-from .leaves import is_key, shape_of
+from .leaves import is_key
 from .protocol import Problem, Row
 from .specs import SEED
 from .trials import Question, Trials
@@ -200,16 +201,8 @@ class Program:
 def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program:
     """A function as it is traced for `rows` of the question's inputs."""
     packed = Packed(question.data[0], question.statics)
-    shapes = []
-    for leaf, axis in zip(packed.leaves, packed.axes(question.axes), strict=True):
-        shape = shape_of(leaf)
-        if axis is not None:
-            shape = (*shape[:axis], rows, *shape[axis + 1 :])
-        dtype = leaf.dtype if is_key(leaf) else jax.numpy.result_type(leaf)
-        weak = not hasattr(leaf, "dtype")
-        shapes.append(leaf if weak else jax.ShapeDtypeStruct(shape, dtype))
-    traced = jax.make_jaxpr(lambda leaves: arguments.partitioned(function(packed.unpack(leaves)))[0])(shapes)
-    return program_of(traced, rows)
+    leaves = abstract_leaves(packed, question.axes, rows)
+    return program_of(jax.make_jaxpr(arrays_of(function, packed))(leaves), rows)
 
 
 def program_of(traced: Any, rows: int) -> Program:
@@ -314,18 +307,11 @@ def narrower(
     found = []
     with prove.x64(question.precision(kind)):
         for program in (question.traceable, make(expected)):
-
-            def arrays(leaves: Sequence[Any], program: Callable[[Values], Any] = program) -> list[Any]:
-                return arguments.partitioned(program(packed.unpack(leaves)))[0]
-
-            try:
-                jaxpr = jax.make_jaxpr(arrays)(packed.leaves).jaxpr
-            except MemoryError:
-                raise
-            except BaseException:
-                return ""  # It wants numbers where it is traced, such as a drop-in that prepares its batch.
-            made = [out for equation in equations(jaxpr) for out in equation.outvars]
-            kinds = {getattr(var.aval, "dtype", None) for var in (*made, *jaxpr.invars)}
+            traced = traced_arrays(program, packed)
+            if traced is None:
+                return ""
+            made = [out.aval for equation in equations(traced) for out in equation.outvars]
+            kinds = {getattr(aval, "dtype", None) for aval in (*made, *traced.in_avals)}
             found.append({str(k) for k in kinds if k is not None and is_narrow(k)})
     return next(iter(sorted(found[1] - found[0])), "")
 

@@ -10,6 +10,7 @@ import numpy as np
 from . import arguments, prove
 from .arguments import LeafAxes, Packed, Values
 from .decisions import Decisions, Site
+from .jaxpr.trace import arrays_of
 from .leaves import category, is_float, leaf_paths, shape_of, to_float64
 from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
 from .protocol import Problem
@@ -112,12 +113,7 @@ def find(
     traced: list[Decisions] = []
     for program in programs:
         try:
-            traced.append(
-                Decisions(
-                    lambda leaves, program=program: arguments.partitioned(program(packed.unpack(leaves)))[0],  # type: ignore[misc]
-                    packed.leaves,
-                )
-            )
+            traced.append(Decisions(arrays_of(program, packed), packed.leaves))
         except MemoryError:
             raise
         except BaseException:

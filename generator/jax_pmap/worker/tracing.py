@@ -11,7 +11,7 @@ import numpy as np
 from . import arguments, couplings, effects, layers, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
-from .jaxpr.trace import abstract_leaves
+from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
 from .leaves import category, is_float, leaf_paths, skeleton, to_float64
 from .protocol import Problem, Row, Traced
@@ -118,10 +118,7 @@ def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
     packed = Packed(values, request.statics)
     with prove.x64(target.x64):
         rows = layers.find(
-            lambda: jax.eval_shape(
-                lambda leaves: arguments.partitioned(target.reference(packed.unpack(leaves)))[0],
-                packed.leaves,
-            ),
+            lambda: jax.eval_shape(arrays_of(target.reference, packed), packed.leaves),
             values,
             frozenset(target.one_device.axes),
         )
@@ -136,9 +133,7 @@ def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Fr
     size, packed = arguments.batch_size(values, axes), Packed(values, statics)
 
     def program(rows: int) -> Any:
-        return jax.make_jaxpr(
-            lambda leaves: arguments.partitioned(target.reference(packed.unpack(leaves)))[0]
-        )(abstract_leaves(packed, axes, rows))
+        return jax.make_jaxpr(arrays_of(target.reference, packed))(abstract_leaves(packed, axes, rows))
 
     with prove.x64(target.x64):
         try:

@@ -1,9 +1,9 @@
 """Following facts, or values, through a traced program from what it is given to what it makes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, TypeVar
 
-from .versions import inner_jaxpr, opened, scan_parts, while_parts
+from .versions import inner_jaxpr, opened, primitive_name, scan_parts, while_parts
 from .walk import CONTROL, control
 
 Fact = TypeVar("Fact")
@@ -151,3 +151,28 @@ class Forward(Generic[Fact]):
     def mapped(self, equation: Any, facts: list[Fact]) -> list[Fact]:
         """A function mapped over devices."""
         return self.inside(0, inner_jaxpr(equation.params), self.share(equation, facts))
+
+
+class _GoesInto(Forward[bool]):
+    """Whether an operation of one of some names goes into a value."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def constant(self, value: Any) -> bool:
+        return False
+
+    def operation(self, equation: Any, facts: list[bool]) -> list[bool]:
+        return [any(facts) or primitive_name(equation) in self.names] * len(equation.outvars)
+
+    def join(self, one: bool, other: bool) -> bool:
+        return one or other
+
+    def under(self, fact: bool, choice: bool) -> bool:
+        return fact or choice
+
+
+def goes_into(jaxpr: Any, names: Collection[str]) -> list[bool]:
+    """For each result of a program, whether an operation of one of these `names` goes into it."""
+    return _GoesInto(names).run(jaxpr, [False] * len(jaxpr.in_avals))

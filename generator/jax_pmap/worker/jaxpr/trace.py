@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from ..arguments import LeafAxes, Packed, Values
+from ..arguments import LeafAxes, Packed, Values, partitioned
 from ..leaves import category, shape_of
 
 #: Device counts that programs are traced for, in order of preference. Unlike numbers tell most.
@@ -55,6 +55,24 @@ def abstract_leaves(packed: Packed, axes: LeafAxes, size: "int | None" = None) -
     if size is None:
         return leaves
     return [resized(leaf, axis, size) for leaf, axis in zip(leaves, packed.axes(axes), strict=True)]
+
+
+def arrays_of(function: Callable[[Values], Any], packed: Packed) -> Callable[[Sequence[Any]], list[Any]]:
+    """`function` of packed values, as one from their traced leaves to the arrays of its result."""
+    return lambda leaves: partitioned(function(packed.unpack(leaves)))[0]
+
+
+def traced_arrays(function: Callable[[Values], Any], packed: Packed) -> "Any | None":
+    """The jaxpr of `arrays_of`; None of a function that cannot be traced.
+
+    Such as a drop-in that prepares its batch, and wants numbers for that.
+    """
+    try:
+        return jax.make_jaxpr(arrays_of(function, packed))(packed.leaves)
+    except MemoryError:
+        raise
+    except BaseException:
+        return None
 
 
 class Traced:
