@@ -59,6 +59,16 @@ def noisy(w, x, y, key):
 def with_predictions(w, x, y):
     predicted = x @ w
     return jnp.mean((predicted - y) ** 2), predicted
+
+
+def weighted(w, x, y):
+    def loss(w):
+        def weight():
+            return y * y
+
+        return jnp.sum((x @ w - y) ** 2) / jnp.sum(weight())
+
+    return w - 0.1 * jax.grad(loss)(w)
 """
 W, X, Y = ("--arg", "w=f32[4]"), ("--arg", "x=f32[96,4]"), ("--arg", "y=f32[96]")
 MASK = ("--arg", "mask=f32[96]>0<1")
@@ -119,6 +129,7 @@ def test_sums_that_are_needed_first_are_taken_first(
         ("clipped_inside", (), ("jnp.mean((x @ w - y) ** 2)", "differentiated", "steps.py:34")),
         ("noisy", ("--arg", "key=key"), ("`key`", "each microbatch would draw", "steps.py:41")),
         ("with_predictions", (), ("`predicted` is of each example", "steps.py:49")),
+        ("weighted", (), ("is needed of the whole batch", "steps.py:57")),
     ],
 )
 def test_what_changes_the_meaning_is_refused(

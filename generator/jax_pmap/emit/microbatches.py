@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.source import indented
+from jax_pmap.syntax.lines import Lines, Node
+from jax_pmap.syntax.scopes import bound_names, own_nodes, parameters, positional, root_name, used_names
 
 #: Collectives that are sums, or differ from them by a number.
 SUMS = ("psum", "pmean")
@@ -69,34 +71,22 @@ def plain(source: str) -> str:
     return ast.unparse(ast.parse(source.strip(), mode="eval"))
 
 
-def _segment(text: str, node: ast.AST) -> str:
-    found = ast.get_source_segment(text, node)
-    assert found is not None
-    return found
+def _segment(text: str, node: ast.expr | ast.stmt) -> str:
+    return Lines(text, "").segment(node)
 
 
-def _replaced(text: str, changes: Sequence[tuple[ast.AST, str]]) -> str:
+def _replaced(text: str, changes: Sequence[tuple[Node, str]]) -> str:
     """`text` with the source of some nodes of its tree changed."""
-    lines = text.encode().splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
-    data = text.encode()
-
-    def at(line: int, column: int) -> int:
-        return starts[line - 1] + column
-
-    spans = [
-        (at(n.lineno, n.col_offset), at(n.end_lineno, n.end_col_offset), new)  # type: ignore[attr-defined]
-        for n, new in changes
-    ]
-    for start, end, new in sorted(spans, reverse=True):
-        data = data[:start] + new.encode() + data[end:]
-    return data.decode()
+    lines = Lines(text, "")
+    for start, end, new in sorted(((*lines.bounds(node), new) for node, new in changes), reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
 
 
-def _inserted(text: str, node: ast.expr | ast.arg, new: str) -> str:
-    return _replaced(text, [(node, _segment(text, node) + new)])
+def _inserted(text: str, node: Node, new: str) -> str:
+    """`text` with something new behind a node of its tree."""
+    end = Lines(text, "").bounds(node)[1]
+    return text[:end] + new + text[end:]
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
@@ -109,40 +99,14 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 def _reads(node: ast.AST) -> set[str]:
     """Names that a node takes from around it, those that functions in it take among them."""
-    if isinstance(node, ast.Name):
-        return {node.id} if isinstance(node.ctx, ast.Load) else set()
-    found = {name for child in ast.iter_child_nodes(node) for name in _reads(child)}
-    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-        found.add(node.target.id)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        inside = node.body if isinstance(node.body, list) else []
-        own = {name for statement in inside for name in _binds(statement)}
-        own |= {n.arg for n in ast.walk(node.args) if isinstance(n, ast.arg)}
-        around = [*node.args.defaults, *node.args.kw_defaults, *getattr(node, "decorator_list", ())]
-        found = (found - own) | {name for each in around if each is not None for name in _reads(each)}
-    elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-        over = _reads(node.generators[0].iter)
-        targets = [n for each in node.generators for n in ast.walk(each.target)]
-        found = (found - {n.id for n in targets if isinstance(n, ast.Name)}) | over
-    return found
+    return used_names([node])
 
 
 def _binds(node: ast.stmt) -> set[str]:
     """Names that a statement binds, or whose value it changes."""
-    found: set[str] = set()
-    for n in _own(node):
-        if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load):
-            found.add(n.id)
-        elif isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(n.name)
-        elif isinstance(n, ast.alias):
-            found.add((n.asname or n.name).partition(".")[0])
-        elif isinstance(n, ast.Attribute | ast.Subscript) and not isinstance(n.ctx, ast.Load):
-            base: ast.AST = n
-            while isinstance(base, ast.Attribute | ast.Subscript):
-                base = base.value
-            found |= {base.id} if isinstance(base, ast.Name) else set()
-    return found
+    parts = (n for n in own_nodes([node]) if isinstance(n, ast.Attribute | ast.Subscript))
+    changed = {root_name(n) for n in parts if not isinstance(n.ctx, ast.Load)}
+    return bound_names([node]) | {name for name in changed if name is not None}
 
 
 def _statement(text: str) -> _Statement:
@@ -248,39 +212,32 @@ class Divided:
             LookupError: there is none; why.
         """
         made = self._inlined(function, operand)
-        parameters = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        known = {*parameters, *(a.arg for a in function.args.kwonlyargs)}
-        known |= {a.arg for a in (function.args.vararg, function.args.kwarg) if a is not None}
-        used = _reads(made) & known
+        names = positional(function)
+        used = _reads(made) & {each.arg for each in parameters(function.args)}
         if used:
-            given = self._given(function.name, parameters, used)
-            made = _Substituted(given).visit(made)
+            made = _Substituted(self._given(function.name, names, used)).visit(made)
         elif not nested:
-            self._given(function.name, parameters, set())
+            self._given(function.name, names, set())
         return ast.unparse(made)
 
     def _inlined(self, function: ast.FunctionDef, operand: ast.expr) -> ast.expr:
         """What a function is asked for, by its parameters and by names around it."""
-        values: dict[str, list[ast.expr]] = {}
-        for node in (n for statement in function.body for n in _own(statement)):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                values.setdefault(node.id, [])
+        written = [
+            n.id
+            for n in own_nodes(function.body)
+            if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
+        ]
+        values: dict[str, list[ast.expr]] = {name: [] for name in bound_names(function.body)}
         for statement in function.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 for name, value in _parts(statement.targets[0], statement.value):
                     values.setdefault(name, []).append(value)
-        written = [
-            n.id
-            for s in function.body
-            for n in _own(s)
-            if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
-        ]
 
         def inline(expression: ast.expr, depth: int) -> ast.expr:
             found: dict[str, ast.expr] = {}
             for name in _reads(expression) & values.keys():
                 if len(values[name]) != 1 or written.count(name) != 1 or depth > 16:
-                    raise LookupError(f"`{name}` is bound in more than one way")
+                    raise LookupError(f"`{name}` is not bound by one assignment alone")
                 found[name] = inline(values[name][0], depth + 1)
             return _Substituted(found).visit(copy.deepcopy(expression))  # type: ignore[no-any-return]
 
@@ -454,7 +411,7 @@ class Divided:
                 "Take the sum behind it, in a statement of its own",
                 statement.text,
             )
-        changes: list[tuple[ast.AST, str]] = []
+        changes: list[tuple[Node, str]] = []
         for node in found:
             operand, source = node.args[0], _segment(statement.text, node.args[0])
             plain = [operand, *operand.elts] if isinstance(operand, ast.Tuple | ast.List) else [operand]

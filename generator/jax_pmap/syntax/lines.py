@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from functools import cached_property
+from typing import TypeAlias
 
 from jax_pmap.model import Span
+
+#: What has a place in a file.
+Node: TypeAlias = ast.expr | ast.stmt | ast.arg
 
 # Only these three end a line for Python; str.splitlines knows more.
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -38,7 +42,7 @@ class Lines:
         """Offset into the text of a place that `ast` gives."""
         return self._starts[line - 1] + self.column(line, byte_column)
 
-    def bounds(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    def bounds(self, node: Node) -> tuple[int, int]:
         """Offsets of the start and the end of `node`."""
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
