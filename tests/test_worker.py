@@ -16,9 +16,10 @@ import pytest
 from jax_pmap import session as sessions
 from jax_pmap.home import Home, remove_left
 from jax_pmap.model import RefusalError, Source
-from jax_pmap.problems import WorkerProblem, error_details, error_span
+from jax_pmap.problems import error_details, error_span
 from jax_pmap.session import Session, worker_environment
 from jax_pmap.worker import methods, protocol
+from jax_pmap.worker.protocol import Problem
 from jax_pmap.worker.target import Target
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -167,7 +168,7 @@ def test_inputs(worker, folder, name, shapes, seeds):
     ],
 )
 def test_inputs_that_cannot_be_had(worker, folder, reference, kind, says):
-    with pytest.raises(WorkerProblem) as caught:
+    with pytest.raises(Problem) as caught:
         inputs(worker, folder, reference)
     assert caught.value.kind == kind
     assert says in caught.value.message
@@ -175,7 +176,7 @@ def test_inputs_that_cannot_be_had(worker, folder, reference, kind, says):
 
 
 def test_the_worker_goes_on_after_a_problem(worker, folder):
-    with pytest.raises(WorkerProblem):
+    with pytest.raises(Problem):
         inputs(worker, folder, "train.py::many")
     assert inputs(worker, folder, "train.py::pair").seeds == 1
 

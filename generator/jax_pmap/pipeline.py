@@ -33,8 +33,9 @@ from jax_pmap.model import (
     refused,
     staged,
 )
-from jax_pmap.problems import WorkerProblem, error_details, error_line, error_span
+from jax_pmap.problems import error_details, error_line, error_span
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 if TYPE_CHECKING:
     from jax_pmap.emit.in_place import Edition
@@ -128,11 +129,11 @@ def answered(work: Callable[[], T]) -> T | Refusal:
         return work()
     except RefusalError as error:
         return error.refusal
-    except WorkerProblem as problem:
+    except Problem as problem:
         return _opaque(problem)
 
 
-def _opaque(problem: WorkerProblem) -> Refusal:
+def _opaque(problem: Problem) -> Refusal:
     """A function that was traced and fails when it runs, or a leaf that can neither be traced nor hashed.
 
     Any other problem is a bug of ours.
@@ -159,7 +160,7 @@ def _opaque(problem: WorkerProblem) -> Refusal:
     )
 
 
-def _graph(problem: WorkerProblem) -> Refusal:
+def _graph(problem: Problem) -> Refusal:
     """Flax NNX objects that jax cannot take apart as a tree."""
     place, other = problem.message, problem.name
     if other:
@@ -378,7 +379,7 @@ def _proved(
             evidence = dataclasses.replace(evidence, machine=machine)
         if plan.devices.number is not None:
             evidence = _on_chosen(evidence, run, plan)
-    except WorkerProblem as problem:
+    except Problem as problem:
         raise refused(
             "JP015",
             f"`{facts.name}` fails on these inputs: {problem.message}",
@@ -565,7 +566,7 @@ def _run_edited(
         session.ask(protocol.SetReference(definition, tuple(edition.enclosed)), "defining the original")
         session.ask(protocol.Trace(protocol.Roles({}, statics)), "tracing the function")
         session.ask(protocol.Precision(statics), "tracing the function")
-    except WorkerProblem as problem:
+    except Problem as problem:
         raise refused(
             "JP045",
             f"the edited `{target.source.shown_path}` does not run: {problem.message}",

@@ -7,12 +7,8 @@ from pathlib import Path
 
 from jax_pmap.config import project_root
 from jax_pmap.model import Source, Span
-from jax_pmap.worker.protocol import Problem, Raised, Row
+from jax_pmap.worker.protocol import Raised
 
-#: A failure in the user's code or inputs; the stage that asked knows which code it is.
-WorkerProblem = Problem
-#: An object of JSON from the worker.
-Answer = Row
 #: Folders of code that is not the user's.
 INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+)[/\\]|^<")
 

@@ -12,11 +12,12 @@ from jax_pmap.inputs.called import MISFIT, said
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import Request, Say, refused
 from jax_pmap.planning.roles import Described
-from jax_pmap.problems import WorkerProblem, error_details, error_span
+from jax_pmap.problems import error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 #: What only traces when the function around it is compiled, and what traces always, by tracer.
 TRACERS = {
@@ -80,7 +81,7 @@ def capture(
                 in_place=target.facts.changes_seen,
             )
             answer = session.ask(asked, f"running `{said(request)}`")
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind == "traced" and not eager:
                 session.restart()
                 continue
@@ -89,7 +90,7 @@ def capture(
     raise AssertionError  # The second run ends in an answer or a refusal.
 
 
-def _refusal(problem: WorkerProblem, session: Session, target: Target, request: Request) -> Exception:
+def _refusal(problem: Problem, session: Session, target: Target, request: Request) -> Exception:
     name = f"`{target.source.qualname}`"
     if problem.kind == "traced":
         under = next((TRACERS[each] for each in problem.tracers if each in TRACERS), "a transformation")

@@ -14,11 +14,12 @@ from jax_pmap.inputs.module import import_target, needed_names
 from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
-from jax_pmap.problems import WorkerProblem, error_details, error_span
+from jax_pmap.problems import error_details, error_span
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _inputs(
         specs, assumed = collect(session, target.parsed, facts, request, say, bound)
         answer = session.ask(protocol.InputsFromSpecs(specs), "making example inputs")
         return list(answer.arguments), assumed
-    except WorkerProblem as problem:
+    except Problem as problem:
         if problem.kind == "import":
             raise refused(
                 "JP013",

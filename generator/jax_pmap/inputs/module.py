@@ -11,13 +11,14 @@ from pathlib import Path
 from jax_pmap.drift import outdated
 from jax_pmap.model import Refusal, RefusalError, Request, Source, refused
 from jax_pmap.notebook import is_notebook, place
-from jax_pmap.problems import WorkerProblem, error_details, error_span
+from jax_pmap.problems import error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 #: Ranges of lines that a note lists.
 SHOWN = 6
@@ -53,7 +54,7 @@ def import_target(session: Session, target: Target, request: Request, text: str 
         loaded |= {str(taken_from(target))}
     loader = _Loader(text, session, target, module, needed, loaded)
     source = target.source
-    whole: WorkerProblem | None = None
+    whole: Problem | None = None
     work = None if is_notebook(source.path) else module.work()
     if is_notebook(source.path):
         why = f"`{source.shown_path}` is a notebook"
@@ -66,19 +67,19 @@ def import_target(session: Session, target: Target, request: Request, text: str 
     else:
         try:
             return loader.whole()
-        except WorkerProblem as problem:
+        except Problem as problem:
             whole = problem
             line = error_span(problem.error, session.directory, source)
             where = f" (line {line.line})" if line else ""
             why = f"`{source.shown_path}` cannot be imported{where}: {problem.message}"
     try:
         return loader.part(why)
-    except WorkerProblem as problem:
+    except Problem as problem:
         if whole is None and problem.kind == "import" and not is_notebook(source.path):
             # What it needs may be made by the program itself.
             try:
                 return loader.whole()
-            except WorkerProblem as second:
+            except Problem as second:
                 whole = second
         raise RefusalError(loader.refusal(whole or problem, problem)) from None
 
@@ -155,7 +156,7 @@ class _Loader:
         tolerant = False
         try:
             answer = self._ask(self.slice.text, tolerant=False)
-        except WorkerProblem as problem:
+        except Problem as problem:
             if _last_file(problem.error) in (None, str(self.target.source.path)):
                 raise
             # The failure is inside another module of the user's, in a part that may not be needed.
@@ -222,7 +223,7 @@ class _Loader:
         )
         try:
             answer = session.ask(asked, f"importing `{source.shown_path}`")
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind != "other" or binding is None:
                 raise
             raise refused(
@@ -253,7 +254,7 @@ class _Loader:
 
     # --- what to say when it fails --------------------------------------------------------
 
-    def refusal(self, whole: WorkerProblem, part: WorkerProblem) -> Refusal:
+    def refusal(self, whole: Problem, part: Problem) -> Refusal:
         """What is needed and fails, by which names, and the way out."""
         target, source = self.target, self.target.source
         problem = part
@@ -326,7 +327,7 @@ def _failed(rows: Iterable[tuple[str, int, str]]) -> str:
     )
 
 
-def is_name_error(problem: WorkerProblem) -> bool:
+def is_name_error(problem: Problem) -> bool:
     """Whether the user's code met a name that is not there."""
     return problem.error is not None and problem.error.type == "NameError"
 

@@ -10,13 +10,13 @@ from jax_pmap.inputs.module import module_of
 from jax_pmap.locate import locate_object
 from jax_pmap.model import Request, Source
 from jax_pmap.notebook import is_notebook
-from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.forwarding import forwarding, statement_of
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.parse import parse, resolver_of
 from jax_pmap.syntax.slice import Module
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def called_whole(session: Session, request: Request) -> Target | None:
     try:
         made = protocol.Object(module_of(source), source.qualname)
         rows = session.ask(protocol.FindParameters(made), f"importing `{source.shown_path}`")
-    except WorkerProblem as problem:
+    except Problem as problem:
         if problem.kind != "import":
             raise
         return None

@@ -12,13 +12,13 @@ from jax_pmap.emit.constants import compiled_at
 from jax_pmap.model import RefusalError, Request, Span, refused
 from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import RoleFinder
-from jax_pmap.problems import WorkerProblem, first_line, shown_file
+from jax_pmap.problems import first_line, shown_file
 from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Held
+from jax_pmap.worker.protocol import Held, Problem
 
 NUMBERS = frozenset({"bool", "int", "float", "complex"})
 #: The largest integer of 32 bits.
@@ -81,7 +81,7 @@ def as_called(
     def tried(statics: tuple[str, ...]) -> Held | None:
         try:
             return ask(statics)
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind != "reference":
                 raise
             return None  # It is not traced so.

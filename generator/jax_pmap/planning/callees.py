@@ -15,10 +15,11 @@ from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, weave
 from jax_pmap.model import Callee, Say
 from jax_pmap.planning.bodies import Bodies
-from jax_pmap.problems import INSTALLED, WorkerProblem, shown_file
+from jax_pmap.problems import INSTALLED, shown_file
 from jax_pmap.reading.runs import behind
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 
 class Callees:
@@ -93,7 +94,7 @@ class Callees:
                 self.roles, self.overrides, protocol.Tapped(self.name, code, around)
             )
             answer = self.session.ask(asked_for, "finding out what is called")
-        except WorkerProblem:
+        except Problem:
             return
         for number, found in answer.items():
             self.seen[table[number]] = found

@@ -23,8 +23,8 @@ from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
 from jax_pmap.planning.syncs import Placer
-from jax_pmap.problems import Answer
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Observation:
 
     syncs: tuple[Sync, ...]
     #: Kind, path, shape and dtype of every leaf of the result, and its containers.
-    leaves: tuple[Answer, ...]
+    leaves: tuple[Row, ...]
     tree: Any
     #: Point of the returned expression, to know which return was taken.
     result: int
@@ -63,7 +63,7 @@ class Observation:
     #: The part of one device's work that each of `count` devices does, whatever is gathered.
     work: float = 0.0
     #: What every point showed, in the order of the trace.
-    events: tuple[Answer, ...] = ()
+    events: tuple[Row, ...] = ()
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -192,7 +192,7 @@ class Decider:
                 )
         return None
 
-    def _visible(self, state: State, events: Sequence[Answer]) -> list[Event]:
+    def _visible(self, state: State, events: Sequence[Row]) -> list[Event]:
         """What the target showed, and what the functions showed that are looked into."""
         scopes = {self.table.body.scope.index, *(scope for scope, _ in state.opened)}
 

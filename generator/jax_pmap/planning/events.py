@@ -8,7 +8,7 @@ from typing import Any
 
 from jax_pmap.emit.places import Expression, place
 from jax_pmap.model import Refusal, Sync
-from jax_pmap.problems import Answer
+from jax_pmap.worker.protocol import Row
 
 PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 
@@ -20,7 +20,7 @@ class Event:
     `gather_groups`, they count as what no relation is known of.
     """
 
-    def __init__(self, data: Answer, *, gather_groups: bool = False) -> None:
+    def __init__(self, data: Row, *, gather_groups: bool = False) -> None:
         if gather_groups and any(leaf["kind"] == "grouped" for leaf in data["leaves"]):
             leaves = [{**x, "kind": "varying"} if x["kind"] == "grouped" else x for x in data["leaves"]]
             data = {**data, "leaves": leaves}
@@ -28,7 +28,7 @@ class Event:
         #: How often the point was passed before.
         self.occurrence: int = data.get("occurrence", 0)
         self.unaligned = bool(data.get("unaligned"))
-        self.leaves: list[Answer] = data["leaves"]
+        self.leaves: list[Row] = data["leaves"]
         self.tree: Any = data.get("tree")
         self.arrays = [
             leaf for leaf in self.leaves if not leaf.get("number") and leaf["category"] != "opaque"
@@ -56,7 +56,7 @@ class Event:
         """Whether it is arrays of floats alone."""
         return all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in self.arrays)
 
-    def partial(self, numbers: bool = False) -> list[Answer]:
+    def partial(self, numbers: bool = False) -> list[Row]:
         """Its partial array leaves; with `numbers`, Python numbers too."""
         return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]
 

@@ -11,11 +11,11 @@ from jax_pmap.emit.render import over_devices_source
 from jax_pmap.model import Refusal, Span
 from jax_pmap.planning.coupling import COUPLED, shortened
 from jax_pmap.planning.roles import Roles
-from jax_pmap.problems import INSTALLED, WorkerProblem, shown_file
+from jax_pmap.problems import INSTALLED, shown_file
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Frame, Layer
+from jax_pmap.worker.protocol import Frame, Layer, Problem
 
 #: Libraries whose layers read the name of the axis when they are called.
 TOLD = frozenset({"flax.linen", "flax.nnx", "haiku"})
@@ -37,7 +37,7 @@ def to_synchronise(
     code = over_devices_source(found, target.axis_name)
     try:
         same = session.ask(protocol.Synchronise(code, tuple(statics)), "telling layers the axis")
-    except WorkerProblem:
+    except Problem:
         return ()
     return found if same else ()
 
@@ -48,7 +48,7 @@ def coupling(session: Session, target: Target, refusal: Refusal, statics: Sequen
         return []
     try:
         found = session.ask(protocol.FindLayers(tuple(statics)), "looking for layers")
-    except WorkerProblem:
+    except Problem:
         return []
     return [row for row in found if passes(row.frames, refusal.span, target, session.directory)]
 
@@ -96,7 +96,7 @@ def reducing(session: Session, target: Target, refusal: Refusal, span: Span, rol
     """The refusal with the line in it that reduces over the examples, outside the function itself."""
     try:
         found = session.ask(protocol.FindReductions(roles.request()), "looking for reductions")
-    except WorkerProblem:
+    except Problem:
         return refusal
     rows = (frames for frames in found if passes(frames, span, target, session.directory))
     body = target.parsed.definition

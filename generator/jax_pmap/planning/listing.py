@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.model import Listing, Part, Placed, Span
 from jax_pmap.planning.bodies import Bodies
-from jax_pmap.problems import Answer
+from jax_pmap.worker.protocol import Row
 
 
-def listings(table: Bodies, events: Sequence[Answer]) -> tuple[Listing, ...]:
+def listings(table: Bodies, events: Sequence[Row]) -> tuple[Listing, ...]:
     """The functions of `table`, the target first, with what `events` showed of their values.
 
     A function of which nothing was traced is left out.
@@ -26,13 +26,13 @@ def listings(table: Bodies, events: Sequence[Answer]) -> tuple[Listing, ...]:
     return tuple(found)
 
 
-def listing(body: Body, name: str, events: Sequence[Answer] = ()) -> Listing:
+def listing(body: Body, name: str, events: Sequence[Row] = ()) -> Listing:
     """One function, with the values that `events` are about."""
     expressions = {expression.point: expression for expression in body.expressions}
     bound = {
         point: (statement, name) for statement in body.statements.values() for name, point in statement.names
     }
-    leaves: dict[int, list[Answer]] = {}
+    leaves: dict[int, list[Row]] = {}
     for event in events:
         if event["point"] in expressions or event["point"] in bound:
             leaves.setdefault(event["point"], []).extend(event["leaves"])
@@ -52,7 +52,7 @@ def listing(body: Body, name: str, events: Sequence[Answer] = ()) -> Listing:
     )
 
 
-def _parts(leaves: Sequence[Answer]) -> tuple[Part, ...]:
+def _parts(leaves: Sequence[Row]) -> tuple[Part, ...]:
     """Leaves by their placement; what was shown of one each time it was passed counts once."""
     different = {
         (leaf["path"], leaf["kind"], tuple(leaf["shape"]), leaf["dtype"]): None

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from jax_pmap.model import Refusal, RefusalError
 from jax_pmap.planning.coupling import COUPLED
-from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 #: Refusals that may come of comparing a function with another run of itself.
 BY_COMPARING = COUPLED | {"JP040", "JP045", "JP055", "JP062"}
@@ -24,7 +24,7 @@ def or_changing(session: Session, target: Target, refusal: Refusal, statics: Seq
         return refusal
     try:
         same = session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice")
-    except (WorkerProblem, RefusalError):
+    except (Problem, RefusalError):
         return refusal
     if same:
         return refusal

@@ -11,8 +11,8 @@ from jax_pmap.emit.places import Body, Expression, Statement, place
 from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State
-from jax_pmap.problems import Answer
 from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.worker.protocol import Row
 
 
 class Placer(Bodies):
@@ -88,7 +88,7 @@ class Placer(Bodies):
         where: str,
         span: Span,
         event: Event,
-        leaves: Sequence[Answer] | None = None,
+        leaves: Sequence[Row] | None = None,
     ) -> Sync:
         """A collective for what `event` showed of `value`, or for some leaves of it."""
         return Sync(op, value, where, span, bytes=self.bytes_of(event.leaves if leaves is None else leaves))
@@ -98,7 +98,7 @@ class Placer(Bodies):
         sync = self.sync("all_gather", expression.text, "wrap", expression.span, event)
         return dataclasses.replace(sync, axis=axis)
 
-    def bytes_of(self, leaves: Sequence[Answer]) -> int:
+    def bytes_of(self, leaves: Sequence[Row]) -> int:
         """Bytes of one device's copy, in the user's own dtypes."""
         arrays = [leaf for leaf in leaves if not leaf.get("number")]
         return sum(math.prod(leaf["shape"]) * self.itemsize(leaf["dtype"]) for leaf in arrays)

@@ -33,10 +33,10 @@ from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.planning.structure import check_structure
-from jax_pmap.problems import WorkerProblem
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _observe_others(
         for value in dict.fromkeys(others):
             try:
                 outcome = observer.observe(roles, {name: value}, count, syncs)
-            except WorkerProblem as problem:
+            except Problem as problem:
                 if problem.kind != "reference":
                     raise
                 continue

@@ -22,12 +22,12 @@ from jax_pmap.model import (
     refused,
 )
 from jax_pmap.planning.search import Observed
-from jax_pmap.problems import WorkerProblem
 from jax_pmap.proof.prove import batch_size, comparison_of, emitted_of, read_collectives, read_memory
 from jax_pmap.reading.target import Target
 from jax_pmap.report.meshes import leaf_bytes
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 #: Topologies that are named in a hint.
 KNOWN = ("v4:2x2x1", "v5e:2x4", "v5e:16x16", "v5p:2x2x1", "v6e:4x4")
@@ -80,7 +80,7 @@ def compiled_for(
         session.ask(protocol.Precision(comparison.roles.statics), "tracing the function")
         try:
             answer = session.ask(asked, f"compiling for {request.topology}")
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind == "libtpu":
                 return by_shapes(plan, str(request.topology), target.facts.span)
             if problem.kind not in ("topology", "inputs"):

@@ -12,12 +12,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from jax_pmap.inputs.load import load
 from jax_pmap.model import Backend, Check, Evidence, Plan, RefusalError, Request, Say, quiet, refused
 from jax_pmap.planning.search import Observed
-from jax_pmap.problems import WorkerProblem
 from jax_pmap.proof.prove import check_of, comparison_of, emitted_of, failure
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Member
+from jax_pmap.worker.protocol import Member, Problem
 
 #: Devices of each process, where no mesh says how many there are.
 DEVICES = 2
@@ -110,7 +109,7 @@ def _refused(error: Exception, which: int, target: Target, request: Request) -> 
     said = f"process {which} of {request.processes}"
     if isinstance(error, RefusalError):
         return RefusalError(dataclasses.replace(error.refusal, reason=f"{said}: {error.refusal.reason}"))
-    if isinstance(error, WorkerProblem) and error.kind in ("transport", "inputs"):
+    if isinstance(error, Problem) and error.kind in ("transport", "inputs"):
         hint = "Give example inputs as arrays, with a larger batch"
         if error.kind == "transport":
             hint = (

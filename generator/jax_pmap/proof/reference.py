@@ -9,13 +9,13 @@ from dataclasses import replace
 from jax_pmap.inputs.module import module_of
 from jax_pmap.locate import locate, locate_object, object_span
 from jax_pmap.model import Binding, Refusal, RefusalError, Request, Source, Span
-from jax_pmap.problems import WorkerProblem, error_line, error_span
+from jax_pmap.problems import error_line, error_span
 from jax_pmap.proof.layouts import layout_words
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.library import MAPPERS, SHARD_MAPS
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Call, Layout
+from jax_pmap.worker.protocol import Call, Layout, Problem
 
 Found = Mapping[int, Sequence[Call]]
 
@@ -47,7 +47,7 @@ def _behind(request: Request, session: Callable[[], Session]) -> Source | None:
         if behind is None:
             return None
         found = locate("::".join(behind), request.directory)
-    except (RefusalError, WorkerProblem):
+    except (RefusalError, Problem):
         return None
     text = f"{made.qualname} of {made.shown_path}"
     span = object_span(made) or Span(made.shown_path, 1)
@@ -105,7 +105,7 @@ class Reference:
         try:
             asked = protocol.TryReference(roles, object_of(self.source), devices, layouts)
             answer = session.ask(asked, f"calling `{self.source.qualname}` on {devices} devices")
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind not in ("import", "inputs"):
                 raise
             return ()

@@ -39,7 +39,7 @@ from jax_pmap.planning.plan import chain
 from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
-from jax_pmap.problems import WorkerProblem, error_details, error_line, error_span, first_line
+from jax_pmap.problems import error_details, error_line, error_span, first_line
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.layouts import Layouts, layout_words, read_layout, with_axis
 from jax_pmap.proof.prove import (
@@ -59,7 +59,7 @@ from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.threads import at_once
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Call, Comparison, Layout
+from jax_pmap.worker.protocol import Call, Comparison, Layout, Problem
 
 T = TypeVar("T")
 #: Device counts of the run where equality is derived for all of them.
@@ -86,7 +86,7 @@ class Run:
     #: Rows of the batch that the calls were made with.
     batch: int = 0
     #: The problem that kept the parallel function from being there at all.
-    problem: WorkerProblem | None = None
+    problem: Problem | None = None
     checks: Sequence[protocol.Check] = ()
     #: Whether random numbers were drawn, the same on every share.
     equal_draws: bool = False
@@ -376,7 +376,7 @@ class _Verification:
         try:
             asked = protocol.TryLayouts(question, object_of(self.source), run.devices, layouts)
             answer = run.session.ask(asked, f"calling `{self.name}` on {run.devices} devices")
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind not in ("import", "inputs"):
                 raise
             run.problem = problem
@@ -591,7 +591,7 @@ class _Verification:
         try:
             asked = protocol.DeriveParallel(question, self._called(layout))
             answer = self.runs[-1].session.ask(asked, f"deriving `{self.name}`")
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind not in ("import", "inputs", "reference"):
                 raise
             return None
