@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from jax_pmap.worker.compiled import read
+from jax_pmap.worker.protocol import Collective
 
 pytest_plugins = ["project"]
 
@@ -21,10 +22,10 @@ PROGRAM = """
 
 
 def test_kinds_bytes_and_batches_are_read():
-    assert read(PROGRAM, 24, {}) == [
-        {"kind": "all-gather", "axes": [], "count": 1, "bytes": 240, "batch": 240, "rounds": 0},
-        {"kind": "all-reduce", "axes": [], "count": 2, "bytes": 29, "batch": 0, "rounds": 0},
-    ]
+    assert read(PROGRAM, 24, {}) == (
+        Collective("all-gather", (), count=1, bytes=240, batch=240),
+        Collective("all-reduce", (), count=2, bytes=29, batch=0),
+    )
 
 
 MODULE = """

@@ -14,7 +14,6 @@ from jax_pmap.model import (
     Collective,
     Leaf,
     Machine,
-    Memory,
     MeshAxis,
     ParameterKind,
     Plan,
@@ -22,6 +21,7 @@ from jax_pmap.model import (
 )
 from jax_pmap.report.console import Console
 from jax_pmap.report.meshes import print_machine
+from jax_pmap.worker.protocol import Memory
 
 MEAN = """\
 import jax.numpy as jnp

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from jax_pmap.worker.protocol import Memory
+
 PLAN_SCHEMA_VERSION = 2
 #: Seconds one run of the worker may take.
 DEFAULT_TIMEOUT = 300.0
@@ -502,22 +504,6 @@ class Collective:
     #: How many of them stand in loops that go on for as long as their values say: in each round all devices
     #: wait for the slowest.
     rounds: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes on one device of what XLA made of the parallel function, on the batch that it was run with."""
-
-    arguments: int
-    #: Without those that take the place of a donated argument.
-    results: int
-    #: What stands between them at once: activations, gathered parameters, gradients.
-    temporary: int
-
-    @property
-    def total(self) -> int:
-        """All that is there at once."""
-        return self.arguments + self.results + self.temporary
 
 
 @dataclass(frozen=True, slots=True)

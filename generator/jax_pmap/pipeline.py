@@ -21,7 +21,6 @@ from jax_pmap.model import (
     Evidence,
     Generated,
     Machine,
-    Memory,
     Plan,
     Refusal,
     RefusalError,
@@ -425,7 +424,7 @@ def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence
             plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
 
 
-def _at_once(evidence: Evidence, run: Callable[[Plan, int], Evidence], plan: Plan) -> Memory | None:
+def _at_once(evidence: Evidence, run: Callable[[Plan, int], Evidence], plan: Plan) -> protocol.Memory | None:
     """The memory that the code takes without microbatches, on as many rows; None where it cannot be told."""
     most = max(evidence.checks, key=lambda check: check.devices)
     try:

@@ -12,7 +12,6 @@ from jax_pmap.model import (
     Argument,
     Backend,
     Machine,
-    Memory,
     Plan,
     RefusalError,
     Request,
@@ -22,7 +21,7 @@ from jax_pmap.model import (
     refused,
 )
 from jax_pmap.planning.search import Observed
-from jax_pmap.proof.prove import batch_size, comparison_of, emitted_of, read_collectives, read_memory
+from jax_pmap.proof.prove import batch_size, comparison_of, emitted_of, read_collectives
 from jax_pmap.reading.target import Target
 from jax_pmap.report.meshes import leaf_bytes
 from jax_pmap.session import Session
@@ -94,7 +93,7 @@ def compiled_for(
         devices=answer.devices,
         batch=answer.batch,
         capacity=CAPACITY.get(answer.kind, 0),
-        memory=read_memory(answer.memory),
+        memory=answer.memory,
         collectives=read_collectives(answer.collectives) if answer.collectives is not None else None,
         lacks=answer.lacks,
     )
@@ -126,7 +125,7 @@ def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
     given = [leaf for each in plan.arguments if not each.static for leaf in each.leaves]
     kept = [leaf for each in plan.arguments if each.donated for leaf in each.leaves]
     sizes = [sum(leaf_bytes(leaf, chips, plan.mesh) for leaf in rows) for rows in (given, plan.outputs, kept)]
-    memory = Memory(sizes[0], max(sizes[1] - sizes[2], 0), 0)
+    memory = protocol.Memory(sizes[0], max(sizes[1] - sizes[2], 0), 0)
     rows = batch // shares * shares
     return Machine(name, kind, chips, rows, CAPACITY[kind], memory, None, by_shapes=True)
 

@@ -14,7 +14,6 @@ from jax_pmap.model import (
     Collective,
     Derivation,
     Evidence,
-    Memory,
     Plan,
     Refusal,
     RefusalError,
@@ -104,7 +103,7 @@ def prove(
     run: list[protocol.Check] = []
     folded = ran_uneven = copies = False
     compiled: tuple[Collective, ...] | None = None
-    memory: Memory | None = None
+    memory: protocol.Memory | None = None
     derivation: Derivation | None = None
     for variant in observed.variants:
         emitted = emitted_of(target, plan, code, in_place)
@@ -191,7 +190,7 @@ def prove(
             copies |= check.replicas
             if check.collectives is not None:
                 compiled = read_collectives(check.collectives)
-                memory = read_memory(check.memory)
+                memory = check.memory
                 notes |= dict.fromkeys(unplanned(check.collectives, plan, global_view))
             run.append(check)
             checks.append(check_of(check))
@@ -393,11 +392,6 @@ def rounding_alone(checks: Sequence[protocol.Check], target: Target) -> Iterator
 def read_collectives(rows: Sequence[protocol.Collective]) -> tuple[Collective, ...]:
     """What the worker read in a compiled program."""
     return tuple(Collective(row.kind, row.count, row.bytes, row.axes, row.rounds) for row in rows)
-
-
-def read_memory(memory: protocol.Memory | None) -> Memory | None:
-    """What a compiled program takes."""
-    return None if memory is None else Memory(memory.arguments, memory.results, memory.temporary)
 
 
 def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """What XLA made of a function: what its devices really say to each other, and the memory they take."""
 
+import contextlib
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +10,7 @@ from typing import Any
 import jax
 
 from .groups import along
-from .protocol import Row
+from .protocol import Collective, Memory, Row
 
 COLLECTIVE = re.compile(
     r" = (?P<result>.*?) "
@@ -33,16 +35,13 @@ def executables() -> list[Any]:
 def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Row:
     """What XLA made of the parallel function, among what was compiled since `before`.
 
-    ``"collectives"`` are ``[{"kind", "axes", "count", "bytes", "batch"}]``: ``"axes"`` those of `mesh` along
-    which they go, ``"batch"`` the bytes of arrays in which an axis as long as the `batch` comes out whole.
-    None where there is no program; of several, such as those that lay out arguments or results, that with
-    most bytes is read.
-
-    ``"memory"`` are the bytes on one device of ``"arguments"``, ``"results"`` and what stands between them
-    (``"temporary"``) in the program that has most; None where jax does not tell.
+    ``"collectives"`` are those of `read`; None where there is no program. Of several, such as those that lay
+    out arguments or results, that with most bytes is read. ``"memory"`` is that of the program that has most;
+    None where jax does not tell.
     """
     known = {id(each) for each in before}
-    found, memory = [], []
+    found: list[tuple[Collective, ...]] = []
+    memory: list[Memory] = []
     for each in executables():
         if id(each) in known:
             continue
@@ -51,36 +50,29 @@ def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Row:
         except (AttributeError, RuntimeError, NotImplementedError):
             continue
         found.append(read("\n".join(texts), batch, mesh))
-        memory += _memory(each)
+        with contextlib.suppress(AttributeError, RuntimeError, NotImplementedError):
+            memory.append(memory_of(each.get_compiled_memory_stats()))
     return {
-        "collectives": max(found, key=lambda rows: sum(row["bytes"] for row in rows), default=None),
-        "memory": max(memory, key=lambda row: sum(row.values()), default=None),
+        "collectives": max(found, key=lambda rows: sum(row.bytes for row in rows), default=None),
+        "memory": max(memory, key=lambda each: each.total, default=None),
     }
 
 
-def _memory(executable: Any) -> list[Row]:
-    """The bytes that a program takes on one device, where jax tells."""
-    try:
-        stats = executable.get_compiled_memory_stats()
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return []
-    return [
-        {
-            "arguments": stats.argument_size_in_bytes,
-            # What a donated argument becomes takes no memory of its own.
-            "results": stats.output_size_in_bytes - stats.alias_size_in_bytes,
-            "temporary": stats.temp_size_in_bytes,
-        }
-    ]
+def memory_of(stats: Any) -> Memory:
+    """The bytes that a program takes on one device, from what XLA says of it."""
+    # What a donated argument becomes takes no memory of its own.
+    results = stats.output_size_in_bytes - stats.alias_size_in_bytes
+    return Memory(stats.argument_size_in_bytes, results, stats.temp_size_in_bytes)
 
 
-def read(text: str, batch: int, mesh: Mapping[str, int]) -> list[Row]:
-    """The collectives in the text of a compiled program, by kind and by the axes of `mesh`.
+def read(text: str, batch: int, mesh: Mapping[str, int]) -> tuple[Collective, ...]:
+    """The collectives in the text of a compiled program, by kind and by the axes of `mesh` they go along.
 
-    ``"rounds"`` says how many of them every round of a loop has that goes on for as long as its values say:
-    there no device starts on a round before all have ended the one before.
+    Their `batch` is the bytes of arrays in which an axis as long as the `batch` comes out whole. In a loop
+    that goes on for as long as its values say, no device starts on a round before all have ended the one
+    before.
     """
-    rows: dict[tuple[str, ...], Row] = {}
+    rows: dict[tuple[str, ...], Collective] = {}
     looped = _in_open_loops(text)
     place = ""
     for line in text.splitlines():
@@ -89,18 +81,23 @@ def read(text: str, batch: int, mesh: Mapping[str, int]) -> list[Row]:
         match = COLLECTIVE.search(line)
         if match is None:
             continue
-        axes = along(match["rest"], mesh) or [] if len(mesh) > 1 else []
-        key = (match["kind"], *axes)
-        empty = {"kind": match["kind"], "axes": axes, "count": 0, "bytes": 0, "batch": 0, "rounds": 0}
-        row = rows.setdefault(key, empty)
-        row["count"] += 1
-        row["rounds"] += place in looped
+        axes = tuple(along(match["rest"], mesh) or ()) if len(mesh) > 1 else ()
+        taken = whole = 0
         for array in ARRAY.finditer(match["result"]):
             sizes = [int(size) for size in array["sizes"].split(",") if size]
-            taken = math.prod(sizes) * width(array["dtype"], array["bits"])
-            row["bytes"] += taken
-            row["batch"] += taken if batch in sizes else 0
-    return [rows[key] for key in sorted(rows)]
+            held = math.prod(sizes) * width(array["dtype"], array["bits"])
+            taken += held
+            whole += held if batch in sizes else 0
+        key = (match["kind"], *axes)
+        row = rows.get(key, Collective(match["kind"], axes, 0, 0, 0))
+        rows[key] = dataclasses.replace(
+            row,
+            count=row.count + 1,
+            bytes=row.bytes + taken,
+            batch=row.batch + whole,
+            rounds=row.rounds + (place in looped),
+        )
+    return tuple(rows[key] for key in sorted(rows))
 
 
 def _in_open_loops(text: str) -> set[str]:

@@ -12,10 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from . import arguments, prove
 from .arguments import Packed
-from .compiled import read
+from .compiled import memory_of, read
 from .jaxpr.trace import Traced, abstract_leaves
 from .jaxpr.walk import equations
-from .protocol import Collective, Machine, Memory, Problem, decode
+from .protocol import Machine, Problem
 from .server import summary
 from .trials import Emitted, Question
 
@@ -89,14 +89,8 @@ def compile_for(
             if lacks is None:
                 raise Problem("topology", f"it does not compile: {summary(error)}") from error
             return Machine(*about, None, None, lacks[0].strip())
-    stats: Any = compiled.memory_analysis()
-    memory = Memory(
-        stats.argument_size_in_bytes,
-        stats.output_size_in_bytes - stats.alias_size_in_bytes,
-        stats.temp_size_in_bytes,
-    )
     collectives = read(compiled.as_text() or "", size, dict(mesh.shape))
-    return Machine(*about, memory, decode(tuple[Collective, ...], collectives), "")
+    return Machine(*about, memory_of(compiled.memory_analysis()), collectives, "")
 
 
 def _devices(name: str) -> "list[Any]":

@@ -1008,11 +1008,18 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one device; see `model.Memory`."""
+    """Bytes on one device of what XLA made of the parallel function, on the batch that it was run with."""
 
     arguments: int
+    #: Without those that take the place of a donated argument.
     results: int
+    #: What stands between them at once: activations, gathered parameters, gradients.
     temporary: int
+
+    @property
+    def total(self) -> int:
+        """All that is there at once."""
+        return self.arguments + self.results + self.temporary
 
 
 @dataclass(frozen=True, slots=True)
