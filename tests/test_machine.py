@@ -45,6 +45,9 @@ def test_without_the_compiler_shapes_say_what_a_chip_holds_at_least(project: Pro
     assert machine["by_shapes"] and machine["memory"]["arguments"] == 4 * (4 * 128 + 6 * 4)
     for name, says in (("v5e:4x4", "it has 16 chips"), ("v9:1x1", "Name a machine as in v4:2x2x1")):
         project.refused("JP023", *WORDS, *MESH, "--target", name, says=(says,))
+    made = project.run(*WORDS, *MESH[:2], "--no-run", "--target", "v5e:2x4", "--output-format", "json")
+    machine = json.loads(made.stdout)["evidence"]["machine"]
+    assert machine["memory"]["arguments"] == 4 * (4 * 256 + 3 * 4), "an eighth of `x`"
 
 
 @pytest.mark.skipif(not HAS_LIBTPU, reason="needs libtpu")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,6 +242,15 @@ class Leaf:
             return self.shape
         head, size, tail = self.shape[: self.axis], self.shape[self.axis], self.shape[self.axis + 1 :]
         return (*head, size // devices, *tail)
+
+    def bytes(self, devices: int = 1, mesh: tuple[MeshAxis, ...] = ()) -> int:
+        """Bytes of the array, or of one device's share of it; 0 of what is no array."""
+        if self.role is Role.STATIC:
+            return 0
+        # A PRNG key is taken as its words, of which there mostly are two.
+        bits = None if self.dtype.startswith("key") else re.search(r"\d+", self.dtype)
+        width = 1 if self.dtype == "bool" else max(int(bits[0]) // 8, 1) if bits else 8
+        return math.prod(self.per_device(devices, mesh)) * width
 
 
 class ParameterKind(enum.StrEnum):

@@ -23,7 +23,6 @@ from jax_pmap.model import (
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.prove import batch_size, comparison_of, emitted_of, read_collectives
 from jax_pmap.reading.target import Target
-from jax_pmap.report.meshes import leaf_bytes
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
@@ -124,7 +123,7 @@ def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
         raise _not_there(name, why, span, small=True)
     given = [leaf for each in plan.arguments if not each.static for leaf in each.leaves]
     kept = [leaf for each in plan.arguments if each.donated for leaf in each.leaves]
-    sizes = [sum(leaf_bytes(leaf, chips, plan.mesh) for leaf in rows) for rows in (given, plan.outputs, kept)]
+    sizes = [sum(leaf.bytes(chips, plan.mesh) for leaf in rows) for rows in (given, plan.outputs, kept)]
     memory = protocol.Memory(sizes[0], max(sizes[1] - sizes[2], 0), 0)
     rows = batch // shares * shares
     return Machine(name, kind, chips, rows, CAPACITY[kind], memory, None, by_shapes=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 
 from jax_pmap.leaf_paths import dotted
@@ -30,20 +29,6 @@ def spec_text(spec: Spec) -> str:
     )
 
 
-def width_of(dtype: str) -> int:
-    """Bytes of one number of a dtype; those of a key as its words, of which there are two."""
-    bits = re.search(r"(\d+)", dtype)
-    return 1 if dtype == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
-
-
-def leaf_bytes(leaf: Leaf, devices: int = 1, mesh: tuple[MeshAxis, ...] = ()) -> int:
-    """Bytes of an array, or of one device's share of it; 0 of what is no array."""
-    if leaf.role is Role.STATIC:
-        return 0
-    shape = leaf.per_device(devices, mesh) if mesh else leaf.shape
-    return math.prod(shape) * width_of(leaf.dtype)
-
-
 def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
     """Print what each device of the plan's mesh holds of the arguments, and what the program takes."""
     number = math.prod(axis.size for axis in plan.mesh)
@@ -60,7 +45,7 @@ def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
         leaves = [leaf for leaf in argument.leaves if leaf.role is not Role.STATIC]
         if argument.static or not leaves:
             continue
-        sums = sum(map(leaf_bytes, leaves)), sum(leaf_bytes(leaf, number, plan.mesh) for leaf in leaves)
+        sums = sum(map(Leaf.bytes, leaves)), sum(leaf.bytes(number, plan.mesh) for leaf in leaves)
         whole, share = whole + sums[0], share + sums[1]
         one = len(leaves) == 1 or len({leaf.spec for leaf in leaves}) == 1
         lies = spec_text(leaves[0].spec) if one else ""
@@ -101,7 +86,7 @@ def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
         )
         print_prose(console, said, indent="  ", style="green" if fits else "red")
     leaves = [leaf for argument in plan.arguments if not argument.static for leaf in argument.leaves]
-    sizes = {leaf.path: leaf_bytes(leaf, machine.devices, plan.mesh) for leaf in leaves}
+    sizes = {leaf.path: leaf.bytes(machine.devices, plan.mesh) for leaf in leaves}
     if sizes and not fits:
         path = max(sizes, key=lambda path: sizes[path])
         largest = f"`{clean(dotted(path))}`, {human_bytes(sizes[path])} on a chip"
@@ -123,9 +108,9 @@ def _leaf_rows(
     name: str, leaves: Sequence[Leaf], number: int, mesh: tuple[MeshAxis, ...]
 ) -> Iterator[list[Cell]]:
     """At most `MAX_ROWS` arrays, the largest of each place first, and a row for the others."""
-    ranked = sorted(leaves, key=leaf_bytes, reverse=True)
+    ranked = sorted(leaves, key=Leaf.bytes, reverse=True)
     first = {leaf.spec: leaf for leaf in reversed(ranked)}
-    shown = sorted(first.values(), key=leaf_bytes, reverse=True)[:MAX_ROWS]
+    shown = sorted(first.values(), key=Leaf.bytes, reverse=True)[:MAX_ROWS]
     shown += [leaf for leaf in ranked if leaf not in shown][: MAX_ROWS - len(shown)]
     for leaf in leaves:
         if leaf in shown:
@@ -134,12 +119,12 @@ def _leaf_rows(
             yield [
                 ("  " + clean(path), ""),
                 (lies, "cyan" if leaf.spec else ""),
-                *_sizes(leaf_bytes(leaf), leaf_bytes(leaf, number, mesh)),
+                *_sizes(leaf.bytes(), leaf.bytes(number, mesh)),
             ]
     rest = [leaf for leaf in leaves if leaf not in shown]
     if rest:
         yield [
             (f"  … {len(rest)} more", ""),
             ("", ""),
-            *_sizes(sum(map(leaf_bytes, rest)), sum(leaf_bytes(leaf, number, mesh) for leaf in rest)),
+            *_sizes(sum(map(Leaf.bytes, rest)), sum(leaf.bytes(number, mesh) for leaf in rest)),
         ]

@@ -267,7 +267,6 @@ def _held(name: str, leaves: Sequence[Held]) -> Held:
 
 
 def _held_leaf(leaf: Leaf, devices: int, name: str) -> Held:
-    size = 0 if leaf.role is Role.STATIC else math.prod(leaf.shape) * _itemsize(leaf.dtype)
     words = {
         Role.BATCH: f"split along axis {leaf.axis}",
         Role.REPLICATED: "a copy on every device",
@@ -282,17 +281,9 @@ def _held_leaf(leaf: Leaf, devices: int, name: str) -> Held:
         words,
         clean(leaf.value) if leaf.value else _shape(leaf.dtype, leaf.shape),
         "" if leaf.axis is None else _shape(leaf.dtype, leaf.per_device(devices)) if divides else "?",
-        size,
-        size if leaf.axis is None else size // devices,
+        leaf.bytes(),
+        leaf.bytes(devices),
     )
-
-
-def _itemsize(dtype: str) -> int:
-    """Bytes of one element; those of a PRNG key are taken as 8."""
-    if dtype == "bool":
-        return 1
-    bits = re.search(r"\d+", dtype.removeprefix("key"))
-    return max(int(bits[0]) // 8, 1) if bits and not dtype.startswith("key") else 8
 
 
 def _shape(dtype: str, shape: Sequence[int]) -> str:
