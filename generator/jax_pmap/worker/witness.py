@@ -1,6 +1,7 @@
 """Derivation as a witness: a parallel function held against its reference, for all inputs."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -79,34 +80,24 @@ def witness(
     sizes = (*sizes_for(base), LCM * base) if mesh is None else [max(base // mesh.shares, 1) * mesh.shares]
     if isinstance(question.axes, arguments.MadeInside):
         sizes = [base]
+    derived = functools.partial(
+        _derived,
+        question,
+        parallel,
+        packed,
+        room=room,
+        seconds=seconds,
+        foreign=foreign,
+        multiple=multiple,
+        mesh=mesh,
+        uniform=uniform,
+    )
     for size in sizes:
         with prove.x64(question.x64):
-            answer, asked = _derived(
-                question,
-                parallel,
-                packed,
-                size * multiple,
-                room,
-                seconds,
-                foreign=foreign,
-                multiple=multiple,
-                mesh=mesh,
-                uniform=uniform,
-            )
+            answer, asked = derived(size * multiple)
             if multiple < asked <= MOST_MULTIPLE:
                 # On shares that a rule asks for, more can be said.
-                answer, _ = _derived(
-                    question,
-                    parallel,
-                    packed,
-                    size * asked,
-                    room,
-                    seconds,
-                    foreign=foreign,
-                    multiple=multiple,
-                    mesh=mesh,
-                    uniform=uniform,
-                )
+                answer, _ = derived(size * asked)
         if answer.batch:
             break
     for rows in telling(answer.operations) if answer.complete else ():
@@ -125,9 +116,9 @@ def _derived(
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     size: int,
+    *,
     room: int,
     seconds: float,
-    *,
     foreign: bool,
     multiple: int,
     mesh: "OnMesh | None",
@@ -166,10 +157,7 @@ def _derived(
             if larger is not others[-1][0]:
                 continue  # Whoever calls it with so many is told.
             return _ended(f"with a batch of {rows} {problem}"), 0
-        if not found.complete:
-            first = found.endings[0]
-            first = dataclasses.replace(first, why=otherwise(first, rows, size))
-            found = dataclasses.replace(found, endings=(first,))
+        found = _of_rows(found, rows, size)
         needed = math.lcm(needed, _multiple(found.conditions, rows))
         break
     # What code that checks its batch would be equal for.
@@ -236,9 +224,13 @@ def _only_multiples(found: Derivation, needed: int) -> Ending:
     return Ending(0, why, first.primitive if first else "", first.places if first else ())
 
 
-def otherwise(ending: Ending, rows: int, size: int) -> str:
-    """Why nothing is shown of a batch of `rows`, where it is of one of `size`."""
-    return f"a batch of {rows} is worked on in another way than one of {size}, and there {ending.why}"
+def _of_rows(found: Derivation, rows: int, size: int) -> Derivation:
+    """What was `found` of a batch of `rows`, where it is shown equal for one of `size`."""
+    if found.complete:
+        return found
+    first = found.endings[0]
+    why = f"a batch of {rows} is worked on in another way than one of {size}, and there {first.why}"
+    return dataclasses.replace(found, endings=(dataclasses.replace(first, why=why),))
 
 
 class _Untraced(Exception):
@@ -499,10 +491,7 @@ def witness_of_two(
                         found, _ = _two(question, reference, parallel, packed, rows, 2)
                     except _Untraced:
                         continue  # Whoever calls it with so many is told.
-                    if not found.complete:
-                        first = found.endings[0]
-                        first = dataclasses.replace(first, why=otherwise(first, rows, size))
-                        found = dataclasses.replace(found, endings=(first,))
+                    found = _of_rows(found, rows, size)
                     needed = math.lcm(needed, _multiple(found.conditions, rows))
                     break
             if found.complete and needed > 1:
