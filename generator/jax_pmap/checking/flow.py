@@ -234,7 +234,7 @@ class Flow:
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
             self._assign(node.target, self.evaluate(node.value, environment), environment)
         elif isinstance(node, ast.AugAssign):
-            operation = ast.copy_location(ast.BinOp(_read(node.target), node.op, node.value), node)
+            operation = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
             self._assign(node.target, self._operation(operation, environment), environment)
         elif isinstance(node, ast.Expr):
             self.evaluate(node.value, environment)
@@ -506,11 +506,6 @@ class Flow:
     def _key(self, node: ast.Subscript) -> object:
         literal = self.module.constant(node.slice)
         return UNKNOWN if isinstance(literal, Unknown) else literal
-
-
-def _read(target: ast.expr) -> ast.expr:
-    """The target of ``x += 1`` as an expression that is read; the node itself, which has a scope."""
-    return target
 
 
 def _with(held: Value, key: object, value: Value) -> Value:

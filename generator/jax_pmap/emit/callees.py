@@ -389,9 +389,7 @@ class CallGraph:
         """A method on the caller's own object, unless it may be another one for another object."""
         parsed = parse(source)
         facts = read(source, parsed)
-        if not movable(facts, parsed) or any(
-            each.name == "builtins.classmethod" for each in facts.decorators
-        ):
+        if not movable(facts, parsed) or facts.is_class_method:
             return None
         owner, _, name = source.qualname.rpartition(".")
         if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):

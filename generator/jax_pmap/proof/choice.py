@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from jax_pmap.model import Generated, Refusal
-from jax_pmap.report.units import human_bytes
+from jax_pmap.units import human_bytes
 
 #: Sizes that are less than this apart do not decide.
 APART = 1.05

@@ -9,7 +9,7 @@ from jax_pmap.leaf_paths import dotted
 from jax_pmap.model import Collective, Evidence, Leaf, Machine, MeshAxis, Plan, Role, Spec
 from jax_pmap.report.console import Cell, Console, clean, print_prose
 from jax_pmap.report.layout import Column, print_table
-from jax_pmap.report.units import human_bytes
+from jax_pmap.units import human_bytes
 
 #: Rows for the arrays of one argument; the rest is counted.
 MAX_ROWS = 6

@@ -32,7 +32,7 @@ from jax_pmap.report.console import clean
 from jax_pmap.report.markup import Mark, marked_lines
 from jax_pmap.report.refusals import file_lines, place
 from jax_pmap.report.text import devices_shown, ended, evidence_parts, short_dtype
-from jax_pmap.report.units import human_bytes
+from jax_pmap.units import human_bytes
 
 #: Devices that are drawn; more are counted.
 DRAWN = 8

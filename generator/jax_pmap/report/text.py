@@ -32,7 +32,7 @@ from jax_pmap.report.console import Cell, Console, clean, print_prose
 from jax_pmap.report.layout import Column, clip, natural_width, print_table
 from jax_pmap.report.meshes import collective_text, mesh_text, print_machine, print_mesh
 from jax_pmap.report.refusals import place
-from jax_pmap.report.units import human_bytes
+from jax_pmap.units import human_bytes
 
 #: Leaf rows of one argument; the rest is counted.
 MAX_LEAF_ROWS = 8
