@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import jax
 import pytest
 from project import Project, Result, simulated
+
+from jax_pmap.worker.same_operations import Same
 
 INPUTS = """\
 import numpy as np
@@ -206,6 +209,14 @@ def test_a_count_of_steps_is_not_tried_with_so_many_that_nobody_waits(steps: Pro
         assert np.allclose(relaxed_4.relaxed(x, 9), steps.relaxed(x, 9), rtol=1e-5)
     """
     run_in(steps, use)
+
+
+@pytest.mark.parametrize(("count", "same"), [(5, True), (2**31 - 1, False)])
+def test_python_counts_on_where_32_bits_do_not(count: int, same: bool) -> None:
+    traced, called = jax.make_jaxpr(lambda n: n + 1)(count), jax.make_jaxpr(lambda: ())()
+    held = Same(dict(zip(traced.jaxpr.invars, (count,), strict=True)), {})
+    operations = held.operations(traced, called)
+    assert (operations and held.results(traced.jaxpr.outvars, [count + 1])) is same
 
 
 def test_rounding_alone_is_no_other_function(steps: Project) -> None:

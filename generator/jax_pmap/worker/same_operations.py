@@ -64,7 +64,10 @@ class Same:
         known = [int(v.val) if hasattr(v, "val") else self.leaves.get(v) for v in equation.invars]
         if any(type(each) is not int for each in known):
             return False
-        self.leaves[out] = count(*known)
+        made, room = count(*known), np.iinfo(out.aval.dtype)
+        if not room.min <= made <= room.max:
+            return False
+        self.leaves[out] = made
         return True
 
     def _equations(self, one: Any, other: Any) -> bool:
