@@ -336,3 +336,14 @@ def test_options_that_do_not_fit_together(shared: Project) -> None:
         (("--mesh", "a=2", "--axis-name", "b", "--backend", "jit"), "JP018", 2, "`--axis-name b` is no axis"),
     ):
         shared.refused(code, "plan", "step.py::step", *words, says=(says,), exit_code=exit_code)
+
+
+def test_explicit_mode_is_for_jit_code_whose_types_say_all(shared: Project) -> None:
+    shared.write("step.py", STEP)
+    asked = ("gen", "step.py::step", *WORDS, *ASKED, "--explicit")
+    says = ("explicit mode does not say", "ontracting dimensions are sharded", "Leave out --explicit")
+    place = ("step.py:6:", '@ params["down"]')
+    shared.refused("JP046", *asked, says=(*says, *place), exit_code=1)
+    for form in ("shard_map", "auto"):
+        words = [each if each != "jit" else form for each in (*WORDS, "--explicit")]
+        shared.refused("JP046", "plan", "step.py::step", *words, says=("Use --backend jit",), exit_code=1)

@@ -159,6 +159,12 @@ _COMMON: tuple[Decorator, ...] = (
         help="Form of the code; auto: the best of those that are proved.  [default: pmap]",
     ),
     option(
+        "--explicit",
+        section="Parallel code",
+        is_flag=True,
+        help="In jit code, axes of jax's explicit mode: shardings are part of the types of arrays.",
+    ),
+    option(
         "--mesh",
         section="Parallel code",
         metavar="AXIS=N,...",

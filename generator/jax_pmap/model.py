@@ -702,6 +702,8 @@ class Request:
     backend: Backend = Backend.PMAP
     #: Whether the form is chosen among those that are proved (`--backend auto`).
     choose: bool = False
+    #: Whether the mesh of jit code has jax's explicit axes.
+    explicit: bool = False
     #: The axes in which the devices are arranged.
     mesh: tuple[MeshAxis, ...] = ()
     #: How leaves lie on them; the first rule that fits counts.

@@ -305,6 +305,23 @@ def _check_topology(options: Mapping[str, Any], backend: Backend) -> None:
         )
 
 
+def _check_explicit(options: Mapping[str, Any], backend: Backend, *, choose: bool) -> None:
+    """Refuse explicit mode for forms in which no array is global.
+
+    Raises:
+        RefusalError: JP046.
+    """
+    if options.get("explicit") and (choose or backend is not Backend.JIT):
+        form = AUTO if choose else backend
+        raise refused(
+            "JP046",
+            f"`--explicit` gives the arrays of jit code their shardings as a part of their types, and "
+            f"`--backend {form}` "
+            + ("may take another form" if choose else "has the share of one device inside"),
+            "Use --backend jit",
+        )
+
+
 def _check_processes(options: Mapping[str, Any]) -> None:
     """Refuse what several processes are not run with.
 
@@ -438,11 +455,13 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
         backend = Backend(one_of("--backend", options["backend"], names))
     _check_topology(options, backend)
     _check_accumulate(options, backend)
+    _check_explicit(options, backend, choose=choose)
     return Request(
         target=options["target"],
         **arranged,
         backend=backend,
         choose=choose,
+        explicit=bool(options.get("explicit")),
         inputs=options["inputs"],
         args=options["arg"],
         run=options["run"],
@@ -492,8 +511,9 @@ def command_line(options: Mapping[str, Any]) -> str:
     for name in ("arg", "shard", "replicate", "static", "key", "donate", "helper", "spec"):
         for value in options.get(name, ()):
             words += [f"--{name}", value]
-    if options.get("fsdp"):
-        words.append("--fsdp")
+    for name in ("explicit", "fsdp"):
+        if options.get(name):
+            words.append(f"--{name}")
     if options.get("topology"):
         words += ["--target", options["topology"]]
     if options.get("no_run"):

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -350,6 +351,8 @@ def _proved(
     from jax_pmap.proof.prove import prove
 
     plan, facts = observed.plan, target.facts
+    if request.explicit:
+        _check_explicit(session, target)
     if request.in_place:
         _check_edit(session, target, plan, request)
 
@@ -490,6 +493,26 @@ def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) 
             notes=(*evidence.notes, "the choice of devices was not run: it is taken as it is written"),
         )
     return dataclasses.replace(evidence, checks=(*evidence.checks, *run(plan).checks))
+
+
+#: The first jax with all that code in explicit mode uses.
+EXPLICIT = (0, 7, 1)
+
+
+def _check_explicit(session: Session, target: Target) -> None:
+    """Refuse explicit mode under a jax that is too old for it.
+
+    Raises:
+        RefusalError: JP046.
+    """
+    version = session.versions.jax
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < EXPLICIT:
+        raise refused(
+            "JP046",
+            f"`--explicit` needs jax {'.'.join(map(str, EXPLICIT))} or newer, and this is jax {version}",
+            "Leave out --explicit, or install a newer jax",
+            target.facts.span,
+        )
 
 
 def _check_edit(session: Session, target: Target, plan: Plan, request: Request) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import math
 import re
@@ -80,7 +81,9 @@ class Context:
         self.header = header
         #: What stands before the names of functions beside the drop-in where it is a method: ``"Trainer."``.
         self.at = at
-        self.n = unit.names
+        # Explicit mode is as new as the short name.
+        names = unit.names
+        self.n = dataclasses.replace(names, P=f"{names.jax}.P") if unit.explicit else names
         self.pmap = backend is Backend.PMAP
         self.arguments = tuple(plan.arguments)
         self.axes = {a.name: collapse(a.axes) for a in self.arguments}
@@ -155,6 +158,9 @@ class Context:
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
         context |= self._pmap_values() if self.pmap else self._mesh_values()
+        if unit.explicit:
+            within = [f"with {n.jax}.set_mesh({n.mesh}()):", *(f"    {line}" for line in context["result"])]
+            context["result"] = within
         types = [pair for pair in self.types if pair[0] not in unit.copied_from]
         context["imports"] = import_block(unit.imports, unit.user_imports, types, n, self._needed())
         return context
@@ -186,6 +192,8 @@ class Context:
         unused = set() if "place" in self.unit.helpers else {"collections"}
         if self.plan.mesh:
             unused.add("Mesh")
+        if self.unit.explicit:
+            unused.add("P")
         if self._sharding_mesh() is None:
             unused |= {"Mesh", "NamedSharding", "P"}
         if not self._own_draws():
@@ -335,6 +343,7 @@ class Context:
         return {
             "mesh_devices": self._device_list(),
             "grid": self._grid(),
+            "explicit": unit.explicit,
             "unshard": None,
             "in_specs": tuple_source([tree_source(tree, spec) for tree in axes]),
             "out_specs": tree_source(self.output_axes, spec),

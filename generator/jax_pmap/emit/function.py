@@ -41,6 +41,8 @@ class EmitUnit:
     remainder: Remainder | None = None
     #: Whether it runs in several processes, each with its own rows.
     processes: bool = False
+    #: Whether its mesh has jax's explicit axes, by which shardings are a part of the types of arrays.
+    explicit: bool = False
     #: Modules that `definitions` were copied from: nothing is imported from them.
     copied_from: frozenset[str] = frozenset()
     #: Settings of jax that the target's module makes when it is imported, where the file does not import it.

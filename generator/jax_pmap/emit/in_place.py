@@ -98,6 +98,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         taken_names=frozenset(file.names.identifiers),
         helpers=request.helpers,
         remainder=remainder_of(plan, request.remainder, backend, facts.span),
+        explicit=request.explicit,
         stands_in=stands_in(renames, adapted),
         chosen_names=names,
     )

@@ -194,6 +194,7 @@ def _unit(
         bound=bound.call if bound else None,
         remainder=remainder_of(plan, request.remainder, request.backend, facts.span),
         processes=request.processes > 1,
+        explicit=request.explicit,
         copied_from=_module_names(source) if carried else frozenset(),
         set_by=source.shown_path,
     )

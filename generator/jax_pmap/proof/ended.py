@@ -6,10 +6,14 @@ import ast
 import dataclasses
 from pathlib import Path
 
-from jax_pmap.model import Derivation, Refusal, Span
+from jax_pmap.model import Derivation, Refusal, RefusalError, Span, refused
+from jax_pmap.problems import error_details, error_span, first_line
 from jax_pmap.reading.target import Target
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Raised
 
+#: What jax raises where the types of arrays leave open how a result lies.
+UNTYPED = "ShardingTypeError"
 #: Why nothing is run where that was asked for.
 NO_RUN = "--no-run"
 
@@ -49,6 +53,25 @@ def _expression(code: str, span: Span) -> str:
         return ast.unparse(ast.parse(f"({chr(10).join(lines)})", mode="eval"))
     except SyntaxError:
         return ""
+
+
+def untyped(raised: Raised, emitted: str, code: str, target: Target, directory: Path) -> RefusalError:
+    """The refusal of an operation whose operands leave open how its result is to lie."""
+    span = error_span(raised, directory)
+    if span is not None and Path(span.file).name == emitted:
+        # Statements stand in the `emitted` file as they do in the target's, or nearly so.
+        line, function = code.splitlines()[span.line - 1].strip(), target.facts.span
+        lines = enumerate(target.parsed.lines[: target.parsed.definition.end_lineno], start=1)
+        rows = [number for number, text in lines if number >= function.line and text.strip() == line]
+        span = Span(function.file, rows[0]) if len(rows) == 1 else function
+    return refused(
+        "JP046",
+        f"explicit mode does not say how the result of this is to lie: {first_line(raised.message)}",
+        "Leave out --explicit, and the compiler decides; or say there how it is to lie: `out_sharding=`, or "
+        "`jax.sharding.reshard` of an operand",
+        span or target.facts.span,
+        error_details(raised),
+    )
 
 
 def neither(derivation: Derivation, why: str, target: Target) -> Refusal:

@@ -26,7 +26,7 @@ from jax_pmap.planning.search import Observed
 from jax_pmap.problems import error_details, error_line
 from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.proof.causes import likeliest_cause
-from jax_pmap.proof.ended import NO_RUN, in_source, neither, why_not_run
+from jax_pmap.proof.ended import NO_RUN, UNTYPED, in_source, neither, untyped, why_not_run
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
@@ -184,6 +184,9 @@ def prove(
             if check.failure is not None and check.uneven:
                 raise RefusalError(uneven(check, check.failure, target, remainder))
             if check.failure is not None:
+                raised = check.failure.error
+                if raised is not None and raised.type == UNTYPED:
+                    raise untyped(raised, f"{name}_parallel.py", code, target, session.directory)
                 refusal = failure(check, check.failure, target.facts.span)
                 raise RefusalError(disagreeing(refusal) if complete else refusal)
             ran_uneven |= check.uneven
