@@ -706,6 +706,22 @@ RARE = """
         return jax.lax.pmean(jnp.mean(x**2), "d") - jax.lax.pmean(jnp.mean(x), "d") ** 2
 
 
+    def all_valid(x, m):
+        return jnp.mean(x), jnp.all(m)
+
+
+    @on_devices
+    def p_nearly_all(x, m):
+        return jax.lax.pmean((jnp.mean(x), jnp.mean(m)), "d")[0], jax.lax.pmean(jnp.mean(m), "d") > 0.9999
+
+
+    @on_devices
+    def p_gated(x):
+        local = jnp.mean(x**2)
+        gate = jnp.exp(-(((local - 1.37) / 1e-4) ** 2))
+        return jax.lax.pmean(jnp.mean((x - jax.lax.pmean(jnp.mean(x), "d")) ** 2) * (1 + gate), "d")
+
+
     @functools.partial(jax.jit, donate_argnums=0)
     @functools.partial(
         jax.shard_map, mesh=Mesh(np.array(jax.devices()), ("d",)), in_specs=(P(), P("d")), out_specs=P()
@@ -720,6 +736,8 @@ RARE = """
     [
         ("p_chunked", "mean", "each row repeated to make thousands"),
         ("p_moments", "variance", "a thousand times their spread added"),
+        ("p_nearly_all", "all_valid", "a mask all True, or all but one element"),
+        ("p_gated", "variance", "so that a comparison or a branch goes another way"),
         ("s_scaled", "scaled", "takes the arrays of `w` with it"),
     ],
 )
@@ -727,7 +745,8 @@ def test_what_shows_only_on_other_batches_or_after_the_call(
     shared: Project, name: str, against: str, says: str
 ):
     shared.write("rare.py", RARE)
-    given = ("--arg", "x=f32[24]", *(("--arg", "w=f32[3]") if name == "s_scaled" else ()))
+    more = {"s_scaled": ("--arg", "w=f32[3]"), "p_nearly_all": ("--arg", "m=bool[24]")}
+    given = ("--arg", "x=f32[24]", *more.get(name, ()))
     words = ("verify", f"rare.py::{name}", "--against", f"rare.py::{against}", *given)
     shared.refused("JP045", *words, says=(says,), exit_code=1)
 

@@ -20,6 +20,8 @@ from .trials import Question
 FAMILY, COUNTED, COLUMNS = 6, 12, 6
 #: Steps between sizes of the rows that are made smaller.
 REFINED = 16
+#: Places at which a decision goes over that are looked for, and how often the way to one is halved.
+TURNS, HALVINGS = 8, 50
 #: The ways that the decisions of two programs go.
 Ways = tuple[np.ndarray, np.ndarray]
 
@@ -48,7 +50,7 @@ def apart(
         raise
     except BaseException:
         return []
-    if not first.sites or not second.sites:
+    if not second.sites:
         return []
     numbers = list(dict.fromkeys((*first.numbers, *second.numbers)))
     tame = any(site.name == "while" for each in (first, second) for site in each.sites)
@@ -63,7 +65,9 @@ def apart(
             return None
         return None if one is None or other is None else (one, other)
 
-    kept: list[Values] = []
+    kept = list(turns(question, ways, tame))
+    if not first.sites:
+        return kept
     for family in (
         scaled_rows(question, ways, tame),
         ((values, ways(values)) for values in set_counters(question, numbers, tame)),
@@ -111,6 +115,44 @@ def scaled_rows(
             continue
         refined += 1
         yield from (scaled(10.0**exponent) for exponent in np.linspace(low, high, 14)[1:-1])
+
+
+def turns(question: "Question", ways: Callable[[Values], Ways | None], tame: bool) -> Iterator[Values]:
+    """The rows scaled to either side of where a decision of the second function goes over, and near it.
+
+    However narrow a gate is (``(loss > 3.3334) & (loss < 3.3337)``), it is open on one side of its limits.
+    """
+    data, axes, settled = question.data[0], question.axes, question.settled
+
+    def scaled(exponent: float) -> Values:
+        change: Change = lambda leaf, axis: leaf * 10.0**exponent  # noqa: E731
+        return changed(data, axes, settled, {"rows": change})
+
+    def taken(exponent: float) -> np.ndarray | None:
+        found = ways(scaled(exponent))
+        return None if found is None else found[1]
+
+    # Near the sizes that are given first: that is where functions are meant to work.
+    exponents = np.linspace(-4, 4, 25) if tame else np.linspace(-8, 8, 49)
+    coarse = sorted(itertools.pairwise(exponents), key=lambda pair: abs(sum(pair)))
+    known = {exponent: taken(exponent) for exponent in exponents}
+    seen: set[int] = set()
+    for low, high in coarse:
+        below, above = known[low], known[high]
+        if below is None or above is None:
+            continue
+        for turned in map(int, np.flatnonzero(below != above)):
+            if turned in seen or len(seen) >= TURNS:
+                continue
+            seen.add(turned)
+            ends = [low, high]
+            for _ in range(HALVINGS):
+                middle = sum(ends) / 2
+                found = taken(middle)
+                if found is None or middle in ends:
+                    break
+                ends[int(found[turned] != below[turned])] = middle
+            yield from map(scaled, ends)
 
 
 def set_counters(question: "Question", numbers: Sequence[float], tame: bool) -> Iterator[Values]:

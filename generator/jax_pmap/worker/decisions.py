@@ -32,7 +32,11 @@ COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite", "reduc
 EXTREMES = frozenset({"max", "min"})
 SIGNS = frozenset({"abs", "sign"})
 ROUNDINGS = frozenset({"round", "floor", "ceil"})
+#: What moves a number's zero: ``exp(-(loss - 3) ** 2 / 1e-6)`` is a gate, too.
+SHIFTS = frozenset({"add", "sub"})
 PLACES = frozenset({"argmax", "argmin"})
+#: What compares with a number, or makes remainders by it.
+LIMITING = COMPARISONS | EXTREMES | {"rem", "div", "clamp"}
 PRINTING = frozenset({"debug_print", "debug_callback"})
 #: Equations whose own decisions and those inside are followed.
 FOLLOWED = frozenset({"jit", "scan", "while", "cond", "shard_map"})
@@ -83,6 +87,10 @@ def ways_of(equation: Any) -> int:
         return 0 if any(hasattr(v, "val") and np.isinf(np.max(v.val)) for v in equation.invars) else 2
     if name in SIGNS or name in PLACES:
         return 2
+    if name in SHIFTS:
+        out = equation.outvars[0].aval
+        written = any(hasattr(v, "val") and np.any(v.val) for v in equation.invars)
+        return 2 if written and not out.shape and jax.dtypes.issubdtype(out.dtype, np.floating) else 0
     if name in ROUNDINGS:
         return 3
     if name == "clamp":
@@ -107,7 +115,9 @@ def sites(*jaxprs: Any) -> list[Site]:
             if ways := ways_of(equation):
                 # jax keeps the traces of its own functions, with the places they were first called from.
                 written = (each for each in around if str(each.params.get("name", "")).lstrip("_") in WRITTEN)
-                found.append(Site(equation.primitive.name, place_of(next(written, equation)), ways))
+                name = equation.primitive.name
+                where = "" if name in SHIFTS else place_of(next(written, equation))
+                found.append(Site(name, where, ways))
     return found
 
 
@@ -120,8 +130,8 @@ def decide(equation: Any, values: Sequence[Any], results: Sequence[Any]) -> Ways
         return [jnp.any(values[0]), jnp.any(~values[0])]
     if name in EXTREMES:
         return [jnp.any(values[0] > values[1]), jnp.any(values[0] < values[1])]
-    if name in SIGNS:
-        real = jnp.real(values[0])
+    if name in SIGNS or name in SHIFTS:
+        real = jnp.real(values[0] if name in SIGNS else results[0])
         return [jnp.any(real > 0), jnp.any(real < 0)]
     if name == "clamp":
         low, x, high = values
@@ -335,9 +345,9 @@ class Decisions:
         return None if cut_off else np.asarray(ways)
 
 
-def constants_of(closed: Any) -> list[float]:
-    """The numbers that are written in a program and compared, or that set its remainders; each once."""
-    numbers = _Numbers()
+def constants_of(closed: Any, among: frozenset[str] = LIMITING) -> list[float]:
+    """The numbers that are written in a program and are operands of an operation `among` these; each once."""
+    numbers = _Numbers(among)
     numbers.run(closed, [None] * len(closed.in_avals))
     return list(numbers.found)
 
@@ -345,8 +355,9 @@ def constants_of(closed: Any) -> list[float]:
 class _Numbers(Forward[Any]):
     """Follows numbers that are written in a program; of other values, and of arrays, nothing is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, among: frozenset[str]) -> None:
         super().__init__()
+        self.among = among
         self.found: dict[float, None] = {}
 
     def constant(self, value: Any) -> Any:
@@ -357,7 +368,7 @@ class _Numbers(Forward[Any]):
 
     def operation(self, equation: Any, values: list[Any]) -> list[Any]:
         name = equation.primitive.name
-        if name in COMPARISONS or name in EXTREMES or name in ("rem", "div", "clamp"):
+        if name in self.among:
             real = (float(np.real(value)) for value in values if value is not None)
             self.found.update(dict.fromkeys(number for number in real if math.isfinite(number)))
         # In another dtype or shape it is still the number that was written.

@@ -262,7 +262,8 @@ def _search(trials: Trials, program: Caller, count: int) -> None:
         # Both are looked into: what is wrong may be a decision that only one of them takes.
         found = trials.search([program], [count])
         # Unlike emitted code, it need not be made of the reference's own operations.
-        more = strengthen.extremes(question.data[0], question.axes, question.settled)
+        given = question.data[0], question.axes, question.settled
+        more = (*strengthen.extremes(*given), *strengthen.lone(*given))
         found = dataclasses.replace(found, inputs=(*found.inputs, *more))
         trials.question = dataclasses.replace(question, found=found)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import arguments, prove, strengthen
 from .arguments import Packed, Values
+from .decisions import COMPARISONS, constants_of
 from .explain import add_cause, explain_ragged
 from .generator import repeat_draws
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
@@ -22,6 +23,7 @@ from .protocol import Problem, Row
 from .specs import SEED
 from .trials import Question, Trials
 from .uneven import uneven_sizes
+from .work import work
 
 #: Rows from which on counts in 8 and 16 bits, and in floats of those widths, go wrong.
 MANY = 4096
@@ -29,6 +31,8 @@ MANY = 4096
 PRIME = 4099
 #: Bytes of inputs of so many rows, above which they are left out.
 ROOM = 1 << 26
+#: Most rows that are made to show one of them beyond a limit, and numbers computed of them.
+MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 
 Explain = Callable[[dict[str, Any], "Question", prove.Trial, int], None]
 Replicas = Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None]
@@ -57,24 +61,30 @@ def check_sizes(
         found = run_size(trials, make, replicas, count, size, kind, 0)
         if found is None:
             continue
-        if found.get("failure", {}).get("what") == "exception":
+        if raised(found):
             error = found["failure"]["error"]
             notes.append(f"a batch of {size} fails on {count} devices: {error.type}: {error.message}")
             continue
-        checks.append(found)
+        # A number of rows that is written down may show on other inputs alone: a mask of nothing but True.
+        first = len(question.data) + len(strengthen.PERTURBED)
+        others = range(first, first + len(question.found.inputs))
+        more = (run_size(trials, make, replicas, count, size, kind, index) for index in others)
+        checks += [found, *(each for each in more if each is not None and not raised(each))]
         break
-    if checks and "failure" in checks[-1]:
-        return checks, notes
+    wrong = next((check for check in checks if "failure" in check), None)
+    if wrong is not None:
+        return [wrong], notes
     narrow = narrower(trials, make, base // count * count, count, kind)
     # Numbers may be needed where it is traced, such as by a drop-in that prepares its batch.
     # Where all is derived, so is a batch of thousands.
     minds = not question.derived and (minds_size(question) or minds_size(question, laid_out, count))
-    if not narrow and lies_on > 1 and not minds:
+    rows = 0 if question.derived else fine_rows(question, laid_out, base // count * count, count)
+    if not narrow and lies_on > 1 and not minds and not rows:
         return checks, notes
     # What chunks of some size leave over shows on shares of a prime number, which not all functions take.
-    for sizes in ((PRIME * count,), ()):
+    for sizes in ((max(rows, PRIME * count),), ()):
         found = run_large(trials, make, replicas, count, kind, sizes)
-        if found is not None and found.get("failure", {}).get("what") != "exception":
+        if found is not None and not raised(found):
             return [*checks, found], notes
     if narrow:
         notes.append(
@@ -100,7 +110,41 @@ def check_odd(
         return []
     kind = "float64" if trials.question.wide else "given"
     found = run_size(trials, make, replicas, count, rows, kind, 0)
-    return [] if found is None or found.get("failure", {}).get("what") == "exception" else [found]
+    return [] if found is None or raised(found) else [found]
+
+
+def raised(found: Row) -> bool:
+    """Whether a run ended in an error."""
+    return bool(found.get("failure", {}).get("what") == "exception")
+
+
+def fine_rows(question: "Question", laid_out: Callable[[Values], Any], size: int, count: int) -> int:
+    """Rows of which one alone shows beyond a limit that only the parallel function compares with.
+
+    ``mean(mask) > 0.999`` is ``all(mask)`` of a hundred rows, and not of some thousand. 0 where it compares
+    with no number that the reference does not compare with, or so many rows take too long.
+    """
+    packed = Packed(arguments.cut(question.data[0], question.axes, size), question.statics)
+    traced = []
+    try:
+        with prove.x64(question.x64):
+            for program in (question.traceable, laid_out):
+
+                def run(leaves: Sequence[Any], program: Callable[[Values], Any] = program) -> list[Any]:
+                    return arguments.partitioned(program(packed.unpack(leaves)))[0]
+
+                traced.append(jax.make_jaxpr(run)(packed.leaves))
+    except MemoryError:
+        raise
+    except BaseException:
+        return 0
+    known, compared = (set(constants_of(each, COMPARISONS)) for each in traced)
+    own = [abs(number) for number in compared - known if abs(number) not in (0.0, 1.0)]
+    gaps = [min(number, 1 - number) if number < 1 else 1 / number for number in own]
+    rows = [int(2 / gap) + 1 for gap in gaps if gap * MOST_ROWS > 2]
+    if not rows or work(traced[0]) / size * max(rows) > MOST_WORK:
+        return 0
+    return max(*rows, MANY * count)
 
 
 def check_ragged(
@@ -123,7 +167,7 @@ def check_ragged(
     checks: list[Row] = []
     for size, index in sizes if not question.draws else ():
         found = run_size(trials, make, replicas, count, size, kind, index, explain_ragged)
-        if found is None or found.get("failure", {}).get("what") == "exception":
+        if found is None or raised(found):
             continue
         checks.append(found)
         if "failure" in found:
@@ -146,15 +190,16 @@ def run_large(
     many = next((rows for rows in sizes or (MANY * count, MANY) if enlarge(trials, rows)), 0)
     if not many:
         return None
-    for index in (-1, -2):
-        found = run_size(trials, make, replicas, count, many // count * count, kind, index)
-        if found is not None:
-            return found
-    return None
+    size, others = many // count * count, range(-3, -1 - len(trials.question.large), -1)
+    # The rows as they are given where other numbers in them are not taken; masks that are nearly all alike.
+    ran = [run_size(trials, make, replicas, count, size, kind, -1)]
+    ran += [run_size(trials, make, replicas, count, size, kind, i) for i in (others if ran[0] else (-2,))]
+    found = sorted((each for each in ran if each is not None), key=raised)
+    return next((each for each in found if "failure" in each), found[0] if found else None)
 
 
 def enlarge(trials: "Trials", rows: int) -> bool:
-    """Have inputs of so many rows, at indices -1 and -2; False where there are as many, or no room."""
+    """Have inputs of so many rows, at indices below 0; False where there are as many, or no room."""
     question = trials.question
     base = arguments.batch_size(question.data[0], question.axes)
     times = -(-rows // base)
@@ -162,7 +207,8 @@ def enlarge(trials: "Trials", rows: int) -> bool:
         return False
     big = enlarged(question.data[0], question.axes, times)
     wild = strengthen.perturbed(big, question.axes, question.statics, question.settled, "wild", SEED)
-    trials.question = dataclasses.replace(question, large=(wild, big))
+    alone = strengthen.lone(big, question.axes, question.settled)
+    trials.question = dataclasses.replace(question, large=(wild, big, *alone))
     return True
 
 

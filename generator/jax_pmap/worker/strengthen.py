@@ -215,6 +215,41 @@ def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Val
     ]
 
 
+def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
+    """The same values with all masks True throughout, in all places but the first, and in the first alone.
+
+    ``mean(mask) > 0.99`` is ``all(mask)`` wherever a mask lacks several rows. Zeros and ones are masks too.
+    """
+
+    def filled(rest: int, first: int) -> Change:
+        def change(leaf: Any, axis: int | None) -> Any:
+            if not is_mask(leaf):
+                return leaf
+            made = np.full(leaf.shape, rest)
+            made.flat[0] = first
+            return made
+
+        return change
+
+    places = [leaf for name, by_leaf in axes.items() for leaf in in_batch(values[name], by_leaf)]
+    ways = ((1, 1), (1, 0), (0, 1)) if any(map(is_mask, places)) else ()
+    kinds = ("masks", "rows", "labels")
+    return [changed(values, axes, settled, dict.fromkeys(kinds, filled(*way))) for way in ways]
+
+
+def in_batch(value: Any, by_leaf: Mapping[int, int]) -> list[Any]:
+    """The leaves of an argument that have a batch axis."""
+    leaves = jax.tree.leaves(value)
+    return [leaves[index] for index in by_leaf]
+
+
+def is_mask(leaf: Any) -> bool:
+    """Whether an array has nothing but zeros and ones, or truth values."""
+    if category(leaf) != "array" or leaf.dtype.kind not in "biuf" or not leaf.size:
+        return False
+    return bool(leaf.dtype.kind == "b" or np.isin(np.asarray(leaf), (0, 1)).all())
+
+
 def stuck(sites: Sequence[Site], taken: np.ndarray) -> tuple[str, ...]:
     """Where the decisions are that did not go every way."""
     ends = np.cumsum([site.ways for site in sites])

@@ -116,7 +116,8 @@ class Question:
         """Inputs `index` in words, after "on"; see `Trials.values`."""
         given = len(self.data)
         if index < 0:
-            return "the given inputs, altered (each row repeated to make thousands)"
+            masks = "; a mask all True, or all but one element" if index < -2 else ""
+            return f"the given inputs, altered (each row repeated to make thousands{masks})"
         if index < given:
             return "the given inputs" if index == 0 else f"the inputs of seed {index}"
         if index < given + len(strengthen.PERTURBED):
@@ -168,7 +169,7 @@ class Trials:
     def _run(self, kind: str, index: int, values: Values) -> Trial:
         question = self.question
         # Fed back into the function, results of wildly scaled inputs only show how far rounding spreads.
-        steps = 1 if index > len(question.data) or index == -1 else question.steps
+        steps = 1 if index > len(question.data) or (index < 0 and index != -2) else question.steps
         if kind == "float64":
             values = to_float64(values)
         try:
