@@ -198,7 +198,7 @@ def _compare(got: Any, want: Any, allowed: list[float], count: int, *, widths: b
         left, right = host(leaf), host(target)
         error, scale = distance(left, right)
         if not error <= bound:
-            found = Failure("value", ratio=ratio(left, right))
+            found = Failure("value", ratio=ratio(left, right), differing=(left.size, left.size))
             cause = likeliest_cause(found, "given", count)
             raise AssertionError(
                 f"{where} differs on {count} devices: error {error / (scale or 1.0):.1e} of its size, bound "

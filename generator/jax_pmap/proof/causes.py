@@ -50,7 +50,9 @@ def likeliest_cause(found: Failure, precision: str, devices: int) -> str | None:
             "other random numbers are drawn, or others go together; those of `fold_in(key, axis_index)` and "
             "of one key a device from `split(key, devices)` can be compared"
         )
-    if ratio is not None and found.what == "value" and abs(ratio - 1) > 1e-3:
+    # One number is a multiple of any other.
+    several = found.differing[1] > 1
+    if ratio is not None and found.what == "value" and several and abs(ratio - 1) > 1e-3:
         return f"it is {ratio:.4g} × the reference"
     if step:
         return (
