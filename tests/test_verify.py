@@ -755,3 +755,54 @@ def test_callers_may_give_an_argument_up(shared: Project) -> None:
     shared.write("rare.py", RARE)
     words = ("rare.py::s_scaled", "--against", "rare.py::scaled", "--arg", "x=f32[24]", "--arg", "w=f32[3]")
     assert shared.run("verify", *words, "--donate", "w").exit_code == 0
+
+
+LENGTHS = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+
+    def penalised(x, theta):
+        return jnp.mean(x) + jnp.sum(theta**2)
+
+
+    @functools.partial(jax.pmap, axis_name="d", out_axes=None)
+    def p_penalised(x, theta):
+        return jax.lax.pmean(jnp.mean(x), "d") + jnp.sum(theta**2)
+
+
+    def weighted(x, *, y):
+        return jnp.mean(x * y)
+
+
+    p_weighted = jax.pmap(lambda x, y: jax.lax.pmean(jnp.mean(x * y), "d"), axis_name="d", out_axes=None)
+
+
+    def hashed(ids):
+        return jnp.mean(ids % 10_000_000_019 % 7)
+"""
+
+
+def test_an_array_as_long_as_the_batch_is_not_taken_for_copies(project: Project) -> None:
+    """Whether every device has a share of it or all of it, only the caller knows."""
+    project.write("lengths.py", LENGTHS)
+    given = ("--arg", "x=f32[24]", "--arg", "theta=f32[24]", "--devices", "2")
+    words = ("verify", "lengths.py::p_penalised", "--against", "lengths.py::penalised", *given)
+    project.refused("JP018", *words, says=('--replicate "theta"',), exit_code=2)
+    assert project.run(*words, "--replicate", "theta").exit_code == 0
+
+
+def test_what_takes_its_arguments_by_place_is_called_so(project: Project) -> None:
+    project.write("lengths.py", LENGTHS)
+    given = ("--arg", "x=f32[24]", "--arg", "y=f32[24]", "--devices", "2")
+    words = ("verify", "lengths.py::p_weighted", "--against", "lengths.py::weighted", *given)
+    assert project.run(*words).exit_code == 0
+    project.refused("JP007", *words, "--layout", "z=devices", says=("It takes: x, y",), exit_code=2)
+
+
+def test_numbers_of_64_bits_are_named(project: Project) -> None:
+    project.write("lengths.py", LENGTHS)
+    words = ("verify", "lengths.py::p_weighted", "--against", "lengths.py::hashed", "--arg", "ids=i64[24]")
+    project.refused("JP062", *words, says=("more than 32 bits", "jax_enable_x64"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from jax_pmap.drift import outdated
@@ -67,6 +68,17 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
             finder.why[name] = "the function does not trace without its value"
         finder.statics = (*finder.statics, *numbers)
         return _traced(session, finder.statics)
+    if error.type == "OverflowError" and re.search("int32|parsing an argument", error.message):
+        # Uncompiled, NumPy or Python computes with it, and the call works.
+        raise refused(
+            "JP062",
+            f"`{facts.name}` computes with a whole number of more than 32 bits, which jax does not take "
+            f"once the function is traced, as on several devices: {first_line(error.message)}",
+            "Do that arithmetic before the call and pass what it gives, or let jax have 64 bits: "
+            '`jax.config.update("jax_enable_x64", True)`',
+            error_span(error, session.directory, target.source) or facts.span,
+            error_details(error),
+        )
     raise refused(
         "JP015",
         f"`{facts.name}` fails on these inputs: {error.type}: {first_line(error.message)}",

@@ -81,8 +81,13 @@ class RoleFinder:
         facts: FunctionFacts,
         request: Request,
         described: Sequence[Described],
+        *,
+        most: bool = False,
     ) -> None:
         self.session, self.source, self.facts, self.request = session, source, facts, request
+        #: Whether to begin with all arrays of the batch's length: what is given with a device axis is given
+        #: in shares, whatever it is called.
+        self.most = most
         self.described = {argument["name"]: argument for argument in described}
         self.why: dict[str, str] = {}
         self.forced: dict[tuple[str, int], int | None] = {}
@@ -222,6 +227,15 @@ class RoleFinder:
         split = [leaf for leaf in self.leaves if leaf.index in roles.axes.get(leaf.argument, {})]
         return all(leaf.data <= 0.2 for leaf in split)
 
+    def leaves_data_whole(self, roles: Roles, others: Roles) -> bool:
+        """Whether nothing is divided of what is in `others`, which divides only what is named as data is."""
+
+        def places(roles: Roles) -> set[tuple[str, int]]:
+            return {(name, index) for name, axes in roles.axes.items() for index in axes}
+
+        named = {(leaf.argument, leaf.index) for leaf in self.leaves if leaf.data == 1.0}
+        return places(others) <= named and not places(others) & places(roles)
+
     def _leaves(self) -> list[_Leaf]:
         parts = {re.split(r"[.\[]", path)[0] for path in self.differentiated}
         out = []
@@ -327,6 +341,13 @@ class RoleFinder:
                     for leaf in data
                     if len(leaf.shape) > axis and leaf.shape[axis] == size_
                 }
+                if self.most and same:
+                    yield {
+                        self._at(leaf): axis
+                        for leaf in like
+                        if leaf.shape[axis : axis + 1] == (size_,)
+                        and leaf.argument not in self.differentiated
+                    } | {**same, **fixed}
                 yield {**same, **fixed}
                 some = {self._at(leaf): leaf.shape.index(size_) for leaf in data}
                 yield {**some, **same, **fixed}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_pmap.model import refused
@@ -32,6 +32,17 @@ class Layouts:
         for text, option in ((self.parallel, "layout"), (self.reference, "against-layout")):
             if text is not None:
                 forms_of(text, option)
+
+    def hold(self, parameters: Sequence[str]) -> None:
+        """Refuse a name that is none of the reference's parameters, before anything is run.
+
+        Raises:
+            RefusalError: JP007.
+        """
+        for text, option in ((self.parallel, "layout"), (self.reference, "against-layout")):
+            for name, _ in forms_of(text, option) if text is not None else ():
+                if name not in parameters:
+                    raise no_argument(option, name, parameters, "the reference", None)
 
 
 def with_axis(layout: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -139,6 +139,8 @@ def verify(
 
         located, unknown = locate_reference(request, lead)
         target = read_target(located, request, mapped=True)
+        receiver = target.facts.receiver
+        layouts.hold([each.name for each in target.facts.parameters if each.name != receiver])
         lead()
         runs = [Run(count, session) for count, session in zip(counts, sessions, strict=True)]
         reference = Reference(target, request, layouts.reference, unknown)
@@ -186,11 +188,11 @@ class _Verification:
                 "Give arrays: --inputs FILE::callable, of a smaller model if need be; `gen` takes shapes",
                 self.target.facts.span,
             )
-        finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
+        finder = self._roles_of(loaded)
         whole = reference_runs(lead, self.target, finder)
         if lead.compile_as(whole.compiled_as):
             loaded = load(lead, self.target, self.request, staged("loading", self.say))
-            finder = RoleFinder(lead, self.target.source, self.target.facts, self.request, loaded.described)
+            finder = self._roles_of(loaded)
             whole = reference_runs(lead, self.target, finder)
         called = as_called(lead, self.target, finder, self.request, whole)
         if called.changed:
@@ -229,6 +231,11 @@ class _Verification:
             loaded = dataclasses.replace(loaded, notes=others)
         return self._verdict(chosen, question, derivation, loaded)
 
+    def _roles_of(self, loaded: Loaded) -> RoleFinder:
+        """What finds the roles of the inputs."""
+        lead, target = self.runs[-1].session, self.target
+        return RoleFinder(lead, target.source, target.facts, self.request, loaded.described, most=True)
+
     def _search(
         self, finder: RoleFinder, candidates: Iterable[Roles], loaded: Loaded, whole: protocol.Traced
     ) -> tuple[int, Comparison, Layout] | None:
@@ -237,6 +244,7 @@ class _Verification:
         None where no way runs on some of the counts that are looked at, and others are left.
         """
         best: tuple[int, Comparison, Layout] | None = None
+        ended: list[tuple[int, Roles, Layout]] = []
         tried = 0
         copied: list[str] = []
         for roles in candidates:
@@ -245,6 +253,8 @@ class _Verification:
             too_small = batch_of(roles, loaded) < self.every[0].devices
             if too_small and tried:
                 continue  # What the others came to says more.
+            if any(finder.leaves_data_whole(roles, before) for _, before, _ in ended):
+                continue  # All of the batch on every device, and nothing would be asked.
             tried += not too_small
             question = self._question(roles, loaded, whole)
             parallel = self.reference.mapped or self.reference.layout is not None or whole.mapped
@@ -259,6 +269,8 @@ class _Verification:
             self.say(f"planning: finding out how `{self.name}` is called")
             self._each(lambda run: self._try(run, roles, loaded, question, layouts))  # noqa: B023
             chosen, score = self._choose()
+            if chosen is not None:
+                ended.append((score, roles, chosen))
             if chosen is not None and (best is None or score > best[0]):
                 best = score, question, chosen
                 kept = [(list(run.tried), run.skipped, run.problem) for run in self.runs]
@@ -278,9 +290,35 @@ class _Verification:
                 )
             raise RefusalError(self._not_called())
         if best is not None:
+            self._hold_shares(ended, best[0], loaded)
             for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
                 run.tried, run.skipped, run.problem = calls, skipped, problem
         return best
+
+    def _hold_shares(self, ended: Sequence[tuple[int, Roles, Layout]], best: int, loaded: Loaded) -> None:
+        """Refuse to take copies of an array for shares of it, where only copies give the reference's results.
+
+        Either may be how the function is called: an array may be as long as the batch by chance.
+        """
+        chosen = next(index for index, (score, _, _) in enumerate(ended) if score == best)
+        _, roles, layout = ended[chosen]
+        leaves = {argument["name"]: argument["leaves"] for argument in loaded.described}
+        for score, others, _ in ended[:chosen]:
+            copied = [
+                (name, index)
+                for name, split in others.axes.items()
+                for index in split
+                if index not in roles.axes.get(name, {}) and layout[name] != "whole"
+            ]
+            if score >= ENDS.index("value") * 100 and copied:
+                paths = [leaves[name][index]["path"] for name, index in copied]
+                raise refused(
+                    "JP018",
+                    f"what is split is not clear: given `{paths[0]}` in shares, `{self.name}` gives other "
+                    "results than the reference, and given all of it on every device, the same",
+                    f'Say how your program gives it: --shard "{paths[0]}", or --replicate "{paths[0]}"',
+                    self.target.facts.span,
+                )
 
     def _load_others(self, loaded: Loaded, statics: tuple[str, ...]) -> None:
         """Load the reference with the same inputs in every worker, and measure its rounding."""

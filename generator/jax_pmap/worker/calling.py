@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -146,7 +147,24 @@ class Calling:
         # What takes any names stays behind all others.
         rest = [p for p in passed if p.kind is p.VAR_KEYWORD]
         first = [p for p in passed if p.kind is not p.VAR_KEYWORD]
+        by_place = self._next(len(first), keyword)
+        if by_place:
+            keyword = [p for p in keyword if p.name not in by_place]
+            first = [
+                p.replace(kind=p.POSITIONAL_ONLY, default=p.empty)
+                for p in (*first, *(self.signature.parameters[name] for name in by_place))
+            ]
         return self.signature.replace(parameters=[*first, *keyword, *rest])
+
+    def _next(self, place: int, keyword: "list[inspect.Parameter]") -> list[str]:
+        """Those of some `keyword` parameters that the function takes by position, from `place` on.
+
+        What is passed by name first is left; what maps a function over devices may take no names at all.
+        """
+        by_name = {p.name for p in keyword if p.name not in self.named}
+        own = [p for p in (self.own or {}).values() if p.name not in self.bound]
+        places = itertools.takewhile(lambda p: p.kind in POSITIONAL and p.name in by_name, own[place:])
+        return [p.name for p in places]
 
     def defaults_apart(self, values: Values) -> str:
         """What to say of parameters left to defaults that differ, or bound to something else; or ``""``."""
