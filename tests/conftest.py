@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fork_server import ForkServer
+
+from jax_pmap import session
 
 pytest_plugins = ["project"]
 
@@ -31,3 +34,19 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """What sessions start their workers with."""
+    server = ForkServer(tmp_path_factory.mktemp("forks"), Path(session.__file__).with_name("worker"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "subprocess", server)
+        yield server
+    server.close()
+
+
+@pytest.fixture
+def fresh_interpreters(fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each worker as users' are: as an interpreter of its own."""
+    monkeypatch.setattr(fork_server, "fresh", True)

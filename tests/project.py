@@ -6,12 +6,12 @@ import re
 import sys
 import tempfile
 import textwrap
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fork_server import ForkServer
 
 from jax_pmap.cli import main
 from jax_pmap.session import COMPILE_FLAGS, with_simulated
@@ -35,7 +35,8 @@ class Result:
     exit_code: int
     stdout: str
     stderr: str
-    seconds: float
+    #: Workers that it started.
+    workers: int
     files: set[str]
     stdout_bytes: bytes = b""
 
@@ -52,6 +53,8 @@ class Project:
     folder: Path
     #: None where a worker outlives the command that started it.
     spare: Path | None
+    #: Starts its workers.
+    server: ForkServer
     options: list[str] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
@@ -71,9 +74,9 @@ class Project:
     def run(self, *words: str) -> Result:
         """Run a command, and hold it to leaving neither processes nor temporary files."""
         before = self.files()
-        start = time.monotonic()
+        started = self.server.started
         result = CliRunner().invoke(main, [*words, *self.options], prog_name="jax-pmap")
-        seconds = time.monotonic() - start
+        started = self.server.started - started
         assert "bug in jax-pmap" not in result.stderr, result.stderr
         if self.spare is not None:
             assert list(self.spare.iterdir()) == []
@@ -84,7 +87,7 @@ class Project:
             result.exit_code,
             result.stdout,
             result.stderr,
-            seconds,
+            started,
             changed | (after.keys() - before),
             result.stdout_bytes,
         )
@@ -103,7 +106,7 @@ class Project:
 
     def processes(self) -> list[int]:
         """Processes that were started below this project's temporary folder; those Linux lists."""
-        marked, found = f"TMPDIR={self.spare}".encode(), []
+        marked, found = f"TMPDIR={self.spare}".encode(), self.server.living()
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 if marked in path.read_bytes():
@@ -114,7 +117,7 @@ class Project:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch) -> Project:
     """An empty project that is the current folder."""
     folder, spare = tmp_path / "project", tmp_path / "spare"
     folder.mkdir()
@@ -122,7 +125,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VIRTUAL_ENV", "")
     monkeypatch.setattr(tempfile, "tempdir", str(spare))
-    made = Project(folder, spare, ["--python", sys.executable])
+    made = Project(folder, spare, fork_server, ["--python", sys.executable])
     made.write("pyproject.toml", '[project]\nname = "example"\n')
     return made
 
@@ -134,10 +137,12 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shared(shared_folder: Path, warm: None, monkeypatch: pytest.MonkeyPatch) -> Project:
+def shared(
+    shared_folder: Path, warm: None, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> Project:
     """A project that the tests of a module have in common, and its worker: name other files otherwise."""
     monkeypatch.chdir(shared_folder)
     monkeypatch.setenv("VIRTUAL_ENV", "")
-    made = Project(shared_folder, None, ["--python", sys.executable])
+    made = Project(shared_folder, None, fork_server, ["--python", sys.executable])
     made.write("pyproject.toml", '[project]\nname = "example"\n')
     return made

@@ -28,6 +28,8 @@ def make(seed=0):
 LINE = 3
 TARGET = ("train.py::double", "--inputs", "train.py::make")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and Linux's memory limits")
+#: What is about the process itself.
+FRESH = pytest.mark.usefixtures("fresh_interpreters")
 
 
 def module(body):
@@ -72,6 +74,7 @@ def test_an_exception_that_cannot_be_shown(project):
     project.refused("JP008", "gen", *TARGET, says=("Odd: (its message cannot be shown)", "train.py:5:"))
 
 
+@FRESH
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -85,21 +88,23 @@ def test_a_module_that_ends_the_process(project, body, says):
     project.refused("JP012", "gen", *TARGET, says=(says, f"train.py:{LINE}:"))
 
 
+@FRESH
 def test_a_module_that_closes_what_is_not_its_own(project):
     project.write("train.py", module("os.closerange(3, 256)"))
     project.refused("JP012", "gen", *TARGET, says=("lost its connection", "`train.py`", "file descriptors"))
 
 
+@FRESH
 @LINUX
 def test_an_end_that_a_child_outlives_is_seen(project):
-    project.write("train.py", module("if os.fork() == 0: time.sleep(100)\nos._exit(5)"))
-    result = project.refused("JP012", "gen", *TARGET, says=("exited with code 5", f"train.py:{LINE + 1}:"))
-    assert result.seconds < 30
+    project.write("train.py", module("if os.fork() == 0: time.sleep(1000)\nos._exit(5)"))
+    project.refused("JP012", "gen", *TARGET, says=("exited with code 5", f"train.py:{LINE + 1}:"))
 
 
 # --- limits -------------------------------------------------------------------------------
 
 
+@FRESH
 def test_a_module_that_never_ends(project):
     """Nor heeds signals, nor is silent, nor alone."""
     body = """
@@ -107,25 +112,25 @@ def test_a_module_that_never_ends(project):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True)
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-        while True: print("still here", end=" ")
+        while True: print("still here" * 1000, end=" "), time.sleep(0.01)
     """
     project.write("train.py", module(body))
     says = ("importing `train.py` did not end within the time limit of 5 s", "--timeout", "still here")
     result = project.refused("JP010", "gen", *TARGET, "--timeout", "5", says=says)
     assert f"train.py:{LINE + 4}:" in result.stderr
     assert len(result.stderr) < 10_000
-    assert result.seconds < 20
 
 
 def test_a_function_that_never_ends(project):
     project.write(
-        "train.py", module("") + "\n\ndef spin(x):\n    while True:\n        x = x + 1\n    return x\n"
+        "train.py", module("") + "\n\ndef spin(x):\n    while True:\n        time.sleep(0.01)\n    return x\n"
     )
     words = ("train.py::spin", "--inputs", "train.py::make", "--timeout", "8")
     result = project.refused("JP010", "gen", *words, says=("tracing the function did not end",))
     assert re.search(r"train\.py:1[45]:", result.stderr)
 
 
+@FRESH
 @LINUX
 @pytest.mark.parametrize(
     "body",
@@ -141,9 +146,9 @@ def test_a_module_that_allocates_without_end(project, body):
     says = ("importing `train.py` needs more than the memory limit of 1 GiB", "--memory 4G")
     result = project.refused("JP011", "gen", *TARGET, "--memory", "1G", says=says)
     assert f"train.py:{LINE + 1}:" in result.stderr
-    assert result.seconds < 60
 
 
+@FRESH
 @LINUX
 def test_a_function_that_allocates_without_end(project):
     hog = "\n\ndef hog(x):\n    kept = []\n    while True: kept.append(np.ones(10**7))\n"
@@ -155,6 +160,7 @@ def test_a_function_that_allocates_without_end(project):
 # --- modules that are a nuisance and work -------------------------------------------------
 
 
+@FRESH
 @pytest.mark.parametrize(
     "body",
     [

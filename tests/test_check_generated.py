@@ -43,7 +43,7 @@ def test_the_life_of_two_generated_files(project: Project) -> None:
     assert (fresh.exit_code, fresh.stdout) == (0, "")
     unchanged = project.run("check")
     assert (unchanged.exit_code, unchanged.files) == (0, set())
-    assert unchanged.seconds < 1
+    assert unchanged.workers == 0
 
     # A comment in the source changes nothing that is emitted; what it calls does not change the code either,
     # but is a reason to prove it again.
@@ -98,7 +98,7 @@ def test_hashes_alone_tell_what_is_stale_edited_and_gone(project: Project) -> No
     stale = project.run("check", "--no-run", "total_pmap.py")
     assert (stale.exit_code, codes(stale)) == (1, ["JP150"])
     assert "jax-pmap gen total --arg 'x=f32[24]' -o total_pmap.py" in stale.stdout
-    assert stale.seconds < 1
+    assert stale.workers == 0
     project.write("stats.py", "")
     assert codes(project.run("check", "--no-run", "total_pmap.py")) == ["JP152"]
 
@@ -126,7 +126,7 @@ def test_an_edited_file_is_accepted_once_it_is_proved(project: Project) -> None:
     tracked = project.run("check")
     assert (tracked.exit_code, tracked.stdout) == (0, "")
     assert "proving: total_pmap.py again" in tracked.stderr
-    assert project.run("check").seconds < 1
+    assert project.run("check").workers == 0
     says = ["jax-pmap check --accept total_pmap.py"]
     project.refused("JP016", "gen", "total", "-o", "total_pmap.py", "--arg", "x=f32[24]", says=says)
     project.refused(

@@ -229,7 +229,7 @@ def test_right_pages(pages):
     assert result.files == {".jax-pmap-cache/.gitignore", ".jax-pmap-cache/check.json"}
     again = check(pages)
     assert (again.exit_code, again.files) == (0, set())
-    assert again.seconds < 1
+    assert again.workers == 0
     pages.write("mine.py", "def double(x):\n    raise ValueError('changed')\n")
     result = check(pages)
     assert result.exit_code == 1
@@ -396,7 +396,6 @@ def test_a_page_that_does_not_end(pages):
     result = check(pages, "--timeout", "4")
     assert result.exit_code == 1
     assert "did not end within 4 s" in result.stdout
-    assert result.seconds < 30
 
 
 def test_a_page_without_jax(pages):
