@@ -216,6 +216,7 @@ def test_what_the_mesh_does_not_divide_is_refused(rules: list[str], fsdp: bool, 
 
 
 def test_a_mesh_that_is_proposed_divides_the_array() -> None:
+    proposed = set()
     for size in range(1, 40):
         for names in ("model", "data", "(data,model)"):
             plan = planned(leaf("w", size), leaf("x", 24, axis=0))
@@ -225,6 +226,8 @@ def test_a_mesh_that_is_proposed_divides_the_array() -> None:
                 axes = options.mesh(error.refusal.hint.partition("--mesh ")[2].partition(";")[0])
                 parts = math.prod(axis.size for axis in axes if axis.name in names)
                 assert size % parts == 0, (size, names, axes)
+                proposed.add((parts, names))
+    assert {(2, "data"), (3, "(data,model)")} <= proposed
 
 
 def test_the_table_tells_arrays_apart_by_the_ends_of_their_paths() -> None:
