@@ -685,6 +685,8 @@ class Verified:
     against_layout: tuple[tuple[str, str], ...] | None = None
     #: ``NAME=SPEC`` texts, as ``--arg`` takes them, of the inputs the tool made up.
     assumed_inputs: tuple[str, ...] = ()
+    #: Arguments of which something is split; of others a device axis is one of copies.
+    split: tuple[str, ...] = ()
 
 
 # --- the question -------------------------------------------------------------------------

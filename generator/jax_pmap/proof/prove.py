@@ -424,7 +424,7 @@ def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool
 def adequacy(answer: protocol.Checks, root: Path) -> Iterator[str]:
     """What the inputs given could not show, and what no inputs of the proof did."""
     shown = answer.adequacy
-    if shown.weak:
+    if shown.weak and shown.sets > 0:
         yield (
             f"the inputs given tell little by themselves ({'; '.join(shown.weak)}): the proof also ran "
             f"on {shown.sets} sets made from them, with other numbers, masks and labels"

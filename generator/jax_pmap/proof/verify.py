@@ -604,6 +604,7 @@ class _Verification:
                 derivation=derivation,
             ),
             assumed_inputs=loaded.assumed,
+            split=tuple(name for name, leaves in question.roles.axes.items() if leaves),
         )
 
     def _against(self, question: Comparison) -> str:

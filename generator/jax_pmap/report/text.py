@@ -96,6 +96,7 @@ _FORMS = {
     "inner": "what is split has a device axis right before the batch's",
     "keys": "a key for each device, each another one",
 }
+_COPIES = "a copy for every device"
 
 
 def _print_layouts(verified: Verified, console: Console) -> None:
@@ -112,6 +113,8 @@ def _print_layouts(verified: Verified, console: Console) -> None:
     for name in dict.fromkeys([*own, *dict(other or ())]):
         forms = [own.get(name), dict(other).get(name)] if other is not None else [own[name]]
         said = [_FORMS[form] if form else "as one device takes it" for form in forms]
+        if name not in verified.split:
+            said = [_COPIES if form == "devices" else each for form, each in zip(forms, said, strict=True)]
         rows.append([(clean(name), ""), *((each, "") for each in said)])
     console.print()
     print_table(columns, rows, console)
