@@ -51,6 +51,9 @@ def test_the_life_of_two_generated_files(project: Project) -> None:
     proved_again = project.run("check", "src/rms_pmap.py", "-v")
     assert (proved_again.exit_code, codes(proved_again)) == (0, [])
     assert "proving: src/rms_pmap.py again" in proved_again.stderr
+    assert codes(project.run("check", "src/rms_pmap.py", "--no-run")) == ["JP150"]
+    assert "src/rms_pmap.py" in project.run("check", "src/rms_pmap.py", "--fix").files
+    assert project.run("check", "src/rms_pmap.py", "--no-run").exit_code == 0
 
     # The source changed: one is stale, and mended by --fix.
     project.write("src/stats.py", STATS.replace("return jnp.sqrt", "return 2 * jnp.sqrt"))
@@ -80,7 +83,10 @@ def test_the_life_of_two_generated_files(project: Project) -> None:
     assert finding["code"] == "JP151"
     assert "jax-pmap check --accept src/total_pmap.py" in finding["hint"]
     assert Path("src/total_pmap.py").read_text() == edited
-    assert codes(project.run("check", "--no-run")) == ["JP151"]
+    # What changed is named without a run too.
+    by_hash = project.run("check", "--no-run", "src")
+    assert codes(by_hash) == ["JP150", "JP151"]
+    assert "`power` (src/helper.py:4) changed, which `src/stats.py::rms` uses" in by_hash.stdout
 
 
 def test_hashes_alone_tell_what_is_stale_edited_and_gone(project: Project) -> None:

@@ -37,12 +37,13 @@ from jax_pmap.model import (
     Role,
 )
 from jax_pmap.reading.facts import Parameter
+from jax_pmap.syntax.uses import MadeOf
 
 HEADER = Header(
     version="0.1.0",
     command="jax-pmap gen user.py::step --axis-name batch",
     source="user.py::step",
-    source_hash="0123456789abcdef",
+    made_of=MadeOf("0123456789abcdef", ()),
     evidence=Evidence(
         checks=(
             Check(2, "float64", 8, 3, 1.1e-16, 4.0e-15),

@@ -35,6 +35,7 @@ from jax_pmap.report.console import Console, make_console
 from jax_pmap.report.layout import Column, print_table
 from jax_pmap.report.patch import patch
 from jax_pmap.report.refusals import print_refusal
+from jax_pmap.syntax.uses import MadeOf
 
 KIND = ParameterKind.POSITIONAL_OR_KEYWORD
 
@@ -417,7 +418,7 @@ def test_the_header_and_the_report_show_the_same_check():
     evidence = dataclasses.replace(EVIDENCE, checks=checks)
     assert evidence.worst() is checks[1]
     assert evidence.worst("as given") is checks[2]
-    header = Header("0.1.0", "jax-pmap gen f", "f.py::f", "0" * 16, evidence).text()
+    header = Header("0.1.0", "jax-pmap gen f", "f.py::f", MadeOf("0" * 16, ()), evidence).text()
     assert "float64 error 1.2e-15 (bound 4.0e-15)" in header
     report = rendered(text.print_generated, dataclasses.replace(GENERATED, evidence=evidence))
     assert "float64 error 1.2e-15 (bound 4e-15)" in report
@@ -434,7 +435,7 @@ def test_what_is_derived_and_not_run_says_so():
     output = rendered(text.print_generated, dataclasses.replace(GENERATED, evidence=DERIVED))
     assert "derived for all inputs and device counts (1,234 operations) · not run" in output
     assert "error" not in output
-    header = Header("0.1.0", "jax-pmap gen f --no-run", "f.py::f", "0" * 16, DERIVED).text()
+    header = Header("0.1.0", "jax-pmap gen f --no-run", "f.py::f", MadeOf("0" * 16, ()), DERIVED).text()
     assert "# Proved: derived for all inputs and device counts; not run, jax 0.10.2" in header
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.config import project_root, read_config
+from jax_pmap.emit.header import USES, used
 from jax_pmap.model import Request, refused
 
 #: An option of 0.1: code was written that nothing showed equal.
@@ -30,6 +31,8 @@ class Recorded:
     #: ``"train.py::train_step"``.
     source: str
     source_hash: str
+    #: (file, digest) of each thing that the source reaches; empty where the header does not say.
+    uses: frozenset[tuple[str, str]]
     request: Request
 
 
@@ -52,7 +55,8 @@ def read_header(text: str, path: Path, shown: str) -> Recorded:
         )
     line = head.count("\n", 0, command.start(1)) + 1
     request = recorded_request(command[1], path)
-    return Recorded(command[1], line, version[1], source[1], source[2], request)
+    uses = next((used(each) for each in head.splitlines() if each.startswith(USES)), frozenset())
+    return Recorded(command[1], line, version[1], source[1], source[2], uses, request)
 
 
 def is_unproved(command: str) -> bool:

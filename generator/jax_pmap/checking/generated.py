@@ -23,11 +23,14 @@ from jax_pmap.checking.commands import Recorded, is_unproved, read_header
 from jax_pmap.checking.environment import file_digests, interpreter_digest, unchanged
 from jax_pmap.checking.findings import Finding
 from jax_pmap.config import PYPROJECT, project_root, read_config
-from jax_pmap.emit.header import Header
+from jax_pmap.emit.header import USES, Header, uses_line
 from jax_pmap.files import ACCEPTED, inspect_seal, is_generated, seal, write_code
 from jax_pmap.interpreter import find_interpreter
 from jax_pmap.model import Evidence, Generated, Refusal, RefusalError, Request, Say, Span
 from jax_pmap.sources import decode, project_files
+from jax_pmap.syntax.parse import ParsedSource, parse
+from jax_pmap.syntax.text import function_text
+from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.threads import Countdown, at_once
 from jax_pmap.version import PACKAGE, VERSION
 
@@ -38,6 +41,8 @@ ENVIRONMENT = frozenset({"JP009", "JP010", "JP011", "JP012", "JP018"})
 _WORKER = str(PACKAGE / "worker")
 #: Lines of a difference that are shown.
 SHOWN = 24
+#: Names that are shown of what a source uses.
+SHOWN_USES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,31 +135,48 @@ def _early(each: Task, cache: Cache, fix: bool, run: bool, accept: bool) -> Outc
     if state != "generated":
         key = digest(key, *_python_of(request.directory))
     kept = cache.get(key)
-    if kept is not None and unchanged(kept["files"]):
+    if kept is not None and unchanged(kept["files"]) and not (fix and _changed(recorded)):
         return Outcome(())
     return recorded, key
 
 
 def _by_hash(each: Task, recorded: Recorded) -> Outcome:
-    """Whether the source is the one that was proved, from the hash in the header alone."""
-    request = recorded.request
+    """Whether the source is the one that was proved, from the hashes in the header alone."""
     try:
-        now = source_digest(request)
+        changed = _changed(recorded)
     except RefusalError as error:
         return Outcome((_unproved(each, recorded, error.refusal),))
-    return Outcome(() if now == recorded.source_hash else (_stale(each, recorded, now, None),))
+    return Outcome((_stale(each, recorded, changed, None),) if changed else ())
 
 
-def source_digest(request: Request) -> str:
-    """The hash of the target's text as a header records it; nothing is run.
+def _changed(recorded: Recorded) -> str:
+    """What of the source, or of what it uses, is not what the header records, in words; ``""`` for none.
+
+    Raises:
+        RefusalError: what `locate` raises.
+    """
+    parsed = _source_of(recorded.request)
+    now = made_of(parsed)
+    # Older headers have the hash of its text.
+    if recorded.source_hash not in (now.digest, function_text(parsed).digest):
+        return f"`{recorded.source}` changed since it was generated"
+    if not recorded.uses or recorded.uses == {(use.file, use.digest) for use in now.uses}:
+        return ""
+    others = [str(use) for use in now.uses if (use.file, use.digest) not in recorded.uses]
+    if not others:
+        return f"`{recorded.source}` no longer uses all that it was generated with"
+    more = f" and {len(others) - SHOWN_USES} more" if len(others) > SHOWN_USES else ""
+    return f"{', '.join(others[:SHOWN_USES])}{more} changed, which `{recorded.source}` uses"
+
+
+def _source_of(request: Request) -> ParsedSource:
+    """The target of a request, read; nothing is run.
 
     Raises:
         RefusalError: what `locate` raises.
     """
     from jax_pmap.inputs.whole import called_object
     from jax_pmap.locate import locate
-    from jax_pmap.syntax.parse import parse
-    from jax_pmap.syntax.text import function_text
 
     try:
         source = locate(request.target, request.directory)
@@ -163,7 +185,7 @@ def source_digest(request: Request) -> str:
         if found is None:
             raise
         source = found.forwarding(())
-    return function_text(parse(source)).digest
+    return parse(source)
 
 
 def _python_of(directory: Path) -> list[str]:
@@ -250,12 +272,12 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
         source = request.directory / recorded.source.partition("::")[0]
         settings = project_root(request.directory) / PYPROJECT
         cache.put(key, {"files": file_digests(sorted({*users(result.files), str(source), str(settings)}))})
-        return Outcome(())
+        if not fix or not _changed(recorded):
+            return Outcome(())
     if fix:
         write_code(each.path, result.code)
         return Outcome((), 1)
-    source_hash = re.search(r"^# Source: .+ sha256:([0-9a-f]+)$", result.code, re.MULTILINE)
-    return Outcome((_stale(each, recorded, source_hash[1] if source_hash else "", result.code),))
+    return Outcome((_stale(each, recorded, _changed(recorded), result.code),))
 
 
 # --- holding an edited one against its source ---------------------------------------------
@@ -276,21 +298,24 @@ def _held_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept: 
     if not accept:
         cache.put(key, {"files": {}})
         return Outcome(())
-    write_code(each.path, accepted(each.text, source_digest(request), result.evidence), force=True)
+    text = accepted(each.text, made_of(_source_of(request)), result.evidence)
+    write_code(each.path, text, force=True)
     return Outcome((), 0, 1)
 
 
-def accepted(text: str, source_hash: str, evidence: Evidence) -> str:
+def accepted(text: str, made: MadeOf, evidence: Evidence) -> str:
     """An edited text, with what was shown of it in its header, and sealed."""
-    verdict = Header(VERSION, "", "", "", evidence).verdict()
+    verdict = Header(VERSION, "", "", made, evidence).verdict()
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     header = _HEADER.match(text)
     assert header is not None
-    lines = [line for line in header[0].splitlines() if not line.startswith((ACCEPTED, "# Content: "))]
+    gone = (ACCEPTED, USES, "# Content: ")
+    lines = [line for line in header[0].splitlines() if not line.startswith(gone)]
     lines[0] = re.sub(r"jax-pmap \S+\. ", f"jax-pmap {VERSION}. ", lines[0], count=1)
     for number, line in enumerate(lines):
         if line.startswith("# Source: "):
-            lines[number] = re.sub(r"sha256:[0-9a-f]+", f"sha256:{source_hash}", line)
+            source = re.sub(r"sha256:[0-9a-f]+", f"sha256:{made.digest}", line)
+            lines[number] = "\n".join(filter(None, [source, uses_line(made.uses)]))
         elif line.startswith(("# Proved: ", "# NOT PROVED")):
             lines[number] = f"# {verdict}\n{ACCEPTED}; the proof is of this text, by: jax-pmap check --accept"
     return seal("\n".join(lines) + "\n" + text[header.end() :])
@@ -367,10 +392,10 @@ def _unproved(each: Task, recorded: Recorded, refusal: Refusal) -> Finding:
     )
 
 
-def _stale(each: Task, recorded: Recorded, source_hash: str, code: str | None) -> Finding:
-    """What to say of a file whose source has another hash now, or whose command makes other `code`."""
-    if source_hash != recorded.source_hash:
-        why = f"`{recorded.source}` changed since it was generated"
+def _stale(each: Task, recorded: Recorded, changed: str, code: str | None) -> Finding:
+    """What to say of a file whose source `changed`, in words, or whose command makes other `code`."""
+    if changed:
+        why = changed
     elif recorded.version != VERSION:
         why = f"jax-pmap {recorded.version} made it, and {VERSION} writes it differently"
     else:

@@ -9,7 +9,8 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "A file that jax-pmap generated is not what the command in its header makes today: its "
         "source, something the source uses, or the tool itself changed. `check --no-run` tells it by the "
-        "hash of the source's own text in the header."
+        "hashes in the header, of the source and of each function, class and constant of yours that it "
+        "reaches by name, and names what changed. Comments, docstrings and layout do not count."
     ),
     why=(
         "The program runs the old function on several devices and the new one on a single one, and "

@@ -31,6 +31,7 @@ from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.uses import made_of
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -104,7 +105,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     )
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)} --in-place"
     header = header_of(
-        unit, request, command, f"{source.shown_path}::{source.qualname}", body.text.digest, evidence
+        unit, request, command, f"{source.shown_path}::{source.qualname}", made_of(target.parsed), evidence
     )
     pieces = render_pieces(unit, plan, backend, header, file.at, WIDTH - len(file.base.expandtabs(4)))
     added = file.added(pieces, adapted, copies)

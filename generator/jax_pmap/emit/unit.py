@@ -24,6 +24,7 @@ from jax_pmap.emit.weave import written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Span, refused
 from jax_pmap.reading.target import Target, running_values
 from jax_pmap.syntax.text import function_text
+from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.version import VERSION
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def emit(
     if target.source.module not in dict(unit.user_imports):
         unit = dataclasses.replace(unit, settings=plan.settings)
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
-    header = header_of(unit, request, command, emitted_source(target), body.text.digest, evidence)
+    header = header_of(unit, request, command, emitted_source(target), made_of(target.parsed), evidence)
     return render(unit, plan, backend, header)
 
 
@@ -237,10 +238,10 @@ def fitting(target: Target) -> Iterator[None]:
 
 
 def header_of(
-    unit: EmitUnit, request: Request, command: str, source: str, digest: str, evidence: Evidence | None
+    unit: EmitUnit, request: Request, command: str, source: str, made: MadeOf, evidence: Evidence | None
 ) -> Header:
-    """What is recorded of how code was made: by `command`, from the text of `source` with this digest."""
-    header = Header(VERSION, command, source, digest, evidence)
+    """What is recorded of how code was made: by `command`, from `source` and what that is `made` of."""
+    header = Header(VERSION, command, source, made, evidence)
     if unit.remainder is not None:
         header = dataclasses.replace(header, remainder=unit.remainder.said())
     return header

@@ -66,8 +66,12 @@ class Scope:
 class Scopes:
     """The scope of every node of a tree, and the node around it."""
 
-    def __init__(self, *nodes: ast.AST, within: Scope | None = None) -> None:
-        """Collect `nodes` into the scope they stand in; without one, into that of a module."""
+    def __init__(self, *nodes: ast.AST, within: Scope | None = None, annotations: bool = True) -> None:
+        """Collect `nodes` into the scope they stand in; without one, into that of a module.
+
+        Without `annotations`, these are passed over: a module may have it that they are not evaluated.
+        """
+        self.annotations = annotations
         self.parents: dict[ast.AST, ast.AST] = {}
         self.of: dict[ast.AST, Scope] = {}
         scope = within or Scope(nodes[0], None)
@@ -128,8 +132,12 @@ class Scopes:
             self._bind(scope, node.rest, Binding("other"))
         elif isinstance(node, _COMPREHENSIONS):
             scope = self._inner(node, scope)
+        written = (
+            () if self.annotations else (getattr(node, "annotation", None), getattr(node, "returns", None))
+        )
         for child in ast.iter_child_nodes(node):
-            yield child, elsewhere.get(child, scope)
+            if child not in written:
+                yield child, elsewhere.get(child, scope)
 
     def _bind_statement(self, node: ast.stmt, scope: Scope) -> None:
         if isinstance(node, ast.Global):
@@ -191,11 +199,11 @@ class Scopes:
             self._bind_target(scope, target.value, None)
 
 
-def _alone(nodes: Iterable[ast.AST]) -> Scope:
+def _alone(nodes: Iterable[ast.AST], annotations: bool = True) -> Scope:
     """The scope of nodes that are looked at without the module they stand in."""
     # What they declare `global` is bound outside.
     scope = Scope(None, Scope(None, None))
-    Scopes(*nodes, within=scope)
+    Scopes(*nodes, within=scope, annotations=annotations)
     return scope
 
 
@@ -204,9 +212,12 @@ def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
     return set(_alone(nodes).bindings)
 
 
-def used_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Names that the nodes of one scope read, and the scopes inside it from outside of those."""
-    return _alone(nodes).used()
+def used_names(nodes: Iterable[ast.AST], annotations: bool = True) -> set[str]:
+    """Names that the nodes of one scope read, and the scopes inside it from outside of those.
+
+    Those in `annotations` count unless the module has it that these are not evaluated.
+    """
+    return _alone(nodes, annotations).used()
 
 
 def free_names(node: ast.AST) -> set[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unit:
+class Unit:
     """One statement of the module, with what it does to names."""
 
     node: ast.stmt
@@ -92,7 +91,8 @@ class _Unit:
 class Module:
     """The statements of the target's file, and which of them reach the target."""
 
-    def __init__(self, parsed: ParsedSource) -> None:
+    def __init__(self, parsed: ParsedSource, body: Iterable[ast.stmt] | None = None) -> None:
+        """Look at the statements at the top of the target's file, or at those of `body` in their place."""
         self.parsed = parsed
         tree = parsed.tree
         self.future = any(
@@ -101,13 +101,15 @@ class Module:
             and any(alias.name == "annotations" for alias in s.names)
             for s in tree.body
         )
-        nodes = list(_flattened(tree.body))
+        nodes = list(_flattened(tree.body if body is None else body))
         self.imported = {
             name for node, _ in nodes if isinstance(node, Import) for name in bound_names([node])
         }
         self.functions = {node.name: node for node, _ in nodes if isinstance(node, ast.FunctionDef)}
         self.classes = {node.name for node, _ in nodes if isinstance(node, ast.ClassDef)}
         self.units = [self._unit(node, guarded) for node, guarded in nodes]
+        #: Names that they bind.
+        self.bound = frozenset().union(*(unit.binds for unit in self.units))
         #: Names that anything in the file uses.
         self.used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         #: Names through which the target can be called: functions that call it, aliases, objects.
@@ -119,12 +121,12 @@ class Module:
             self.reaching |= more
         self.setting = self._names_setting()
 
-    def _unit(self, node: ast.stmt, guarded: bool) -> _Unit:
-        return _Unit(
+    def _unit(self, node: ast.stmt, guarded: bool) -> Unit:
+        return Unit(
             node,
             frozenset(bound_names([node])),
             frozenset(self._changes(node)),
-            frozenset(needs(node, self.future)),
+            frozenset(used_names([node], annotations=not self.future)),
             guarded,
         )
 
@@ -187,13 +189,13 @@ class Module:
             if parameter in changed and (root := root_name(value)):
                 yield root
 
-    def _hands_on(self, unit: _Unit) -> bool:
+    def _hands_on(self, unit: Unit) -> bool:
         """Whether what a statement binds leads to the target, rather than holding what it returned."""
         return bool(unit.needs & self.reaching) and (
             isinstance(unit.node, _Definition) or not self.runs_target(unit)
         )
 
-    def runs_target(self, unit: _Unit) -> bool:
+    def runs_target(self, unit: Unit) -> bool:
         """Whether a statement calls the target, or something that reaches it, while the module loads."""
         return any(self._calls_reaching(node) for node in _run_nodes(unit.node))
 
@@ -252,6 +254,10 @@ class Module:
     def under_guard(self, names: Iterable[str]) -> bool:
         """Whether something `names` need is bound only under ``if __name__ == "__main__":``."""
         return any(unit.guarded for unit in self._kept(frozenset(names)))
+
+    def reached(self, names: frozenset[str]) -> Iterable[Unit]:
+        """The statements that bind or change `names`, and what those need in turn."""
+        return self._kept(names)
 
     def slice_for(self, names: frozenset[str]) -> Slice:
         """Keep the statements that bind or change `names`, and what those need in turn."""
@@ -320,9 +326,9 @@ class Module:
             classes=tuple(unit.node.name for unit in kept if isinstance(unit.node, ast.ClassDef)),
         )
 
-    def _kept(self, names: frozenset[str]) -> dict[_Unit, tuple[str, ...]]:
+    def _kept(self, names: frozenset[str]) -> dict[Unit, tuple[str, ...]]:
         """The units to keep, each with the names that lead to it."""
-        kept: dict[_Unit, tuple[str, ...]] = {}
+        kept: dict[Unit, tuple[str, ...]] = {}
         wanted: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(names), ())
         # `from __future__` changes how the rest is read.
         for unit in self.units:
@@ -341,7 +347,7 @@ class Module:
                     for needed in sorted(unit.needs):
                         wanted.setdefault(needed, (*chain, name))
             if not grown:
-                known = {name for unit in self.units for name in unit.binds} | set(dir(builtins))
+                known = self.bound | set(dir(builtins))
                 for unit in self.units:
                     unknown = next((name for name in wanted if name not in known), None)
                     if unknown and "*" in unit.binds and unit not in kept:
@@ -354,7 +360,7 @@ class Module:
                             wanted.setdefault(needed, kept[unit])
         return kept
 
-    def _units_of(self, name: str) -> list[_Unit]:
+    def _units_of(self, name: str) -> list[Unit]:
         """The units that bind or change `name`, those that run the target left out where others bind it."""
         binding = [unit for unit in self.units if name in unit.binds]
         plain = [unit for unit in binding if not unit.guarded] or binding
@@ -370,7 +376,7 @@ class Module:
         ]
         return [*(before or plain), *changing]
 
-    def _is_setting(self, unit: _Unit) -> bool:
+    def _is_setting(self, unit: Unit) -> bool:
         """Whether a statement is there for what it does to the process, or to jax."""
         return _of_process(unit.node) or self._sets_jax(unit.node) or self._is_for_effect(unit)
 
@@ -400,14 +406,14 @@ class Module:
                 return found
             found |= more
 
-    def _is_for_effect(self, unit: _Unit) -> bool:
+    def _is_for_effect(self, unit: Unit) -> bool:
         """Whether a statement imports a file of the project by a name that nothing uses."""
         node = unit.node
         if not isinstance(node, ast.Import) or unit.binds & self.used:
             return False
         return any(module_in(self.parsed.source.root, alias.name) is not None for alias in node.names)
 
-    def _shares_line(self, unit: _Unit) -> bool:
+    def _shares_line(self, unit: Unit) -> bool:
         return any(
             other.first <= unit.last and unit.first <= other.last for other in self.units if other != unit
         )
@@ -417,7 +423,7 @@ class Module:
             if guard := _main_guard(node):
                 yield guard.lineno, guard
 
-    def _doubtful(self, kept: dict[_Unit, tuple[str, ...]], wanted: set[str]) -> Iterator[tuple[int, str]]:
+    def _doubtful(self, kept: dict[Unit, tuple[str, ...]], wanted: set[str]) -> Iterator[tuple[int, str]]:
         """Calls left out that are given something the target needs, and may change it."""
         own = {name for unit in kept if not isinstance(unit.node, Import) for name in unit.binds}
         for unit in self.units:
@@ -433,30 +439,6 @@ class Module:
                 for value in given:
                     if isinstance(value, ast.Name) and value.id in own & wanted - self.functions.keys():
                         yield node.lineno, value.id
-
-
-def needs(statement: ast.stmt, future: bool = False) -> set[str]:
-    """Names a statement reads from outside itself when it runs, or when what it defines is called.
-
-    With `future`, annotations are not evaluated and do not count.
-    """
-    if future:
-        statement = _WithoutAnnotations().visit(copy.deepcopy(statement))
-    return used_names([statement])
-
-
-class _WithoutAnnotations(ast.NodeTransformer):
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        node.annotation = ast.Constant(None)
-        return self.generic_visit(node)
 
 
 def _flattened(body: Iterable[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
