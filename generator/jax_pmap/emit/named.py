@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import libcst as cst
 
-from jax_pmap.emit.weave import enclosed
+from jax_pmap.emit.weave import enclosed, renamed
 
 #: What the value of a collective is called.
 _CALLED = {"psum": "total", "pmean": "mean", "pmax": "largest", "pmin": "smallest", "all_gather": "all"}
@@ -182,12 +182,11 @@ class _Naming(cst.CSTTransformer):
     def applied(self, call: cst.Call) -> cst.BaseExpression:
         """The body of a lambda that is called where it stands, its arguments assigned before."""
         assert isinstance(call.func, cst.Lambda)
-        renamed = {}
+        names = {}
         for parameter, arg in zip(call.func.params.params, call.args, strict=True):
             wanted = parameter.name.value
-            renamed[wanted] = self.assigned(wanted, arg.value)
-        body = call.func.body.visit(_Renamed(renamed))
-        assert isinstance(body, cst.BaseExpression)
+            names[wanted] = self.assigned(wanted, arg.value)
+        body = renamed(call.func.body, names)
         return self.applied(body) if isinstance(body, cst.Call) and _parameters(body) is not None else body
 
     def assigned(self, wanted: str, value: cst.BaseExpression) -> str:
@@ -248,26 +247,6 @@ class _HasApplied(cst.CSTVisitor):
         """One node."""
         self.is_there |= isinstance(node, cst.Call) and _parameters(node, self.axis) is not None
         return not isinstance(node, _APART)
-
-
-class _Renamed(cst.CSTTransformer):
-    """Puts other names for variables."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        super().__init__()
-        self.names = names
-
-    def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:  # noqa: N802
-        """The attribute as it was."""
-        return updated_node.with_changes(attr=original_node.attr)
-
-    def leave_Arg(self, original_node: cst.Arg, updated_node: cst.Arg) -> cst.Arg:  # noqa: N802
-        """The keyword as it was."""
-        return updated_node.with_changes(keyword=original_node.keyword)
-
-    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:  # noqa: N802
-        """A variable."""
-        return updated_node.with_changes(value=self.names.get(original_node.value, original_node.value))
 
 
 def _parameters(call: cst.Call, axis: str = "") -> list[str] | None:

@@ -546,8 +546,11 @@ class _Substituted(cst.CSTTransformer):
         return enclosed(node)
 
 
+Code = TypeVar("Code", bound=cst.CSTNode)
+
+
 class _Renamed(cst.CSTTransformer):
-    """Puts other names for what a function reads."""
+    """Puts other names for what code reads."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__()
@@ -567,10 +570,10 @@ class _Renamed(cst.CSTTransformer):
         return updated if new is None else updated.with_changes(value=new)
 
 
-def renamed(function: cst.FunctionDef, names: Mapping[str, str]) -> cst.FunctionDef:
-    """The function with other names for functions that it reads, and for itself."""
-    made = function.visit(_Renamed(names))
-    assert isinstance(made, cst.FunctionDef)
+def renamed(code: Code, names: Mapping[str, str]) -> Code:
+    """A function or an expression with other names for what it reads; a function, for itself too."""
+    made = code.visit(_Renamed(names))
+    assert isinstance(made, type(code))
     return made
 
 
