@@ -71,8 +71,18 @@ def shardings(name, structure):
 
 def put(name, tree):
     """The arrays of argument `name` where they belong on the mesh; what is there already stays."""
-    structure = jax.tree.structure(tree)
-    return jax.device_put(tree, shardings(name, structure))
+    leaves, structure = jax.tree.flatten(tree)
+    places = shardings(name, structure)
+    there = [getattr(leaf, "sharding", None) for leaf in leaves] == jax.tree.leaves(
+        places
+    )
+    return tree if there else jax.device_put(tree, places)
+
+
+@functools.cache
+def sharding(*axes):
+    """`jax.P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(mesh(), jax.P(*axes))
 
 
 def p_step(params, x):
@@ -93,12 +103,6 @@ def compiled():
     return jax.jit(on_mesh)
 
 
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(mesh(), jax.P(AXIS))
-
-
 def shard(x):
     """Put arrays on the devices, split along axis 0."""
     count = mesh().shape[AXIS]
@@ -110,7 +114,7 @@ def shard(x):
                 f"step: {name} is of shape {shape}; expected axis 0 a multiple of "
                 f"{count} (devices along {AXIS})"
             )
-        return jax.device_put(leaf, sharding())
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)
 

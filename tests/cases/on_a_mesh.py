@@ -100,8 +100,12 @@ def shardings(name, structure):
 
 def put(name, tree):
     """The arrays of argument `name` where they belong on the mesh; what is there already stays."""
-    structure = jax.tree.structure(tree)
-    return jax.device_put(tree, shardings(name, structure))
+    leaves, structure = jax.tree.flatten(tree)
+    places = shardings(name, structure)
+    there = [getattr(leaf, "sharding", None) for leaf in leaves] == jax.tree.leaves(
+        places
+    )
+    return tree if there else jax.device_put(tree, places)
 
 
 @functools.cache
