@@ -306,6 +306,12 @@ class Argument:
 # --- the plan -----------------------------------------------------------------------------
 
 
+#: A `Sync` that puts the parts of all devices together.
+GATHERED = "gather_parts"
+#: What a sum, or a mean, over the devices becomes of which each keeps its part.
+SCATTERED = {"psum": "psum_scatter", "pmean": "pmean_scatter"}
+
+
 @dataclass(frozen=True, slots=True)
 class Sync:
     """One value that a collective makes whole, at one place in the body."""
@@ -314,7 +320,8 @@ class Sync:
     #: for a call of that name whose means or sums are taken over the devices. No collectives are
     #: ``"fold_in"``, a PRNG key made another on every device, for numbers that belong to examples, and
     #: ``"own_share"``, a device's part of a value that all of them have whole; ``"own_size"``, of a number of
-    #: rows.
+    #: rows. For arrays that the devices have in parts, ``"gather_parts"`` puts these together;
+    #: ``"psum_scatter"`` and ``"pmean_scatter"`` give a device its part of a sum or a mean.
     op: str
     #: The value as the reader knows it: ``"loss"``, ``"metrics['n']"`` or a short expression.
     value: str
@@ -335,6 +342,9 @@ class Sync:
     bytes: int = 0
     #: For ``"all_gather"`` and ``"own_share"``, the axis along which the devices have their shares.
     axis: int | None = None
+    #: What the devices have in parts, where it is put together or something is divided like it: the argument
+    #: or its part, as source: ``"state.params"``.
+    like: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,13 +173,17 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
             "The batch is divided along that axis: name one of the mesh, or leave it out for the first.",
         )
     backend = options["backend"] or config.backend
-    if backend not in (Backend.JIT, AUTO):
-        one = len(axes) == 1 and not options["spec"] and not options["fsdp"]
+    divides = bool(options["spec"] or options["fsdp"])
+    in_parts = backend == Backend.SHARD_MAP and len(axes) == 1 and divides
+    if backend not in (Backend.JIT, AUTO) and not in_parts:
+        form = backend or Backend.PMAP
+        takes = "has one axis of devices" if form == Backend.SHARD_MAP else "divides no array but the batch"
+        other = "" if divides or len(axes) > 1 else f", or --devices {number} --axis-name {along}"
         raise refused(
             "JP046",
             f"`--mesh` arranges devices for `--backend jit`, where the compiler adds the communication along "
-            f"each axis; `{backend or Backend.PMAP}` code has one axis of devices",
-            "Use --backend jit" + (f", or --devices {number} --axis-name {along}" if one else ""),
+            f"each axis; `{form}` code {takes}",
+            f"Use --backend jit{other}",
         )
     return {
         "axis_name": along,

@@ -390,6 +390,16 @@ def _proved(
             error_details(problem.error),
         ) from None
     except RefusalError as error:
+        if error.refusal.code == "JP045" and any(sync.like for sync in plan.syncs):
+            raise refused(
+                "JP046",
+                "in shard_map code each device goes on with its own part of what is divided as soon as the "
+                f"gradients are scattered, and that is not the same: {error.refusal.reason}",
+                "Use --backend jit, where the compiler works out what else devices have to send each other, "
+                "for the norm of all gradients say",
+                facts.span,
+                error.refusal.details,
+            ) from None
         classes = loaded.carried.classes if loaded.carried else ()
         if error.refusal.code == "JP045" and classes and "another structure" in error.refusal.reason:
             # The likeliest reason by far, and the only one the user can mend.

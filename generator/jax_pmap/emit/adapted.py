@@ -119,6 +119,7 @@ def woven_with(
         own_share=names.own_share,
         own_draws=names.own_draws,
         unseen=names.unseen,
+        parts=(names.gathered, names.scattered),
     )
 
 

@@ -8,7 +8,7 @@ import functools
 import math
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax_pmap.emit.axes import (
@@ -40,6 +40,9 @@ from jax_pmap.reading.facts import Parameter
 
 #: Columns for a docstring in a function at top level, quotes and indentation taken off.
 DOCSTRING_WIDTH = 86
+
+#: What a device gets its part of.
+_SCATTERED = {"psum_scatter": "sum", "pmean_scatter": "mean"}
 
 #: What is imported for libraries whose layers are synchronised by intercepting calls.
 LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
@@ -102,7 +105,9 @@ class Context:
         divided = bool(self.put) or any(leaf.spec and leaf.axis is None for leaf in plan.outputs)
         #: The argument that pmap maps over where it is to map over none of the user's.
         self.device = [] if self.split or not self.pmap else [_free("device", unit.taken_names)]
-        self.specs = spec_table(plan, valued=self.valued) if divided else {}
+        # Results of shard_map code lie as its `out_specs` say.
+        ruled = dataclasses.replace(plan, outputs=()) if backend is Backend.SHARD_MAP else plan
+        self.specs = spec_table(ruled, valued=self.valued) if divided else {}
         #: Arguments that every device has whole and that a call gets back from the one before it.
         fed = {name for name, _ in plan.chain}.union(plan.mutated) - self.put
         whole = [a for a in self.arguments if not a.static and a not in self.split]
@@ -345,8 +350,15 @@ class Context:
             "grid": self._grid(),
             "explicit": unit.explicit,
             "unshard": None,
-            "in_specs": tuple_source([tree_source(tree, spec) for tree in axes]),
-            "out_specs": tree_source(self.output_axes, spec),
+            "in_specs": tuple_source(
+                [
+                    self._specs_of(a.name) if a.name in self.put else tree_source(tree, spec)
+                    for a, tree in zip(dynamic, axes, strict=True)
+                ]
+            ),
+            "out_specs": self._out_specs(spec),
+            "parts": bool(self.put) and self.backend is Backend.SHARD_MAP,
+            "scattered": next((_SCATTERED[s.op] for s in self.plan.syncs if s.op in _SCATTERED), ""),
             "inner": inner,
             "inner_signature": f"def {inner}({', '.join(parameters)}):",
             "dynamic": [a.name for a in dynamic],
@@ -354,6 +366,26 @@ class Context:
             "out_shardings": tree_source(result, self._sharding),
             "jit_options": self._options("static_argnums"),
         }
+
+    def _specs_of(self, name: str) -> str:
+        return f'{self.n.specs_of}("{name}", {name})'
+
+    def _out_specs(self, spec: Callable[[int | None], str]) -> str:
+        """Source of how results lie: those that are the next call's arguments in parts, as these."""
+        fed = {path: self._specs_of(name) for name, path in self.plan.chain if name in self.put}
+        tree = self.plan.output_axes
+        if "" in fed:
+            return fed[""]
+        if not fed or not isinstance(tree, AxesNode):
+            return tree_source(self.output_axes, spec)
+        keys = tree.keys or range(len(tree.children))
+        rows = [
+            fed.get(f"[{key}]") or tree_source(collapse(child), spec)
+            for key, child in zip(keys, tree.children, strict=True)
+        ]
+        if tree.kind == "dict":
+            return "{" + ", ".join(f"{key}: {row}" for key, row in zip(keys, rows, strict=True)) + "}"
+        return tuple_source(rows) if tree.kind == "tuple" else f"[{', '.join(rows)}]"
 
     # --- devices and placement ------------------------------------------------------------
 

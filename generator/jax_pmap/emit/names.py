@@ -53,6 +53,10 @@ class Names:
     specs: str
     shardings: str
     put: str
+    #: Helpers of arrays in parts: how they lie, what puts them together, and what divides a sum like them.
+    specs_of: str
+    gathered: str
+    scattered: str
     #: Cached function that compiles `mapped` for chosen devices.
     compiled: str
     #: Modules and classes as they are bound in the emitted file.

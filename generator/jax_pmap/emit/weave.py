@@ -18,7 +18,8 @@ import libcst as cst
 from jax_pmap.emit.decomposed import TOGETHER, reduction
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
-from jax_pmap.model import Backend, Guard, Plan, Sync
+from jax_pmap.leaf_paths import dotted
+from jax_pmap.model import GATHERED, Backend, Guard, Plan, Sync
 
 RECORDER = "__jax_pmap__"
 #: What stands in a `Sync` for what is no collective: a key made another on every device, a device's part of a
@@ -46,6 +47,7 @@ def weave(
     own_draws: str = "own_draws",
     asked: Mapping[str, int] | None = None,
     unseen: str = "unseen",
+    parts: tuple[str, str] = ("gathered", "scattered"),
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
@@ -57,12 +59,12 @@ def weave(
     under which what decides on the way through the function is recorded, by point; `asked` are sources of
     what is called, with the number under which is noted what that is: unless it is None, functions inside are
     noted too; `unseen` is the name of the helper that raises in place of the side of an expression that a
-    guard stands for.
+    guard stands for; `parts` are those that put parts together and that divide a sum into such.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), reach, result, jax)
     editor.renames, editor.tests = renames, tests
     editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
-    editor.unseen = unseen
+    editor.unseen, editor.parts = unseen, parts
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -103,6 +105,7 @@ class Editor(cst.CSTTransformer):
         self.jax = jax
         self.renames: Mapping[str, str] = {}
         self.own_share, self.own_draws, self.unseen = "own_share", "own_draws", "unseen"
+        self.parts = ("gathered", "scattered")
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
@@ -250,6 +253,10 @@ class Editor(cst.CSTTransformer):
             size = cst.parse_expression(f"x // {self.jax}.lax.psum(1, axis_name={self.axis})")
             assert isinstance(size, cst.BinaryOperation)
             return size.with_changes(left=value)
+        if sync.like:
+            call = cst.parse_expression(self.in_parts(sync, "x"))
+            assert isinstance(call, cst.Call)
+            return call.with_changes(args=[call.args[0], call.args[1].with_changes(value=value)])
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis, sync.axis)
         if sync.paths != ("",):
@@ -257,6 +264,11 @@ class Editor(cst.CSTTransformer):
         call = cst.parse_expression(self.fold("key"))
         assert isinstance(call, cst.Call)
         return call.with_changes(args=[call.args[0].with_changes(value=parenthesized(value)), *call.args[1:]])
+
+    def in_parts(self, sync: Sync, value: str) -> str:
+        """Source of a value put together of the devices' parts, or summed and divided into such."""
+        helper = self.parts[0 if sync.op == GATHERED else 1]
+        return f"{helper}({string(dotted(sync.like))}, {value})"
 
     def together(
         self, sync: Sync, original: cst.BaseExpression, updated: cst.BaseExpression
@@ -372,7 +384,9 @@ class Editor(cst.CSTTransformer):
         by_op: dict[str, list[str]] = {}
         parts: dict[str, list[Sync]] = {}
         for sync in syncs:
-            if sync.paths == ("",):
+            if sync.like:
+                lines.append(f"{sync.value} = {self.in_parts(sync, sync.value)}")
+            elif sync.paths == ("",):
                 by_op.setdefault(sync.op, []).append(sync.value)
             else:
                 parts.setdefault(sync.value, []).append(sync)

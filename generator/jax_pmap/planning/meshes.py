@@ -257,3 +257,17 @@ def _check_fsdp(arguments: Sequence[Argument], along: str, mesh: tuple[MeshAxis,
         else f"Give `{along}` another size in --mesh, or leave `--fsdp` out",
         span,
     )
+
+
+def width_of(dtype: str) -> int:
+    """Bytes of one number of a dtype; those of a key as its words, of which there are two."""
+    bits = re.search(r"(\d+)", dtype)
+    return 1 if dtype == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
+
+
+def leaf_bytes(leaf: Leaf, devices: int = 1, mesh: tuple[MeshAxis, ...] = ()) -> int:
+    """Bytes of an array, or of one device's share of it; 0 of what is no array."""
+    if leaf.role is Role.STATIC:
+        return 0
+    shape = leaf.per_device(devices, mesh) if mesh else leaf.shape
+    return math.prod(shape) * width_of(leaf.dtype)

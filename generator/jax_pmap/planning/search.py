@@ -37,6 +37,7 @@ from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
+from jax_pmap.planning.parts import in_parts
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, reference_runs
 from jax_pmap.planning.repeats import or_changing
@@ -452,4 +453,5 @@ def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) ->
         settings=loaded.settings,
         source_hash=function_text(target.parsed).digest,
     )
-    return Observed(on_mesh(plan, request, facts.span), roles, found.variants, found.listings)
+    plan = in_parts(on_mesh(plan, request, facts.span), case.body, observation.tree, request, facts.span)
+    return Observed(plan, roles, found.variants, found.listings)

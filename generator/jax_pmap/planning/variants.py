@@ -29,6 +29,7 @@ from jax_pmap.planning.identities import identities
 from jax_pmap.planning.listing import listings
 from jax_pmap.planning.merge import merge_neighbours
 from jax_pmap.planning.observe import Observer
+from jax_pmap.planning.parts import on_whole
 from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles
@@ -117,7 +118,8 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     count = next((count for count in (*even, 3, 5, 7) if not roles.rows or size % count == 0), 1)
     # Which keys to fold does not depend on the plan; where a share fails without its collectives, it is
     # found when they are there.
-    saved = tuple(sync for sync in case.saved.syncs if sync.op != FOLD) if case.saved is not None else ()
+    saved = on_whole(case.saved.syncs) if case.saved is not None else ()
+    saved = tuple(sync for sync in saved if sync.op != FOLD)
     start = (*(sync for sync in roles.made if sync not in saved), *saved)
     folds = find_folds(observer, roles, {}, count, start, settled=False)
     if isinstance(folds, Refusal):

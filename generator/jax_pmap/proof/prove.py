@@ -10,6 +10,7 @@ from pathlib import Path
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.bound import emitted_name
 from jax_pmap.model import (
+    GATHERED,
     Check,
     Collective,
     Derivation,
@@ -403,7 +404,7 @@ def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool
     The bytes are not compared: XLA joins collectives, drops those nothing depends on and keeps one of equal
     ones, and a planned one stands there as often as the function around it is called.
     """
-    gathers = any(sync.op == "all_gather" for sync in plan.syncs)
+    gathers = any(sync.op in ("all_gather", GATHERED) for sync in plan.syncs)
     # The gradient of a gather sums and scatters.
     expected = {"all-reduce", *(("all-gather", "reduce-scatter") if gathers else ())}
     for row in rows:

@@ -22,7 +22,9 @@ from typing import Any, NoReturn
 
 from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.model import (
+    GATHERED,
     PLAN_SCHEMA_VERSION,
+    SCATTERED,
     Argument,
     AxesNode,
     Evidence,
@@ -47,7 +49,13 @@ PLANS_READ = (1, PLAN_SCHEMA_VERSION)
 _PLAN_ORDER = ("schema_version", "target", "axis_name", "syncs", "notes", "assumed_inputs", "guards")
 _PLAN_LAST = ("output_axes", "arguments", "outputs")
 
-SYNC_OPS = ("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "own_size", *TOGETHER)
+#: Of arrays that the devices have in parts.
+IN_PARTS = (GATHERED, *SCATTERED.values())
+SYNC_OPS = (
+    *("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "own_size"),
+    *IN_PARTS,
+    *TOGETHER,
+)
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 
 
@@ -390,6 +398,8 @@ def _check(decoded: Any, path: str) -> None:
             _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
         if decoded.where == "around" and decoded.op != "fold_in":
             _refuse(f"`{path}.where` is `around`, which only fold_in can be.")
+        if (decoded.op in IN_PARTS) != bool(decoded.like):
+            _refuse(f"`{path}` has op `{decoded.op}` and like `{decoded.like}`.")
         if (decoded.op in ("all_gather", "own_share")) != (decoded.axis is not None):
             _refuse(f"`{path}` has op `{decoded.op}` and axis `{json.dumps(decoded.axis)}`.")
     elif isinstance(decoded, AxesNode):

@@ -293,11 +293,11 @@ def _everywhere(
             rows = [_traced(each, packed, leaves, [every], subject) for subject, each in functions.items()]
         except _Untraced:
             raise problem from None
-        rows = _on_meshes(list(functions.values()), packed, leaves, rows)
+        rows = _on_meshes(list(functions.values()), packed, leaves, rows, [every])
         if len(rows[0]) < 2:
             raise
         return rows
-    return _on_meshes(list(functions.values()), packed, leaves, rows)
+    return _on_meshes(list(functions.values()), packed, leaves, rows, chosen)
 
 
 def _traced(
@@ -359,12 +359,15 @@ def _on_meshes(
     packed: Packed,
     leaves: Sequence[Any],
     traced: Sequence[Sequence[Traced]],
+    counts: Sequence[int],
 ) -> list[list[Traced]]:
     """Functions of which one has a mesh of several axes, with each of these in several sizes by itself.
 
-    How large each is, is up to its code: two for all numbers of devices, say. Where none has such a mesh,
-    where it has more axes than the devices here suffice for, or one is not traced so, they are as they were
-    `traced`.
+    How large each is, is up to its code: two for all numbers of devices, say. So it is with the one axis of
+    code that was `traced` on one of the `counts` of devices alone, which may be the only one it takes; that
+    counts too.
+    Where none has such a mesh, where it has more axes than the devices here suffice for, or one is not traced
+    so, they are as they were `traced`.
     """
     before = [list(row) for row in traced]
     try:
@@ -373,19 +376,20 @@ def _on_meshes(
         return before
     most = len(jax.devices())
     first = [2] * number
-    if number < 2 or math.prod(first) > most:
+    written = number == 1 and len(before[0]) == 1
+    if (number < 2 and not written) or math.prod(first) > most:
         return before
 
     def made(sizes: Sequence[int]) -> "list[Traced] | None":
         # Code that writes the number of devices down takes no other.
-        for count in dict.fromkeys((math.prod(sizes), most)):
+        for count in dict.fromkeys((math.prod(sizes), *counts, most)):
             try:
                 return [_traced_on(each, packed, leaves, count, sizes) for each in functions]
             except _Untraced:
                 continue
         return None
 
-    found = [made(first)]
+    found = [made(first), *([[row[0] for row in before]] if written else [])]
     enough = 1 if operations(traced[0][0].jaxpr) > FEW else 2
     for at in range(number):
         others: list[list[Traced] | None] = []

@@ -1,0 +1,112 @@
+"""Arrays that shard_map code has in parts: gathered, with their gradients scattered, and proved so."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+from project import Project
+
+from jax_pmap.report.as_json import schema
+
+STEPS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def loss_fn(params, x):
+    return jnp.mean(jnp.tanh(x @ params["up"]) @ params["down"])
+
+
+def step(params, x):
+    loss, grads = jax.value_and_grad(loss_fn)(params, x)
+    return {"params": jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), "loss": loss}
+
+
+def in_one(params, x):
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss_fn)(params, x))
+
+
+def predict(params, x):
+    return jnp.tanh(x @ params["up"]) @ params["down"]
+
+
+def by_norm(params, x):
+    grads = jax.grad(loss_fn)(params, x)
+    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+    return jax.tree.map(lambda p, g: p - 0.1 * g / norm, params, grads)
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    normal = lambda *shape: rng.normal(size=shape).astype("float32")
+    return {"up": normal(6, 64), "down": normal(64, 2)}, normal(24, 6)
+"""
+RULES = ("--spec", "params.up=None,data", "--spec", "params.down=data")
+WORDS = ("--inputs", "steps.py::inputs", "--backend", "shard_map", "--mesh", "data=4", *RULES)
+GATHERED = ("gather_parts", "params")
+
+
+@pytest.fixture
+def steps(shared: Project) -> Project:
+    shared.write("steps.py", STEPS)
+    return shared
+
+
+@pytest.mark.parametrize(
+    ("name", "syncs", "kinds"),
+    [
+        (
+            "step",
+            [GATHERED, ("pmean", "loss"), ("pmean_scatter", "grads")],
+            {"all-gather", "all-reduce", "reduce-scatter"},
+        ),
+        (
+            "in_one",
+            [GATHERED, ("pmean_scatter", "jax.grad(loss_fn)(params, x)")],
+            {"all-gather", "reduce-scatter"},
+        ),
+        ("predict", [("gather_parts", 'params["down"]'), ("gather_parts", 'params["up"]')], {"all-gather"}),
+    ],
+)
+def test_parts_are_gathered_and_gradients_scattered(
+    steps: Project, name: str, syncs: list[tuple[str, str]], kinds: set[str]
+) -> None:
+    made = steps.run("gen", f"steps.py::{name}", *WORDS, "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    jsonschema.validate(document["plan"], schema("plan"))
+    evidence = document["evidence"]
+    assert evidence["derivation"]["complete"]
+    assert {check["devices"] for check in evidence["checks"]} == {4}
+    assert sorted((row["op"], row["value"]) for row in document["plan"]["syncs"]) == sorted(syncs)
+    assert {row["kind"] for row in evidence["collectives"]} == kinds
+    assert not [note for note in evidence["notes"] if "the plan has not" in note]
+
+
+def test_what_couples_the_gradients_is_for_the_compiler(steps: Project) -> None:
+    says = ("goes on with its own part", "Use --backend jit")
+    steps.refused("JP046", "gen", "steps.py::by_norm", *WORDS, says=says, exit_code=1)
+
+
+def test_a_plan_with_parts_is_taken_back(project: Project) -> None:
+    project.write("steps.py", STEPS)
+    plan = project.run("plan", "steps.py::step", *WORDS, "--output-format", "json")
+    project.write("plan.json", plan.stdout)
+    made = project.run("gen", "steps.py::step", *WORDS, "--plan", "plan.json", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs on 4 devices" in made.words
+    assert 'grads = scattered("params", grads)' in made.stdout
+
+
+def test_a_sum_that_is_scattered_as_a_mean_is_found(project: Project) -> None:
+    project.write("steps.py", STEPS)
+    made = project.run("gen", "steps.py::step", *WORDS, "--no-run", "-o", "steps_parts.py")
+    assert made.exit_code == 0, made.stderr
+    code = (project.folder / "steps_parts.py").read_text(encoding="utf-8")
+    assert code.count(" / mesh().shape[AXIS]") == 1
+    project.write("summed.py", code.replace(" / mesh().shape[AXIS]", ""))
+    words = ("verify", "summed.py::step", "--against", "steps.py::step", "--inputs", "steps.py::inputs")
+    project.refused("JP045", *words, says=("differs",), exit_code=1)
