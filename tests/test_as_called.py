@@ -102,6 +102,14 @@ def shifted(x):
     return jnp.mean(x)
 
 
+CALLS = [0]
+
+
+def counted(x):
+    CALLS[0] += 1
+    return jnp.mean(x) * CALLS[0]
+
+
 def bytes_of_each(x):
     return jnp.mean(x) * x.dtype.itemsize
 
@@ -143,6 +151,7 @@ def gen(project: Project, name: str, inputs: str) -> Result:
         ("folded", "times", "`when` (float64) loses digits"),
         ("by_second", "milliseconds", "`ms` (int64) loses digits"),
         ("shifted", "rows", "changes the NumPy array `x` of its caller in place"),
+        ("counted", "rows", "reads `CALLS` anew, which line"),
         ("bytes_of_each", "doubles", "computes in NumPy or Python what jax computes otherwise"),
     ],
 )

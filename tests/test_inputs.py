@@ -506,6 +506,10 @@ def test_collect_refuses(worker: types.SimpleNamespace) -> None:
         collected(worker, "def f(state): return state.step(1)")
     assert missing.value.refusal.code == "JP014"
     assert "--inputs" in missing.value.refusal.hint
+    assert "f32[" not in missing.value.refusal.hint
+    with pytest.raises(RefusalError) as by_keyword:
+        collected(worker, "def f(x, *, config): return x * config.rate")
+    assert "(args, kwargs)" in by_keyword.value.refusal.hint
     with pytest.raises(RefusalError) as failed:
         collected(worker, "def f(x): return x @ jnp.zeros((5, 4)) @ jnp.zeros((7, 7))")
     assert failed.value.refusal.code == "JP014"

@@ -38,6 +38,8 @@ LOOK = 0.25
 START = 60.0
 #: Exit status of a worker whose pipes the user's code closed; see `worker/server.py`.
 CUT_OFF = 96
+#: Signals by which native code ends itself.
+CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 #: A frame in faulthandler's dumps.
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 #: The proof compiles much and runs little: fast code is not worth its compile time.
@@ -303,11 +305,19 @@ class Session:
             "bad_alloc|out of memory|OOM|Resource temporarily unavailable", "\n".join(self.output), re.I
         ):
             return self._out_of_memory(doing, self._last_place())
-        hint = "Take out of the file, or put under `if __name__ == '__main__':`, what ends or crashes Python."
-        if code == CUT_OFF:
+        hint = "Take out of the file, or put under `if __name__ == '__main__':`, what ends Python."
+        if -code in CRASHES:
+            how += " (native code crashed, of jax or of a package)"
+            hint = (
+                "Look at what it printed last, and run the command again. If it crashes again, call the function "
+                "in plain Python: report what crashes there too to that package, and what does not to jax-pmap"
+            )
+        elif code == CUT_OFF:
             how, hint = "lost its connection", "Do not close file descriptors that are not yours."
         elif code == -signal.SIGKILL:
             hint = "If the system ran out of memory, use smaller example inputs, or set a limit: --memory 4G"
+        elif code < 0:
+            hint = "Something outside ended it. Run the same command again."
         return Refusal(
             "JP012",
             f"the process that runs your code {how} while {doing}",

@@ -8,13 +8,14 @@ DIAGNOSTIC = Diagnostic(
     exit_code=2,
     meaning=(
         "The process that runs your code went away in the middle: `sys.exit`, `os._exit`, a crash "
-        "in native code, or a signal from outside."
+        "in native code of jax or of a package (`SIGABRT`, `SIGSEGV`), or a signal from outside."
     ),
     why="Whatever it had shown up to then is incomplete, so it counts for nothing.",
     cure=(
         "Look for an exit in the module or in the function, for example a script that parses its "
         "command line at import time. What the process printed last is shown with the message. A "
-        "`SIGKILL` that nobody sent is usually the system running out of memory."
+        "`SIGKILL` that nobody sent is usually the system running out of memory. After a crash, run the "
+        "command again; what crashes in plain Python too is an error of the package that crashes."
     ),
     example="""\
 import sys

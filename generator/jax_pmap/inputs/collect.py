@@ -52,12 +52,15 @@ def collect(
     why = f": {failed.reason}" if failed.reason else ""
     command = command_of(parsed.source, request.directory)
     run = f"Take what your program passes: --run {shlex.quote(command)}\nOr describe" if command else ""
+    # One that nothing was tried for is no array.
+    array = f"  --arg '{name}=f32[24,8]'  # an array\n" if failed.error else ""
+    named = any(p.kind is ParameterKind.KEYWORD_ONLY for p in facts.parameters)
+    returned = "all arguments, as a pair (args, kwargs)" if named else "all arguments"
     raise refused(
         "JP014",
         f"no example was found for argument `{failed.path or name}` of `{facts.name}`{why}",
-        f"{run or 'Describe'} it, or give a function that returns all arguments:\n"
-        f"  --arg '{name}=f32[24,8]'  # an array\n"
-        f"  --arg '{name}=py:EXPRESSION'  # an object, as your module makes it\n"
+        f"{run or 'Describe'} it, or give a function that returns {returned}:\n"
+        f"{array}  --arg '{name}=py:EXPRESSION'  # an object, as your module makes it\n"
         "  --inputs FILE::make_inputs",
         facts.span,
         (failed.error,) if failed.error else (),

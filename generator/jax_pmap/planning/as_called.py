@@ -118,6 +118,8 @@ def as_called(
     try:
         refuse(answer, target, session.directory)
     except RefusalError as error:
+        if answer.later or answer.changed:
+            raise  # It names what changes, and where.
         raise RefusalError(or_changing(session, target, error.refusal, finder.statics)) from None
     return AsCalled(tuple(said(answer, target)), changed, fitting(answer))
 
@@ -161,7 +163,7 @@ def refuse(answer: Held, target: Target, directory: Path) -> None:
             "JP062",
             f"each call of `{facts.name}` reads `{place.what}` anew, which {line} changes; traced, as on "
             "several devices, it keeps what that was at the first call",
-            f"Pass it as an argument of `{facts.name}`; {COMPILED}",
+            f"Pass it as an argument of `{facts.name}`, and return it where it changes there; {COMPILED}",
             where,
         )
     if answer.changed:
