@@ -221,6 +221,7 @@ def test_what_a_call_calls_is_known_under_any_name(tmp_path: Path, call: str, na
         "jnp.nanstd(jnp.where(x > 5, jnp.nan, x), axis=0, ddof=1)",
         "jnp.average(x - 1)",
         "jnp.average(x, axis=0, weights=x + 1)",
+        "jnp.average(x, axis=0, weights=x[:, 0] + 1)",
         "jnp.var(x @ w, axis=1, ddof=1, keepdims=True)",
         "jnp.std(x, where=x > 5.5)",
         "jnp.std(x, axis=(0, 1), ddof=n, where=x > 2)",

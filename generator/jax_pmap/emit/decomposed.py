@@ -128,8 +128,14 @@ class _Form:
         if weights is None:
             return self.reduced("pmean", "mean", self.x)
         weights = weights if _is_operand(weights) else f"({weights})"
-        total = self.reduced("psum", "sum", f"{self.x} * {weights}")
-        return f"{total} / {self.reduced('psum', 'sum', weights)}"
+        each = self.free("each") if self.given.get("axis") == "0" else weights
+        total = self.reduced("psum", "sum", f"{self.x} * {each}")
+        quotient = f"{total} / {self.reduced('psum', 'sum', each)}"
+        if each == weights:
+            return quotient
+        # One weight for each row goes along with the first axis, and not with the last.
+        missing = f"tuple(range({weights}.ndim, {self.x}.ndim))"
+        return f"(lambda {each}: {quotient})({self.jnp}.expand_dims({weights}, {missing}))"
 
     def _nanvar(self) -> str:
         missing = f"{self.jnp}.isnan({self.x})"
