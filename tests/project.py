@@ -74,13 +74,14 @@ class Project:
     def run(self, *words: str) -> Result:
         """Run a command, and hold it to leaving neither processes nor temporary files."""
         before = self.files()
-        started = self.server.started
+        living, started = set(self.server.living()), self.server.started
         result = CliRunner().invoke(main, [*words, *self.options], prog_name="jax-pmap")
         started = self.server.started - started
         assert "bug in jax-pmap" not in result.stderr, result.stderr
         if self.spare is not None:
             assert list(self.spare.iterdir()) == []
             assert self.processes() == []
+            assert living.issuperset(self.server.living())
         after = self.files()
         changed = {name for name in before if after.get(name) != before[name]}
         return Result(
@@ -106,7 +107,7 @@ class Project:
 
     def processes(self) -> list[int]:
         """Processes that were started below this project's temporary folder; those Linux lists."""
-        marked, found = f"TMPDIR={self.spare}".encode(), self.server.living()
+        marked, found = f"TMPDIR={self.spare}".encode(), []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
                 if marked in path.read_bytes():
