@@ -180,6 +180,43 @@ def test_the_edited_script_gives_the_same_numbers(project, target, backend):
     assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
 
 
+#: A class method, with collectives in arguments that have a line of their own.
+CLASS_METHOD = """\
+import jax
+import jax.numpy as jnp
+
+RATE, POWER = 0.1, 2.0
+
+
+def ratio(value, over, power):
+    return (value / over) ** power
+
+
+class Model:
+    @classmethod
+    def step(cls, w, x, weights):
+        def loss(w):
+            return ratio(
+                jnp.sum(jnp.tanh(x @ w) * weights), over=jnp.sum(weights) + RATE, power=POWER
+            )
+
+        return w - RATE * jax.grad(loss)(w)
+
+
+x = jax.random.normal(jax.random.key(0), (24, 4))
+print(*Model.step(jnp.arange(4.0), x, jnp.arange(24.0)))
+"""
+
+
+def test_an_edited_class_method_gives_the_same_numbers(project):
+    path = project.write("script.py", CLASS_METHOD)
+    before = program_output(path, 1)
+    result = project.run("gen", "script.py::Model.step", "--run", "python script.py", "--in-place")
+    assert result.exit_code == 0, result.stderr
+    assert "jax.lax.psum(jnp.sum(weights), axis_name=AXIS)" in path.read_text()
+    assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
+
+
 def test_what_cannot_be_asked_of_an_edit_is_refused(project):
     project.write("odd.py", "def f(x):\n    return x\n")
     project.refused("JP018", "gen", "odd.py::f", "--in-place", "-o", "x.py", says=("--in-place", "--output"))

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     import libcst as cst
 
 #: Decorators that say how the function is looked up, or check its arguments: they stay on the drop-in.
-_OUTSIDE = ("staticmethod", "classmethod", "typing.", "typing_extensions.", "beartype.", "jaxtyping.")
+_OUTSIDE = (
+    "builtins.staticmethod",
+    "builtins.classmethod",
+    "typing.",
+    "typing_extensions.",
+    "beartype.",
+    "jaxtyping.",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,10 +64,13 @@ def as_written(parsed: ParsedSource, woven: list[str], unit: str, block: str = "
     moved = next(opens, len(woven))
     old = parsed.lines[parsed.definition.lineno - 1 : parsed.definition.end_lineno]
     matcher = difflib.SequenceMatcher(None, [each.strip() for each in old], [e.strip() for e in woven], False)
+    within = _within_brackets(woven)
     out: list[str] = []
     for kind, first, end, start, stop in matcher.get_opcodes():
         if kind != "equal":
-            out += _fitted(woven[start:stop], unit)
+            for number in range(start, stop):
+                # An argument in a line of its own would be laid out as a statement: `f=g` as an assignment.
+                out += [woven[number]] if number in within else _fitted(woven[number], unit)
             continue
         for number, line in zip(range(start, stop), old[first:end], strict=True):
             # What is the same there and here is empty, or stands in a string.
@@ -75,21 +78,28 @@ def as_written(parsed: ParsedSource, woven: list[str], unit: str, block: str = "
     return out
 
 
-def _fitted(lines: list[str], unit: str) -> list[str]:
-    """New lines of a body, broken as black does where one is too long."""
-    out: list[str] = []
-    for line in lines:
-        indent = indent_of(line)
-        columns = len(indent.expandtabs(4))
-        made = [line]
-        if len(line.expandtabs(4)) > WIDTH:
-            try:
-                made = tidy(line.strip(), WIDTH - columns).rstrip("\n").split("\n")
-            except Exception:  # a part of a statement stays as it is
-                made = [line]
-            else:
-                made = [
-                    indent + unit * ((len(e) - len(e.lstrip())) // 4) + e.lstrip() if e else "" for e in made
-                ]
-        out += made
-    return out
+def _within_brackets(lines: list[str]) -> set[int]:
+    """Those of the lines, counted from 0, that begin inside brackets or a string."""
+    within: set[int] = set()
+    depth = last = 0
+    for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
+        (first, _), (end, _) = token.start, token.end
+        if depth and first > last:
+            within.add(first - 1)
+        within.update(range(first, end))
+        last = end
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.string, 0)
+    return within
+
+
+def _fitted(line: str, unit: str) -> list[str]:
+    """A new line of a body, broken as black does where it is too long."""
+    indent = indent_of(line)
+    columns = len(indent.expandtabs(4))
+    if len(line.expandtabs(4)) <= WIDTH:
+        return [line]
+    try:
+        made = tidy(line.strip(), WIDTH - columns).rstrip("\n").split("\n")
+    except Exception:  # a part of a statement stays as it is
+        return [line]
+    return [indent + unit * ((len(e) - len(e.lstrip())) // 4) + e.lstrip() if e else "" for e in made]
