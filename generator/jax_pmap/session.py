@@ -309,8 +309,9 @@ class Session:
         if -code in CRASHES:
             how += " (native code crashed, of jax or of a package)"
             hint = (
-                "Look at what it printed last, and run the command again. If it crashes again, call the function "
-                "in plain Python: report what crashes there too to that package, and what does not to jax-pmap"
+                "Look at what it printed last, and run the command again. If it crashes again, call the "
+                "function in plain Python: report what crashes there too to that package, and what does not "
+                "to jax-pmap"
             )
         elif code == CUT_OFF:
             how, hint = "lost its connection", "Do not close file descriptors that are not yours."
