@@ -299,3 +299,76 @@ def test_a_reference_that_cannot_be_called_so_says_what_was_tried(steps: Project
     steps.refused("JP021", *words, "--against-layout", "drop-in", says=says)
     steps.refused("JP018", *words, "--against-layout", "rows", says=("`--against-layout rows`",))
     steps.refused("JP007", *words, "--against-layout", "z=devices", says=("--against-layout names `z`",))
+
+
+TREES = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+
+    def step(params, velocity, x):
+        loss, grads = jax.value_and_grad(lambda p: jnp.mean((x @ p["w"] + p["b"]) ** 2))(params)
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
+        return jax.tree.map(lambda p, v: p - 0.1 * v, params, velocity), velocity, loss
+
+
+    def body(params, velocity, x):
+        loss, grads = jax.value_and_grad(lambda p: jnp.mean((x @ p["w"] + p["b"]) ** 2))(params)
+        loss, grads = jax.lax.pmean((loss, grads), "d")
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
+        return jax.tree.map(lambda p, v: p - 0.1 * v, params, velocity), velocity, loss
+
+
+    p_step = jax.pmap(body, axis_name="d")
+
+
+    def nested_loss(params, x, factor):
+        out = x @ params["dense"]["kernel"] + factor * params["dense"]["bias"]
+        return jax.lax.pmean(jnp.mean(out**2), "d")
+
+
+    def nested(factor, params, velocity, x):
+        loss, grads = jax.value_and_grad(nested_loss)(params, x, factor)
+        velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
+        return jax.tree.map(lambda p, v: p - 0.1 * v, params, velocity), velocity, loss
+
+
+    mesh = Mesh(np.array(jax.devices()), ("d",))
+    mapped = functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(), P("d")), out_specs=P())
+    right = jax.jit(mapped(functools.partial(nested, 1)))
+    wrong = jax.jit(mapped(functools.partial(nested, 2)))
+
+
+    def renamed(params):
+        return {"dense": {"kernel": params["w"], "bias": params["b"]}}
+
+
+    def doubled(params):
+        return {"dense": {"kernel": 2 * params["w"], "bias": params["b"]}}
+
+
+    def inputs(seed):
+        draw = np.random.default_rng(seed).normal
+        params = {"w": draw(size=3).astype("f4"), "b": np.float32(draw())}
+        return params, jax.tree.map(np.zeros_like, params), draw(size=(24, 3)).astype("f4")
+"""
+
+
+def test_a_tree_of_parameters_with_other_names(project: Project) -> None:
+    project.write("trees.py", TREES)
+    project.options += ["--inputs", "trees.py::inputs"]
+    renamed = ("--convert", "trees.py::renamed")
+    one = project.run("verify", "trees.py::right", "--against", "trees.py::step", *renamed)
+    assert "derived for all inputs" in one.words, one.stderr
+    two = ("trees.py::right", "--against", "trees.py::p_step", "--devices", "2")
+    assert project.run("verify", *two, *renamed).exit_code == 0
+    wrong = ("verify", "trees.py::wrong", "--against", "trees.py::step", "--devices", "2")
+    project.refused("JP045", *wrong, *renamed, says=("['dense']['bias']",), exit_code=1)
+    project.refused("JP007", *wrong, "--convert", "z=trees.py::renamed", says=("--convert names `z`",))
+    computes = ("does not only move arrays", "['dense']['kernel']")
+    project.refused("JP018", *wrong, "--convert", "trees.py::doubled", says=computes)

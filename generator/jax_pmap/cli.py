@@ -218,6 +218,12 @@ Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
     metavar="LAYOUT",
     help="How REFERENCE is called, where it is parallel itself, in the same words.",
 )
+@option(
+    "--convert",
+    section="Inputs",
+    metavar="[NAME=]FILE::FUNC",
+    help="Function from a tree of REFERENCE to that of PARALLEL: the same arrays, renamed.",
+)
 def verify(**options: Any) -> int:
     """Prove that PARALLEL gives the same results as REFERENCE.
 
@@ -516,8 +522,8 @@ def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None
 
     from jax_pmap.pipeline import verify as hold
 
-    against = options["against_layout"]
-    return hold(options["parallel"], request, options["layout"], say, against_layout=against), None
+    how = {"against_layout": options["against_layout"], "convert": options["convert"]}
+    return hold(options["parallel"], request, options["layout"], say, **how), None
 
 
 def _answer(

@@ -98,6 +98,7 @@ def verify(
     say: Say = quiet,
     *,
     against_layout: str | None = None,
+    convert: str | None = None,
 ) -> Verified | Refusal:
     """The proof alone: a parallel function the user wrote, held against its reference.
 
@@ -108,6 +109,8 @@ def verify(
             None to find out by trying.
         say: told in a line what is going on.
         against_layout: how the reference is called, in the same words, where it is parallel itself.
+        convert: ``FILE::FUNC`` or ``NAME=FILE::FUNC``, a function that makes of a tree of the reference that
+            of `parallel`: the same arrays in other places.
     """
 
     def start(devices: int) -> Session:
@@ -118,7 +121,7 @@ def verify(
         from jax_pmap.proof.layouts import Layouts
         from jax_pmap.proof.verify import verify
 
-        return verify(parallel, Layouts(layout, against_layout), request, start, say)
+        return verify(parallel, Layouts(layout, against_layout, convert), request, start, say)
 
     return answered(work)
 

@@ -107,7 +107,7 @@ def _inputs(
         if request.inputs is not None:
             say(f"calling {request.inputs}")
             asked = protocol.InputsFromCallable(
-                request.inputs, str(request.directory), _inputs_file(request), abstract
+                request.inputs, str(request.directory), file_of(request.inputs, request.directory), abstract
             )
             return list(session.ask(asked, f"calling `{request.inputs}`").arguments), []
         specs, assumed = collect(session, target.parsed, facts, request, say, bound)
@@ -146,13 +146,13 @@ def _inputs(
         ) from None
 
 
-def _inputs_file(request: Request) -> protocol.Module | None:
+def file_of(reference: str, directory: Path) -> protocol.Module | None:
     """Where ``FILE::callable`` is, and the name its module has for the user's own imports."""
     from jax_pmap.locating.paths import import_name
 
-    file, double, _ = (request.inputs or "").partition("::")
+    file, double, _ = reference.partition("::")
     if not double:
         return None
-    path = Path(os.path.normpath(request.directory.absolute() / Path(file).expanduser()))
+    path = Path(os.path.normpath(directory.absolute() / Path(file).expanduser()))
     module, root = import_name(path)
     return protocol.Module(str(path), module, str(root))

@@ -26,6 +26,8 @@ class Layouts:
     parallel: str | None = None
     #: Of a reference that is parallel itself.
     reference: str | None = None
+    #: ``FILE::FUNC`` or ``NAME=FILE::FUNC``: makes of the reference's tree that of the parallel function.
+    convert: str | None = None
 
     def __post_init__(self) -> None:
         """Hold the words to those there are, before anything is run."""

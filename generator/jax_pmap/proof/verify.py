@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from jax_pmap.inputs.load import Loaded, load, stands_for
+from jax_pmap.inputs.load import Loaded, file_of, load, stands_for
 from jax_pmap.locate import locate_object, object_span
 from jax_pmap.model import (
     Derivation,
@@ -32,6 +32,7 @@ from jax_pmap.model import (
     refused,
     staged,
 )
+from jax_pmap.options import no_argument
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.no_batch import no_batch
@@ -144,7 +145,7 @@ def verify(
         lead()
         runs = [Run(count, session) for count, session in zip(counts, sessions, strict=True)]
         reference = Reference(target, request, layouts.reference, unknown)
-        return _Verification(target, source, layouts.parallel, reference, request, runs, say).run()
+        return _Verification(target, source, layouts, reference, request, runs, say).run()
 
 
 class _Verification:
@@ -154,13 +155,14 @@ class _Verification:
         self,
         target: Target,
         source: Source,
-        layout: str | None,
+        layouts: Layouts,
         reference: Reference,
         request: Request,
         runs: list[Run],
         say: Callable[[str], None],
     ) -> None:
-        self.target, self.source, self.layout, self.request = target, source, layout, request
+        self.target, self.source, self.request = target, source, request
+        self.layout, self.convert = layouts.parallel, layouts.convert
         #: All device counts, and those that are looked at.
         self.every, self.runs, self.say = runs, runs, say
         self.name = source.qualname
@@ -197,6 +199,11 @@ class _Verification:
         called = as_called(lead, self.target, finder, self.request, whole)
         if called.changed:
             whole = reference_runs(lead, self.target, finder)
+        if self.convert is not None:
+            loaded, statics = self._renamed(lead, loaded, self.convert), finder.statics
+            finder = self._roles_of(loaded)
+            finder.statics = statics
+            whole = reference_runs(lead, self.target, finder)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
         for run in self.runs:
             run.session.compile_as(whole.compiled_as)
@@ -230,6 +237,36 @@ class _Verification:
             others = tuple(note for note in loaded.notes if note not in stands_for(self.target))
             loaded = dataclasses.replace(loaded, notes=others)
         return self._verdict(chosen, question, derivation, loaded)
+
+    def _renamed(self, session: Session, loaded: Loaded, text: str) -> Loaded:
+        """The reference with its trees in the form that the parallel function has them.
+
+        Raises:
+            RefusalError: JP007 for an argument it does not have, JP018 for what does not only move arrays.
+        """
+        name, equals, made = text.partition("=")
+        name, made = (name.strip(), made.strip()) if equals else ("", text)
+        known = [argument["name"] for argument in loaded.described]
+        if name and name not in known:
+            raise no_argument("convert", name, known, "the reference", self.target.facts.span)
+        asked = protocol.Rename(
+            made, str(self.request.directory), file_of(made, self.request.directory), name
+        )
+        try:
+            answer = session.ask(asked, f"calling `{made}`")
+        except WorkerProblem as problem:
+            if problem.kind not in ("import", "inputs"):
+                raise
+            raise refused(
+                "JP018",
+                f"--convert {text}: {problem.message}",
+                "Write a function of one tree of the reference that returns that of the parallel function, "
+                "with the same arrays in other places: --convert NAME=FILE::FUNC",
+                error_span(problem.error, self.request.directory),
+                error_details(problem.error),
+            ) from None
+        note = f"`{answer.argument}` of the reference is given to `{self.name}` as `{made}` makes it"
+        return dataclasses.replace(loaded, described=answer.arguments, notes=(*loaded.notes, note))
 
     def _roles_of(self, loaded: Loaded) -> RoleFinder:
         """What finds the roles of the inputs."""
@@ -329,7 +366,9 @@ class _Verification:
             if run.loaded:
                 return
             if run is not self.every[-1]:
-                load(run.session, self.target, given, lambda _: None)
+                others = load(run.session, self.target, given, lambda _: None)
+                if self.convert is not None:
+                    self._renamed(run.session, others, self.convert)
             run.session.ask(protocol.Precision(statics), "tracing the function")
             run.loaded = True
 

@@ -54,6 +54,7 @@ from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
+from .renaming import rename
 from .server import Handlers, describe_exception, summary
 from .specs import SEED
 from .target import Target, become, current, leaf_axes
@@ -474,8 +475,9 @@ def parallel_reference_of(
     target = current()
     calling = Calling(parallel.find(called.object), target.signature, called.named)
     values = target.values(overrides)
+    axes, statics = leaf_axes(roles), roles.statics
     return ParallelReference(
-        calling, target.reference, values, leaf_axes(roles), roles.statics, called.layout, count
+        calling, target.reference, values, axes, statics, called.layout, count, target.renaming
     )
 
 
@@ -676,8 +678,9 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
         assert other is not None
         calling = Calling(parallel.find_anew(other.object), target.signature, other.named)
         given, form = question.data[0], other.layout
+        axes, statics = question.axes, question.statics
         return ParallelReference(
-            calling, target.reference, given, question.axes, question.statics, form, count
+            calling, target.reference, given, axes, statics, form, count, target.renaming
         )
 
     if other is not None:
@@ -747,6 +750,7 @@ HANDLERS: Handlers = {
     protocol.SetReference: set_reference,
     protocol.InputsFromCallable: inputs_from_callable,
     protocol.InputsFromSpecs: inputs_from_specs,
+    protocol.Rename: rename,
     protocol.SearchInputs: search_inputs,
     protocol.RepeatRows: repeat_rows,
     protocol.Constants: constants,

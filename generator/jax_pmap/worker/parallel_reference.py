@@ -27,6 +27,7 @@ from .parallel import (
     traced,
 )
 from .protocol import Call, Row
+from .renaming import Renaming
 from .server import describe_exception
 
 
@@ -44,6 +45,7 @@ class ParallelReference:
         statics: arguments that are constants.
         layout: how each argument is given.
         count: how many devices there are.
+        renaming: of trees that the object has in a form of its own.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class ParallelReference:
         statics: Sequence[str],
         layout: Layout,
         count: int,
+        renaming: Renaming | None = None,
     ) -> None:
-        self.calling, self.whole, self.given = calling, whole, given
+        self.calling, self.whole, self.given, self.renaming = calling, whole, given, renaming
         self.axes, self.statics, self.layout, self.count = axes, statics, layout, count
         #: Results of the whole batch by their shapes, for the shapes of the values.
         self._shapes: dict[Any, Any] = {}
@@ -74,9 +77,16 @@ class ParallelReference:
 
     def laid_out(self, values: Values) -> Any:
         """What the object returns, as it is; on the host, as what it donates would be gone for others."""
-        given = copied(values if traced(values) else to_host(values))
-        out = self.calling(put(given, self.axes, self.layout, self.count, self.given))
+        out = self.called(values if traced(values) else to_host(values))
         return out if traced(out) else to_host(out)
+
+    def called(self, values: Values) -> Any:
+        """What the object returns, and where it lies."""
+        given, first = copied(values), self.given
+        if self.renaming is None:
+            return self.calling(put(given, self.axes, self.layout, self.count, first))
+        given, first = self.renaming.back((given, first))
+        return self.renaming.forward(self.calling(put(given, self.axes, self.layout, self.count, first)))
 
     def shapes(self, values: Values) -> Any:
         """The results of one device by their shapes, where it has values like these."""
@@ -169,8 +179,7 @@ def is_key_only(value: Any) -> bool:
 def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]) -> Row:
     """How one call ends; see `find_layout`. ``"indexed"``: whether devices ask for their index."""
     try:
-        given = put(copied(to_host(values)), reference.axes, reference.layout, reference.count)
-        out = jax.block_until_ready(reference.calling(given))
+        out = jax.block_until_ready(reference.called(to_host(values)))
     except MemoryError:
         raise
     except BaseException as error:

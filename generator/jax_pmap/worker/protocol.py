@@ -394,6 +394,26 @@ class InputsFromCallable(Request[Inputs]):
 
 
 @dataclass(frozen=True, slots=True)
+class Renamed:
+    """The argument whose tree has another form now, and all arguments, described."""
+
+    argument: str
+    arguments: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rename(Request[Renamed]):
+    """Have the reference take and return trees in the form that a function of the user's gives them."""
+
+    #: ``FILE::NAME`` or ``module:NAME``, and of the first the file.
+    reference: str
+    directory: str
+    file: Module | None
+    #: Whose tree it changes; empty for the first that it does not fail on.
+    argument: str
+
+
+@dataclass(frozen=True, slots=True)
 class InputsFromSpecs(Request[Inputs]):
     """Make arguments from specs, by name."""
 

@@ -52,6 +52,8 @@ class Target:
     #: Whether the caller sees changes in the arguments, and the arguments that were seen to change.
     in_place: bool = False
     mutated: tuple[str, ...] = ()
+    #: Trees that it has in another form than its own text; see `renaming`.
+    renaming: Any = None
     _found: dict[str, dict[Hashable, Any]] = field(default_factory=dict, init=False)
 
     def once(self, question: str, key: Hashable, answer: Callable[[], T], *, last: bool = False) -> T:
