@@ -254,7 +254,7 @@ class _Verification:
         )
         try:
             answer = session.ask(asked, f"calling `{made}`")
-        except WorkerProblem as problem:
+        except Problem as problem:
             if problem.kind not in ("import", "inputs"):
                 raise
             raise refused(
