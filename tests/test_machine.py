@@ -42,6 +42,9 @@ def test_without_the_compiler_shapes_say_what_a_chip_holds_at_least(project: Pro
     assert made.exit_code == 0, made.stderr
     machine = json.loads(made.stdout)["evidence"]["machine"]
     # Half of `w`, a quarter of `x`; the result lies whole on each chip or in two halves.
+    # The mean of all rows is the one sum.
+    [planned] = machine["collectives"]
+    assert (planned["kind"], planned["bytes"], planned["axes"]) == ("all-reduce", 4 * 256, ["data"])
     assert machine["by_shapes"] and machine["memory"]["arguments"] == 4 * (4 * 128 + 6 * 4)
     for name, says in (("v5e:4x4", "it has 16 chips"), ("v9:1x1", "Name a machine as in v4:2x2x1")):
         project.refused("JP023", *WORDS, *MESH, "--target", name, says=(says,))

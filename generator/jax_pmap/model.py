@@ -544,7 +544,8 @@ class Machine:
     collectives: tuple[Collective, ...] | None
     #: The compiler's words where the memory of a chip does not suffice.
     lacks: str = ""
-    #: Whether there was no compiler for it: then `memory` is that of arguments and results, by their shapes.
+    #: Whether there was no compiler for it: then `memory` is that of arguments and results, by their shapes,
+    #: and `collectives` are those of the plan, each once.
     by_shapes: bool = False
 
 

@@ -9,8 +9,11 @@ from collections.abc import Callable
 
 from jax_pmap.inputs.load import load
 from jax_pmap.model import (
+    GATHERED,
+    SCATTERED,
     Argument,
     Backend,
+    Collective,
     Machine,
     Plan,
     RefusalError,
@@ -36,6 +39,12 @@ KINDS = {
     "v5p": "TPU v5p",
     "v6e": "TPU v6 lite",
 }
+#: How values of a plan go from chip to chip, where they are not reduced by all; and what does not leave it.
+WIRES = {
+    **dict.fromkeys(("all_gather", GATHERED), "all-gather"),
+    **dict.fromkeys(SCATTERED.values(), "reduce-scatter"),
+}
+ON_CHIP = frozenset({"fold_in", "own_share", "own_size"})
 #: Most chips of a machine that nothing is compiled for.
 MOST_CHIPS = 4096
 #: Bytes of memory of one chip, by its kind.
@@ -126,7 +135,22 @@ def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
     sizes = [sum(leaf.bytes(chips, plan.mesh) for leaf in rows) for rows in (given, plan.outputs, kept)]
     memory = protocol.Memory(sizes[0], max(sizes[1] - sizes[2], 0), 0)
     rows = batch // shares * shares
-    return Machine(name, kind, chips, rows, CAPACITY[kind], memory, None, by_shapes=True)
+    planned = _planned(plan, chips)
+    return Machine(name, kind, chips, rows, CAPACITY[kind], memory, planned, by_shapes=True)
+
+
+def _planned(plan: Plan, chips: int) -> tuple[Collective, ...]:
+    """The collectives of a plan, each once, with the bytes of their results on a chip."""
+    along = (plan.axis_name,) if len(plan.mesh) > 1 else ()
+    found: dict[str, Collective] = {}
+    for sync in plan.syncs:
+        if not sync.bytes or sync.op in ON_CHIP:
+            continue
+        kind = WIRES.get(sync.op, "all-reduce")
+        size = sync.bytes // (plan.shares or chips) if kind == "reduce-scatter" else sync.bytes
+        before = found.get(kind, Collective(kind, 0, 0, along))
+        found[kind] = dataclasses.replace(before, count=before.count + 1, bytes=before.bytes + size)
+    return tuple(found[kind] for kind in sorted(found))
 
 
 def _not_there(name: str, why: str, span: Span, *, small: bool = False) -> RefusalError:

@@ -92,7 +92,14 @@ def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
         largest = f"`{clean(dotted(path))}`, {human_bytes(sizes[path])} on a chip"
         print_prose(console, f"the largest array that it is called with is {largest}", indent="  ")
     if machine.collectives:
-        print_prose(console, " · ".join(map(collective_text, machine.collectives)), indent="  ")
+        said = " · ".join(map(collective_text, machine.collectives))
+        if machine.by_shapes:
+            said = f"planned: {said}"
+            if any(leaf.spec and leaf.axis is None for leaf in leaves) and not any(
+                s.like for s in plan.syncs
+            ):
+                said += "; what is sent for the arrays that are divided, only a compiler says"
+        print_prose(console, said, indent="  ")
 
 
 def collective_text(row: Collective) -> str:

@@ -10,7 +10,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
-from . import arguments, prove
+from . import arguments, meshes, prove
 from .arguments import Packed
 from .compiled import memory_of, read
 from .jaxpr.trace import Traced, abstract_leaves
@@ -69,7 +69,8 @@ def compile_for(
     jax.clear_caches()
     with prove.x64(question.x64), shown(devices):
         function = emitted.define(count, question.x64)
-        traced = Traced(lambda values: question.invoke(function, values), packed, leaves)
+        with meshes.set_inside():
+            traced = Traced(lambda values: question.invoke(function, values), packed, leaves)
         mesh = next(_meshes(traced.jaxpr), None)
         if mesh is None:
             raise Problem("topology", "the code places nothing on a mesh")
