@@ -133,6 +133,23 @@ def recurrent(axis: Any, w: Any, v: Any) -> Any:
     return mean(axis, jax.grad(loss)(w))
 
 
+def filtered(axis: Any, w: Any, v: Any) -> Any:
+    """The gradient of a Kalman filter: the gains are the same for all examples, the states are not."""
+
+    def nll(w: Any, steps: Any) -> Any:
+        def step(carry: Any, y: Any) -> Any:
+            at, spread = carry
+            spread = w[0] ** 2 * spread + jnp.exp(w[1])
+            total = spread + jnp.exp(w[2])
+            apart, gain = y - w[0] * at, spread / total
+            after = w[0] * at + gain * apart, (1 - gain) * spread
+            return after, -0.5 * (jnp.log(total) + apart**2 / total)
+
+        return -lax.scan(step, (0.0, 1.0), steps)[1].sum()
+
+    return mean(axis, jax.grad(lambda w: jnp.mean(jax.vmap(nll, (None, 0))(w, v[..., 0])))(w))
+
+
 def accumulated(axis: Any, w: Any, v: Any) -> Any:
     grads, _ = lax.scan(lambda g, x: (g + (x * w).T @ x, None), jnp.zeros((3, 3)), jnp.swapaxes(v, 0, 1))
     return total(axis, grads)
@@ -343,6 +360,7 @@ EQUAL = [
     (each_its_way, (W, X), (R, S), S),
     (each_until_done, (X,), (S,), S),
     (kept, (X,), (S,), S),
+    (filtered, (W, V), (R, S), R),
 ]
 
 

@@ -48,12 +48,12 @@ from .lattice import (
 )
 from .measure import FOREIGN, measured, supposed
 from .rounds import grouped, of_groups
-from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of, name_of
+from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of, linear_in, name_of
 
 #: Powers of the device count that numbers in a trace may have.
 POWERS: "tuple[Power, ...]" = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 #: Times that the placements of a loop's carry may change before no relation is claimed of them.
-MOST_ROUNDS = 8
+MOST_ROUNDS = 16
 NOTHING: Mapping[int, Value] = {}
 #: Primitives of which rules are asked also where every operand is whole.
 ASKED_ALWAYS = frozenset(
@@ -530,6 +530,8 @@ class Interpreter:
             self.unmet.update((replace(each, path=self.path(equation)), None) for each in unmet)
             return [Unknown(str(stuck), self.path(equation))] * count
         self.conditions.update((replace(each, path=self.path(equation)), None) for each in eq.conditions)
+        if isinstance(result, Partial) and any(eq.is_zero(at) for at in linear_in(eq.name, eq.params)):
+            result = Replicated()  # A sum of zeros is zero on every device.
         return list(result) if isinstance(result, tuple) else [result] * count
 
     def _meanings(
@@ -890,10 +892,11 @@ class Interpreter:
         """
         places = [list(value.places) for value in start]
         zeros = {index: value for index, value in enumerate(start) if self.terms.is_zero(value.term)}
-        for round_ in range(MOST_ROUNDS):
-            # What zeros become in the first round, they are from then on.
-            out = body(places, zeros) if zeros and not round_ else body(places)
-            changed = bool(zeros and not round_)
+        for _ in range(MOST_ROUNDS):
+            out = body(places, zeros) if zeros else body(places)
+            # What a round makes of zeros they are from then on; others may need several rounds for it.
+            still = {index: value for index, value in zeros.items() if self._is_zero(out[index])}
+            changed, zeros = len(still) < len(zeros), still
             for index, (value, given) in enumerate(zip(out, start, strict=False)):
                 around = loops[index] | self.terms.loops(value.term) & ((1 << self._depth) - 1)
                 changed |= around != loops[index]
@@ -935,6 +938,12 @@ class Interpreter:
             [Unknown("the values that a loop carries do not settle", self.path(equation)) for _ in row]
             for row in places
         ], out
+
+    def _is_zero(self, value: Value) -> bool:
+        """Whether a value is zero throughout, on every device too."""
+        return self.terms.is_zero(value.term) and all(
+            isinstance(p, (Replicated, Sharded)) for p in value.places
+        )
 
     def _item(self, place: Placement) -> Placement:
         """The placement of one slice of what a scan goes over."""

@@ -373,9 +373,8 @@ class Terms:
         return found
 
     def is_zero(self, term: Term) -> bool:
-        """Whether a term is zero throughout."""
-        value = self.value(term)
-        return value is not None and value == 0
+        """Whether a term is zero throughout, as a number times zero is."""
+        return self.factor(term)[0] == 0 or self.value(term) == 0
 
     def not_negative(self, term: Term) -> bool:
         """Whether every element of an array of integers is known to be at least zero."""
@@ -571,6 +570,9 @@ class Terms:
         if not joined:
             return self.fill(0, shape or (), dtype)
         rows = sorted((term, self.number(factor, dtype)) for term, factor in joined.items())
+        if not any(factor for _, factor in rows):
+            # Zero times one of them is as much as zero times all.
+            rows = [row for row in rows if self.nodes[row[0]].shape == shape][:1] or rows
         if len(rows) == 1:
             return self.scale(rows[0][1], rows[0][0])
         front: Any = rows[0][1] if kind_of(dtype) in "fc" and rows[0][1] != 0 else 1
