@@ -295,6 +295,7 @@ UNASKED = {
     "jax-pmap --confined gen --diff train_step --plan ../elsewhere/plan.json -o x.py": "refused",
     "jax-pmap --confined verify ../elsewhere/evil.py::f --against train_step": "refused",
     "jax-pmap --confined verify train.py::other --against ../elsewhere/evil.py::f": "refused",
+    "jax-pmap --confined verify other --against train_step --convert ../elsewhere/evil.py::f": "refused",
     "jax-pmap --confined gen --diff train_step -o x.py --report x.html": "refused",
     "jax-pmap --confined check --no-run --fix train.py": "refused",
     "jax-pmap --confined check --no-run train.py --accept": "refused",
@@ -306,6 +307,8 @@ BY_THE_TOOL = (
     "jax-pmap --confined plan node_modules/evil.py::f",
     "jax-pmap --confined plan .hidden/evil.py::f",
     "jax-pmap --confined plan train_step --inputs os:getcwd",
+    "jax-pmap --confined verify train.py::other --against train_step --convert batch=os:getcwd",
+    "jax-pmap --confined verify train.py::other --against train_step --convert batch=../elsewhere/evil.py::f",
     "jax-pmap --confined plan train_step --arg 'batch=Popen{args: \"x\"}'",
 )
 #: Lines that only the hook can tell: the shell has been there before the tool.

@@ -498,7 +498,8 @@ def _request(options: dict[str, Any]) -> Request:
     if _is_confined():
         from jax_pmap.confined import confine
 
-        confine(request, parallel=options.get("parallel"), output=options.get("output"))
+        also = {name: options.get(name) for name in ("parallel", "convert", "output")}
+        confine(request, **also)
     return request
 
 

@@ -15,17 +15,21 @@ from typing import Any, NoReturn
 
 from jax_pmap.config import project_root
 from jax_pmap.model import Request, refused
+from jax_pmap.proof.layouts import read_convert
 from jax_pmap.sources import SKIPPED, parse
 
 FLAG = "--confined"
 
 
-def confine(request: Request, *, parallel: str | None = None, output: str | None = None) -> None:
+def confine(
+    request: Request, *, parallel: str | None = None, convert: str | None = None, output: str | None = None
+) -> None:
     """Refuse a request that runs, reads or writes something else than the project's own files.
 
     Args:
         request: as asked for, the defaults of pyproject.toml included.
         parallel: the function that `verify` holds against the target.
+        convert: the function that `verify` calls on its trees, as typed.
         output: the file that is written, or compared with.
 
     Raises:
@@ -40,7 +44,9 @@ def confine(request: Request, *, parallel: str | None = None, output: str | None
         if path is not None:
             _own(request.directory / path, root, f"{option} {path}")
     if request.inputs is not None:
-        _confine_inputs(request, root)
+        _confine_function(request.inputs, f"--inputs {request.inputs}", request.directory, root)
+    if convert is not None:
+        _confine_function(read_convert(convert)[1], f"--convert {convert}", request.directory, root)
 
     from jax_pmap.locate import locate, locate_object
 
@@ -88,20 +94,20 @@ def refuse_writing(option: str) -> NoReturn:
     _refuse(f"`{option}` writes a file")
 
 
-def _confine_inputs(request: Request, root: Path) -> None:
+def _confine_function(function: str, option: str, directory: Path, root: Path) -> None:
+    """Refuse an option with ``FILE::FUNC`` or ``module:FUNC`` that is not the project's own."""
     from jax_pmap.locating.project import Project
 
-    assert request.inputs is not None
-    file, double, _ = request.inputs.partition("::")
+    file, double, _ = function.partition("::")
     if double:
-        _own(request.directory / Path(file).expanduser(), root, f"--inputs {request.inputs}")
+        _own(directory / Path(file).expanduser(), root, option)
         return
-    module = request.inputs.partition(":")[0]
-    found = Project(request.directory).module_files(module)
+    module = function.partition(":")[0]
+    found = Project(directory).module_files(module)
     if not found:
-        _refuse(f"`--inputs {request.inputs}` calls a function of a module that the project does not have")
+        _refuse(f"`{option}` calls a function of a module that the project does not have")
     for path, _ in found:
-        _own(path, root, f"--inputs {request.inputs}")
+        _own(path, root, option)
 
 
 def _confine_argument(text: str, classes: set[str]) -> None:

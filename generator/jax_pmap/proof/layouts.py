@@ -47,6 +47,12 @@ class Layouts:
                     raise no_argument(option, name, parameters, "the reference", None)
 
 
+def read_convert(text: str) -> tuple[str, str]:
+    """``"state=new.py::f"`` → ``("state", "new.py::f")``; ``"new.py::f"`` → ``("", "new.py::f")``."""
+    name, equals, function = text.partition("=")
+    return (name.strip(), function.strip()) if equals else ("", text.strip())
+
+
 def with_axis(layout: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """(argument, form) of those that are not passed as one device takes them."""
     return tuple((name, form) for name, form in layout.items() if form != "whole")

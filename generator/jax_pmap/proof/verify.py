@@ -42,7 +42,7 @@ from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
 from jax_pmap.problems import error_details, error_line, error_span, first_line
 from jax_pmap.proof.causes import likeliest_cause, output_name
-from jax_pmap.proof.layouts import Layouts, layout_words, read_layout, with_axis
+from jax_pmap.proof.layouts import Layouts, layout_words, read_convert, read_layout, with_axis
 from jax_pmap.proof.prove import (
     COUNTS,
     STEPS,
@@ -244,8 +244,7 @@ class _Verification:
         Raises:
             RefusalError: JP007 for an argument it does not have, JP018 for what does not only move arrays.
         """
-        name, equals, made = text.partition("=")
-        name, made = (name.strip(), made.strip()) if equals else ("", text)
+        name, made = read_convert(text)
         known = [argument["name"] for argument in loaded.described]
         if name and name not in known:
             raise no_argument("convert", name, known, "the reference", self.target.facts.span)
