@@ -92,8 +92,12 @@ def shardings(name, structure):
 
 def put(name, tree):
     """The arrays of argument `name` where they belong on the mesh; what is there already stays."""
-    structure = jax.tree.structure(tree)
-    return jax.device_put(tree, shardings(name, structure))
+    leaves, structure = jax.tree.flatten(tree)
+    places = shardings(name, structure)
+    there = [getattr(leaf, "sharding", None) for leaf in leaves] == jax.tree.leaves(
+        places
+    )
+    return tree if there else jax.device_put(tree, places)
 
 
 def specs_of(name, tree):
@@ -127,6 +131,12 @@ def scattered(name, tree):
         return total / mesh().shape[AXIS]
 
     return jax.tree.map(own, tree, specs_of(name, tree))
+
+
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(mesh(), P(*axes))
 
 
 def p_train_step(params, opt_state, batch):
@@ -172,12 +182,6 @@ def compiled():
 PROVED = {"batch['x']": ("float", 2), "batch['y']": ("float", 2)}
 
 
-@functools.cache
-def sharding():
-    """Where the parts of a batch go; made at the first call, so importing this file starts no device."""
-    return NamedSharding(mesh(), P(AXIS))
-
-
 def shard(batch):
     """Put arrays on the devices, split along axis 0."""
     count, sizes = mesh().shape[AXIS], set()
@@ -193,7 +197,7 @@ def shard(batch):
                 f"rank {rank}, axis 0 a multiple of {count} (devices), the same in "
                 f"all of the batch (found {sizes})"
             )
-        return jax.device_put(leaf, sharding())
+        return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, batch)
 
