@@ -1,6 +1,7 @@
 """A sample of `make mutation`: faults planted into emitted code, each of which the proof catches."""
 
 import ast
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,33 @@ def test_every_fault_is_planted_somewhere_and_gives_code():
     assert planted == wanted
 
 
-@pytest.mark.parametrize("name", ["clip_by_global_norm", "variance_from_two_means"])
-def test_faults_are_caught(name: str, tmp_path: Path) -> None:
+#: Faults of what is computed on each device. Those of how it is called are alike in all functions.
+IN_BODIES = {
+    "sync_dropped",
+    "sync_dropped_for_one",
+    "op_swapped",
+    "synchronised_twice",
+    "sync_late",
+    "factor_of_count",
+    "dropped_on_one_count",
+    "a_thousandth_off",
+    "first_device_only",
+    "shares_reordered",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        ("clip_by_global_norm", frozenset()),
+        ("variance_from_two_means", {fault.name for fault in FAULTS} - IN_BODIES),
+    ],
+)
+def test_faults_are_caught(name: str, without: Set[str], tmp_path: Path) -> None:
     with warm_worker(SOURCES[name], tmp_path.resolve()) as warm:
         assert warm.prove(warm.code).proved
         survived = []
-        for mutant in mutants(warm.code, most=1):
+        for mutant in mutants(warm.code, without, most=1):
             if verdict(warm, mutant.code).startswith("survived") and not why_equivalent(
                 SOURCES[name], mutant, warm.observed.plan
             ):

@@ -91,6 +91,7 @@ def pages(repository: Path, tmp_path_factory: pytest.TempPathFactory, warm: None
             "nnx_classifier.py::train_step",
             "--inputs",
             "nnx_classifier.py::example_inputs",
+            "--no-run",
         ),
         "long": (folder, "long.py::train_step", "--inputs", "long.py::make_inputs", "--no-run"),
         "hostile": (folder, "hostile.py::loss", "--arg", "x=f32[48,3]"),

@@ -82,8 +82,9 @@ def test_the_proof():
             assert_parallel_equal(wrong, source.rms, x)
     with pytest.raises(AssertionError, match="2 × the reference, summed where a mean is needed"):
         assert_parallel_equal(source.summed, lambda x: x.sum() * 0 + 1, x)
-    # A mean of comparisons is float32 in 64-bit mode too, and is held to no more.
-    for seed in range(6):
+    # A mean of comparisons is float32 in 64-bit mode too, and is held to no more: in float32 the means of
+    # shares differ from the whole one on all counts with the seed 5, and on 2 and 8 devices with 1.
+    for seed in (1, 5):
         some = np.random.default_rng(seed).normal(size=(48, 3)).astype(np.float32)
         assert_parallel_equal(source.share_above, source.above, some)
     # 3 divides the features, and not the batch.
