@@ -318,6 +318,7 @@ def test_a_program_that_cannot_be_started(tmp_path, spare):
     assert list(spare.iterdir()) == []
 
 
+@pytest.mark.usefixtures("fresh_interpreters")  # A fork starts sooner than any limit ends.
 def test_a_time_limit_during_the_start(tmp_path, spare):
     with (
         Session(Path(sys.executable), tmp_path, 2, 0.05, None) as session,
