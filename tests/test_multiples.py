@@ -50,6 +50,10 @@ def p_padded(x):
 
 
 padded_by_nobody = jax.pmap(p_padded, "batch", out_axes=None)
+
+
+def pooled(x):
+    return jnp.mean(x.reshape(len(x) // 4, -1), axis=1)
 """
 CALL = """\
 import numpy as np
@@ -76,12 +80,15 @@ def sizes(project: Project) -> Project:
         # On three devices, whose 32 rows do not suit it, the code does not even run.
         ("thirds", "pmap", 3, [22]),
         ("padded", "pmap", 8, []),
+        # On shares of 6 rows it would be one group of 6.
+        ("pooled", "pmap", 4, [45]),
     ],
 )
 def test_the_code_refuses_other_batches(
     sizes: Project, name: str, backend: str, multiple: int, line: list[int]
 ) -> None:
-    given = ("gen", f"sizes.py::{name}", "--arg", f"{'x' if name in ('cut', 'padded') else 'z'}=f32[96]")
+    argument = "x" if name in ("cut", "padded", "pooled") else "z"
+    given = ("gen", f"sizes.py::{name}", "--arg", f"{argument}=f32[96]")
     made = sizes.run(*given, "--backend", backend, "--output-format", "json")
     assert made.exit_code == 0, made.stderr
     document = json.loads(made.stdout)

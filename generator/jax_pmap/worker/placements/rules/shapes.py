@@ -94,7 +94,13 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
         if axis is not None and eq.out()[axis] == eq.shape(0)[x.axis]:
             return replace(x, axis=axis)
     if isinstance(x, Sharded):
-        return reshaped(eq, x, [shapes[0] for shapes in eq.inputs])
+        placed = reshaped(eq, x, [shapes[0] for shapes in eq.inputs])
+        if isinstance(placed, Sharded):
+            rows, groups = eq.shape(0)[x.axis] // x.outer, eq.out()[placed.axis] // placed.outer
+            if groups and rows > groups:
+                # Sizes in the program may be rounded (`len(x) // 4`): other shares are other groups.
+                eq.in_multiples(0, x.axis, rows // groups * x.outer)
+        return placed
     if isinstance(x, Mixed):
         return regrouped(eq, x)
     if isinstance(x, SHAPED_ALIKE):
