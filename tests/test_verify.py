@@ -806,3 +806,28 @@ def test_numbers_of_64_bits_are_named(project: Project) -> None:
     project.write("lengths.py", LENGTHS)
     words = ("verify", "lengths.py::p_weighted", "--against", "lengths.py::hashed", "--arg", "ids=i64[24]")
     project.refused("JP062", *words, says=("more than 32 bits", "jax_enable_x64"))
+
+
+TRIPLES = """\
+import jax
+import jax.numpy as jnp
+
+
+def spread(x):
+    return jnp.mean(jnp.abs(x[:, None, None] - x[None, :, None] - x[None, None, :]))
+
+
+gathered = jax.pmap(lambda x: spread(jax.lax.all_gather(x, "i", tiled=True)), "i", out_axes=None)
+
+
+def p_spread(x):
+    return gathered(x.reshape(jax.device_count(), -1))
+"""
+
+
+def test_thousands_of_rows_are_left_out_where_they_are_out_of_reach(project: Project) -> None:
+    """All triples of 4,095 rows are 69 thousand million numbers."""
+    project.write("triples.py", TRIPLES)
+    words = ("triples.py::p_spread", "--against", "triples.py::spread", "--arg", "x=f32[24]")
+    result = project.run("verify", *words, "--timeout", "100")
+    assert result.exit_code == 0, result.stderr

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import arguments, prove, strengthen
 from .arguments import Packed, Values
+from .budget import peak
 from .decisions import COMPARISONS, constants_of
 from .explain import add_cause, explain_ragged
 from .generator import repeat_draws
@@ -33,6 +34,9 @@ PRIME = 4099
 ROOM = 1 << 26
 #: Most rows that are made to show one of them beyond a limit, and numbers computed of them.
 MOST_ROWS, MOST_WORK = 1 << 18, 2e10
+#: Bytes that the reference may take for so many rows, and numbers that it may compute. With all
+#: triples of rows, say, a batch of thousands is out of reach.
+TAKEN, COMPUTED = 1 << 31, 1e11
 
 Explain = Callable[[dict[str, Any], "Question", prove.Trial, int], None]
 Replicas = Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None]
@@ -199,17 +203,29 @@ def run_large(
 
 
 def enlarge(trials: "Trials", rows: int) -> bool:
-    """Have inputs of so many rows, at indices below 0; False where there are as many, or no room."""
+    """Have inputs of so many rows, at indices below 0; False where they are there, or cost too much."""
     question = trials.question
     base = arguments.batch_size(question.data[0], question.axes)
     times = -(-rows // base)
-    if times < 2 or times * strengthen.size_of(question.data[0]) > ROOM:
+    if times < 2 or times * strengthen.size_of(question.data[0]) > ROOM or is_out_of_reach(question, rows):
         return False
     big = enlarged(question.data[0], question.axes, times)
     wild = strengthen.perturbed(big, question.axes, question.statics, question.settled, "wild", SEED)
     alone = strengthen.lone(big, question.axes, question.settled)
     trials.question = dataclasses.replace(question, large=(wild, big, *alone))
     return True
+
+
+def is_out_of_reach(question: "Question", rows: int) -> bool:
+    """Whether the reference takes too much memory or time for so many rows, as far as its trace tells."""
+    try:
+        with prove.x64(question.x64):
+            traced = traced_for(question, question.traceable, rows)
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return False  # Running it tells.
+    return peak(traced) > TAKEN or work(traced) > COMPUTED
 
 
 def minds_size(question: "Question", function: Callable[[Values], Any] | None = None, count: int = 1) -> bool:
@@ -245,10 +261,14 @@ class Program:
 
 
 def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program:
-    """A function as it is traced for `rows` of the question's inputs."""
+    """What a function is traced to for `rows` of the question's inputs."""
+    return program_of(traced_for(question, function, rows), rows)
+
+
+def traced_for(question: "Question", function: Callable[[Values], Any], rows: int) -> Any:
+    """The jaxpr of a function for `rows` of the question's inputs."""
     packed = Packed(question.data[0], question.statics)
-    leaves = abstract_leaves(packed, question.axes, rows)
-    return program_of(jax.make_jaxpr(arrays_of(function, packed))(leaves), rows)
+    return jax.make_jaxpr(arrays_of(function, packed))(abstract_leaves(packed, question.axes, rows))
 
 
 def program_of(traced: Any, rows: int) -> Program:
