@@ -676,6 +676,18 @@ TRAPS: dict[str, Trap] = {
         ),
         I,
     ),
+    "a key that is another one on the second device": Trap(
+        False,
+        lambda w, x, y, k, m: (
+            y + jax.random.normal(jax.random.key(0), y.shape),
+            w + jax.random.normal(jax.random.split(jax.random.key(0))[1], w.shape),
+        ),
+        lambda w, x, y, k, m: (
+            y + jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("i")), y.shape),
+            w + jax.random.normal(jax.random.split(jax.random.key(0))[1], w.shape),
+        ),
+        (I, WHOLE),
+    ),
     "noise of each device's own on the weights": Trap(
         False,
         lambda w, x, y, k, m: w + jax.random.normal(jax.random.key(0), w.shape),

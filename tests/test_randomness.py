@@ -268,6 +268,16 @@ def test_a_plan_with_a_fold_is_taken_back(shared):
             "JP051",
             "numbers that all devices share are drawn from it too",
         ),
+        (
+            "return x + jax.random.normal(key, x.shape), jax.random.normal(jax.random.split(key)[1], (2, 3))",
+            "JP051",
+            "other keys are made of it too",
+        ),
+        (
+            "return x + jax.random.normal(key, x.shape), jax.random.fold_in(key, 1)",
+            "JP051",
+            "other keys are made of it too",
+        ),
     ],
 )
 def test_what_mixes_examples_or_draws_is_refused(shared, body, code, says):

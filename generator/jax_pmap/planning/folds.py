@@ -2,9 +2,9 @@
 
 The function is traced on the whole batch and on shares with every key marked where it stands in
 the source. A draw whose shape grows with the batch needs a key that differs between devices; the
-last place its key passes on the way there, where nothing else is drawn from it and it is not returned,
-is where it is folded. Keys inside objects (the streams of Flax NNX) have no place in the source; those of an
-argument are folded when the function begins, and are as they were when it ends.
+last place its key passes on the way there, where nothing else is drawn from it or made of it and it is not
+returned, is where it is folded. Keys inside objects (the streams of Flax NNX) have no place in the source;
+those of an argument are folded when the function begins, and are as they were when it ends.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
         # Source that takes a container apart names it several times; a display's members speak for it.
         text = by_number[mark.point].text
         again = bool(mark.path) and not text.replace(".", "").replace("_", "").isalnum()
-        if mark.kept or not mark.bare or drawn - needed or again:
+        if mark.kept or mark.divided or not mark.bare or drawn - needed or again:
             barred.add(at)
     chosen: list[tuple[int, str]] = []
     lost = []
@@ -231,6 +231,8 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
                 why = "it is also returned, and would then differ between devices"
             elif shared:
                 why = "numbers that all devices share are drawn from it too"
+            elif any(answer.marks[n].divided for n in same):
+                why = "other keys are made of it too: `split(key)[1]` and `fold_in(key, 1)` are device 1's"
             else:
                 why = "it is many keys here, not one"
     if expression is None and stream:

@@ -30,6 +30,8 @@ DRAWING = frozenset({"random_bits", "random_gamma", "rng_bit_generator"})
 KEEPING = frozenset(
     {"random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_seed", "random_clone"}
 )
+#: Those of them whose result is the same key in another form.
+SAME_KEY = frozenset({"random_wrap", "random_unwrap", "random_clone"})
 #: Collectives whose result is the same on every device.
 LEVELLING = frozenset({"psum", "pmax", "pmin", "all_gather"})
 #: Collectives whose result is another on every device.
@@ -131,6 +133,9 @@ class Flow:
     folded: bool = False
     #: Whether numbers drawn from a folded key went into it.
     noisy: bool = False
+    #: Numbers of the keys that it may be, if it is one, alike for the same key; and of those it was made of.
+    keys: frozenset[int] = frozenset()
+    behind: frozenset[int] = frozenset()
 
     def __or__(self, other: "Flow") -> "Flow":
         """What is known of a value made from both."""
@@ -141,6 +146,8 @@ class Flow:
             self.index or other.index,
             self.folded or other.folded,
             self.noisy or other.noisy,
+            self.keys | other.keys,
+            self.behind | other.behind,
         )
 
     def either(self, other: "Flow") -> "Flow":
@@ -149,7 +156,8 @@ class Flow:
 
     def unmarked(self) -> "Flow":
         """What is known of a value made from this one that is no key."""
-        return dataclasses.replace(self, marks=frozenset(), always=frozenset())
+        none: frozenset[Any] = frozenset()
+        return dataclasses.replace(self, marks=none, always=none, keys=none, behind=none)
 
 
 @dataclass(frozen=True)
@@ -166,8 +174,8 @@ class Followed:
     """What `follow` found."""
 
     draws: list[Draw]
-    #: Point and path of each mark, and whether one key stands there.
-    marks: dict[Place, tuple[int, str, bool]]
+    #: Point and path of each mark, whether one key stands there, and which.
+    marks: dict[Place, tuple[int, str, bool, frozenset[int]]]
     results: list[Flow]
 
 
@@ -178,7 +186,10 @@ def follow(closed: Any, varying: Sequence[bool] = ()) -> Followed:
         Unfollowed: random numbers are drawn inside an operation this module cannot look into.
     """
     keys = _Keys()
-    given = [Flow(varying=v) for v in varying] or [Flow()] * len(closed.in_avals)
+    given = [
+        Flow(varying=each, keys=keys.key(("given", i)))
+        for i, each in enumerate(varying or [False] * len(closed.in_avals))
+    ]
     results = keys.run(closed, given)
     return Followed(keys.draws, keys.marks, results)
 
@@ -219,10 +230,15 @@ class _Keys(Forward[Flow]):
     def __init__(self) -> None:
         super().__init__()
         self.draws: list[Draw] = []
-        self.marks: dict[Place, tuple[int, str, bool]] = {}
+        self.marks: dict[Place, tuple[int, str, bool, frozenset[int]]] = {}
+        self._numbers: dict[Any, int] = {}
+
+    def key(self, how: Any) -> frozenset[int]:
+        """The key that is made in such a way."""
+        return frozenset({self._numbers.setdefault(how, len(self._numbers))})
 
     def constant(self, value: Any) -> Flow:
-        return Flow()
+        return Flow(keys=self.key(repr(value) if np.ndim(value) == 0 else id(value)))
 
     def join(self, one: Flow, other: Flow) -> Flow:
         return one.either(other)
@@ -248,7 +264,7 @@ class _Keys(Forward[Flow]):
         together = union(flows)
         if equation.primitive is mark_p:
             if self.settled:
-                self.marks[self.path] = (params["point"], params["path"], params["bare"])
+                self.marks[self.path] = (params["point"], params["path"], params["bare"], together.keys)
             here = {self.path}
             return [dataclasses.replace(together, marks=together.marks | here, always=together.always | here)]
         if name in DRAWING:
@@ -257,10 +273,12 @@ class _Keys(Forward[Flow]):
             # A key that is taken out of many by the device's index is another on each, as a folded one is.
             own = flows[0].folded or flows[0].index
             return [Flow(varying=together.varying, noisy=together.noisy or own)] * count
+        keys = self.which(equation, flows)
         if name == "random_fold_in":
             key, number = flows
             varying, folded = key.varying or number.varying, key.folded or number.index
-            return [dataclasses.replace(key, varying=varying, folded=folded)]
+            behind = key.behind | key.keys
+            return [dataclasses.replace(key, varying=varying, folded=folded, keys=keys[0], behind=behind)]
         if name in LEVELLING:
             return [dataclasses.replace(together, varying=False, index=False)] * count
         if name in SPREADING:
@@ -271,10 +289,23 @@ class _Keys(Forward[Flow]):
         unknown = name.startswith(("random_", "rng_")) and name not in KEEPING
         if unknown or (inner is not None and draws_numbers(inner)):
             raise Unfollowed(name)
+        behind = together.behind | (frozenset() if name in SAME_KEY else together.keys)
         return [
-            together if holds_key(var) else dataclasses.replace(together.unmarked(), folded=False)
-            for var in equation.outvars
+            dataclasses.replace(together, keys=which, behind=behind)
+            if holds_key(var)
+            else dataclasses.replace(together.unmarked(), folded=False)
+            for var, which in zip(equation.outvars, keys, strict=True)
         ]
+
+    def which(self, equation: Any, flows: list[Flow]) -> list[frozenset[int]]:
+        """Which keys the results of an operation are: the same where it does the same to the same."""
+        name, count = primitive_name(equation), len(equation.outvars)
+        if name in SAME_KEY or not any(map(holds_key, equation.outvars)):
+            return [union(flows).keys if name in SAME_KEY else frozenset()] * count
+        # What goes round a loop is one of several, and an operation there makes one key in all rounds.
+        once = all(len(flow.keys) == 1 for flow in flows)
+        how = (name, str(equation.params), *(flow.keys for flow in flows)) if once else self.path
+        return [self.key((how, result)) for result in range(count)]
 
 
 def one_key_each(var: Any) -> bool:
@@ -360,6 +391,19 @@ def survey(
         if old.shape == new.shape[1:]
         for place in result.marks
     }
+    #: What all devices have in common of what is drawn and returned.
+    shared = [
+        *(
+            right.key
+            for left, right in zip(before.draws, after.draws, strict=True)
+            if left.shape == right.shape
+        ),
+        *(
+            flow
+            for flow, old, new in zip(after.results, whole.out_avals, parts.out_avals, strict=True)
+            if old.shape == new.shape[1:]
+        ),
+    ]
     returned = any(
         flow.folded and old.shape == new.shape[1:]
         for flow, old, new in zip(after.results, whole.out_avals, parts.out_avals, strict=True)
@@ -375,8 +419,15 @@ def survey(
             for left, right in zip(before.draws, after.draws, strict=True)
         ),
         tuple(
-            protocol.Mark(point, path, bare, place in kept, marker.trees.get(point) if path else None)
-            for place, (point, path, bare) in after.marks.items()
+            protocol.Mark(
+                point,
+                path,
+                bare,
+                place in kept,
+                any(keys & flow.behind and place not in flow.marks for flow in shared),
+                marker.trees.get(point) if path else None,
+            )
+            for place, (point, path, bare, keys) in after.marks.items()
         ),
         returned,
     )

@@ -818,6 +818,8 @@ class Mark:
     #: Whether it is a key by itself; whether what passed it is returned.
     bare: bool
     kept: bool
+    #: Whether what all devices draw, or is returned, has a key made of it that did not pass here.
+    divided: bool
     #: The containers around it.
     tree: Any
 

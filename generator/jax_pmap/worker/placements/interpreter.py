@@ -151,6 +151,8 @@ class Interpreter:
         #: Numbers that were met in the traces.
         self._scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
+        #: Keys that draws for all devices come of, behind those they are drawn from.
+        self._behind: set[Term] = set()
         self.whole = tuple(WHOLE for _ in self.axes)
         #: Operations read, and primitives without a rule whose placements were measured.
         self.operations = 0
@@ -562,8 +564,8 @@ class Interpreter:
                     made.append(self.unknown(why, equation))
                     continue
                 term = operands[same.of].term
-                if self._mixes_keys(term, places, (name, tuple(operand.term for operand in operands))):
-                    why = "two keys of this device's own are made of one key of the whole program"
+                why = self._mixes_keys(term, places, (name, tuple(operand.term for operand in operands)))
+                if why:
                     made.append(self.unknown(why, equation))
                     continue
                 if same.expanded is not None:
@@ -597,6 +599,10 @@ class Interpreter:
                     why = "numbers are drawn with a key for all devices, and with one of this device's own"
                     made.append(self.unknown(why, equation))
                     continue
+                shared = all(isinstance(place, Replicated) for place in operands[0].places)
+                if shared and self._comes_of_own(operands[0].term):
+                    made.append(self.unknown(SAME_KEY, equation))
+                    continue
             if term >= before:
                 self.terms.made_by.setdefault(term, self.path(equation))
             made.append(Value(term, places))
@@ -611,10 +617,23 @@ class Interpreter:
         ]
         return all(form == forms[0] for form in forms[1:])
 
-    def _mixes_keys(self, key: Term, places: Sequence[Placement], way: Any) -> bool:
-        """Whether a key of a device's own is made in another way than one that stands for the same key."""
-        own = any(isinstance(place, OwnKey) for place in places)
-        return own and self._owned.setdefault(key, way) != way
+    def _mixes_keys(self, key: Term, places: Sequence[Placement], way: Any) -> str:
+        """Why a key of a device's own may not be made of this one: "" where it may."""
+        if not any(isinstance(place, OwnKey) for place in places):
+            return ""
+        if self._owned.setdefault(key, way) != way:
+            return "two keys of this device's own are made of one key of the whole program"
+        return SAME_KEY if key in self._behind else ""
+
+    def _comes_of_own(self, key: Term) -> bool:
+        """Whether a key for all devices comes of one of which the devices' own are made.
+
+        `fold_in(key, 1)` and `split(key)[1]` are the same key, and so is what device 1 makes with its index.
+        """
+        while self.terms[key].operands:
+            key = self.terms[key].operands[0]
+            self._behind.add(key)
+        return not self._behind.isdisjoint(self._owned)
 
     def whole_params(self, params: Sequence[Mapping[str, Any]]) -> Any:
         """The parameters of the whole-batch program: sizes of shares become those of the batch.
@@ -1380,6 +1399,9 @@ def adds_up(body: Any, given: int, index: int) -> bool:
         and not any(v is carry for v in body.outvars)
     )
 
+
+#: Why draws are not independent of each other, as they are on one device.
+SAME_KEY = "numbers for all devices are drawn with a key that comes of one that is made this device's own"
 
 #: Primitives that draw random numbers.
 DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "threefry2x32"})
