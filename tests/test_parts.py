@@ -91,22 +91,51 @@ def test_what_couples_the_gradients_is_for_the_compiler(steps: Project) -> None:
     steps.refused("JP046", "gen", "steps.py::by_norm", *WORDS, says=says, exit_code=1)
 
 
-def test_a_plan_with_parts_is_taken_back(project: Project) -> None:
-    project.write("steps.py", STEPS)
-    plan = project.run("plan", "steps.py::step", *WORDS, "--output-format", "json")
-    project.write("plan.json", plan.stdout)
-    made = project.run("gen", "steps.py::step", *WORDS, "--plan", "plan.json", "--no-run")
+def test_a_plan_with_parts_is_taken_back(steps: Project) -> None:
+    plan = steps.run("plan", "steps.py::step", *WORDS, "--output-format", "json")
+    steps.write("plan.json", plan.stdout)
+    made = steps.run("gen", "steps.py::step", *WORDS, "--plan", "plan.json", "--no-run")
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs on 4 devices" in made.words
     assert 'grads = scattered("params", grads)' in made.stdout
 
 
-def test_a_sum_that_is_scattered_as_a_mean_is_found(project: Project) -> None:
-    project.write("steps.py", STEPS)
-    made = project.run("gen", "steps.py::step", *WORDS, "--no-run", "-o", "steps_parts.py")
+def test_a_sum_that_is_scattered_as_a_mean_is_found(steps: Project) -> None:
+    made = steps.run("gen", "steps.py::step", *WORDS, "--no-run", "-o", "steps_parts.py")
     assert made.exit_code == 0, made.stderr
-    code = (project.folder / "steps_parts.py").read_text(encoding="utf-8")
+    code = (steps.folder / "steps_parts.py").read_text(encoding="utf-8")
     assert code.count(" / mesh().shape[AXIS]") == 1
-    project.write("summed.py", code.replace(" / mesh().shape[AXIS]", ""))
+    steps.write("summed.py", code.replace(" / mesh().shape[AXIS]", ""))
     words = ("verify", "summed.py::step", "--against", "steps.py::step", "--inputs", "steps.py::inputs")
-    project.refused("JP045", *words, says=("differs",), exit_code=1)
+    steps.refused("JP045", *words, says=("differs",), exit_code=1)
+
+
+EQUINOX = """\
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def loss_fn(model, x):
+    return jnp.mean(jax.vmap(model)(x) ** 2)
+
+
+def step(model, x):
+    grads = eqx.filter_grad(loss_fn)(model, x)
+    return eqx.apply_updates(model, jax.tree.map(lambda g: -0.1 * g, grads))
+
+
+def inputs():
+    return eqx.nn.MLP(6, 2, 8, 1, key=jax.random.key(0)), np.random.default_rng(0).normal(size=(24, 6))
+"""
+
+
+def test_functions_among_the_leaves_stay_where_they_are(shared: Project) -> None:
+    shared.write("filtered.py", EQUINOX)
+    words = ("filtered.py::step", "--inputs", "filtered.py::inputs", "--backend", "shard_map")
+    rule = ("--mesh", "data=2", "--spec", ".*weight=data")
+    made = shared.run("gen", *words, *rule, "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    syncs = json.loads(made.stdout)["plan"]["syncs"]
+    assert {row["op"]: row["like"] for row in syncs} == {"gather_parts": "model", "pmean_scatter": "model"}

@@ -122,8 +122,8 @@ def _check(plan: Plan, span: Span) -> None:
         raise _for_jit(f"along `{others[0]}` the batch is not divided", span)
     for argument in plan.arguments:
         in_parts = any(leaf.spec and leaf.axis is None for leaf in argument.leaves)
-        if in_parts and (argument.partition or argument.name in plan.mutated):
-            raise _for_jit(f"`{argument.name}` holds more than arrays", span)
+        if in_parts and argument.name in plan.mutated:
+            raise _for_jit(f"`{argument.name}` is changed in place", span)
 
 
 def _parted(plan: Plan) -> Iterator[Leaf]:
