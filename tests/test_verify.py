@@ -782,6 +782,40 @@ LENGTHS = """
 
     def hashed(ids):
         return jnp.mean(ids % 10_000_000_019 % 7)
+
+
+    def scaled(w, x, *, rate=0.1):
+        return w - rate * jnp.mean(x, axis=0)
+
+
+    halved = functools.partial(scaled, rate=0.5)
+
+
+    def wrapped(*args):
+        return scaled(*args, rate=0.5)
+
+
+    def of_halves(w, x):
+        return w - 0.5 * jax.lax.pmean(jnp.mean(x, axis=0), "d")
+
+
+    def centred(w, centre, x):
+        return 0.9 * centre + 0.1 * jnp.mean(x @ w, axis=0)
+
+
+    p_centred = jax.pmap(centred, axis_name="d", in_axes=(None, None, 0), out_axes=None)
+
+
+    p_halved = jax.pmap(of_halves, axis_name="d", in_axes=(None, 0), out_axes=None)
+
+
+    def main():
+        nested = jax.pmap(of_halves, axis_name="d")
+        return nested
+
+
+    def inputs():
+        return jnp.arange(4.0), jnp.arange(96.0).reshape(24, 4)
 """
 
 
@@ -794,12 +828,27 @@ def test_an_array_as_long_as_the_batch_is_not_taken_for_copies(project: Project)
     assert project.run(*words, "--replicate", "theta").exit_code == 0
 
 
+def test_the_batch_is_what_is_named_so(project: Project) -> None:
+    """With all of it on every device, and the width of the parameters divided, nothing would differ."""
+    project.write("lengths.py", LENGTHS)
+    shapes = ("--arg", "w=f32[6,8]", "--arg", "centre=f32[8]", "--arg", "x=f32[24,6]", "--devices", "2")
+    words = ("verify", "lengths.py::p_centred", "--against", "lengths.py::centred", *shapes)
+    project.refused("JP045", *words, says=("what the first device has by itself",), exit_code=1)
+
+
 def test_what_takes_its_arguments_by_place_is_called_so(project: Project) -> None:
     project.write("lengths.py", LENGTHS)
     given = ("--arg", "x=f32[24]", "--arg", "y=f32[24]", "--devices", "2")
     words = ("verify", "lengths.py::p_weighted", "--against", "lengths.py::weighted", *given)
     assert project.run(*words).exit_code == 0
     project.refused("JP007", *words, "--layout", "z=devices", says=("It takes: x, y",), exit_code=2)
+
+
+@pytest.mark.parametrize("reference", ["halved", "wrapped"])
+def test_what_a_reference_binds_is_given_to_nobody(project: Project, reference: str) -> None:
+    project.write("lengths.py", LENGTHS)
+    words = ("--against", f"lengths.py::{reference}", "--inputs", "lengths.py::inputs", "--devices", "2")
+    assert project.run("verify", "lengths.py::p_halved", *words).exit_code == 0
 
 
 def test_numbers_of_64_bits_are_named(project: Project) -> None:

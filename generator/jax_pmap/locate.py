@@ -74,6 +74,15 @@ def object_span(source: Source) -> Span | None:
     return Span(source.shown_path, node.lineno, node.col_offset) if node else None
 
 
+def function_around(source: Source) -> str:
+    """The function that has to run for the object to be there; ``""`` where importing the file makes it."""
+    chain = find(sources.parse(source.text, source.shown_path), source.qualname)
+    functions = (
+        each for each in (chain or ())[:-1] if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return next((each.name for each in functions), "")
+
+
 class _Search:
     """One look-up: what was typed, and the project it is looked up in."""
 

@@ -227,6 +227,15 @@ class RoleFinder:
         split = [leaf for leaf in self.leaves if leaf.index in roles.axes.get(leaf.argument, {})]
         return all(leaf.data <= 0.2 for leaf in split)
 
+    def likelier(self, one: Roles, other: Roles) -> bool:
+        """Whether what is divided of `one` looks more like data than what is divided of `other`."""
+
+        def most(roles: Roles) -> float:
+            split = (leaf.data for leaf in self.leaves if leaf.index in roles.axes.get(leaf.argument, {}))
+            return max(split, default=0.0)
+
+        return most(one) > most(other)
+
     def leaves_data_whole(self, roles: Roles, others: Roles) -> bool:
         """Whether nothing is divided of what is in `others`, which divides only what is named as data is."""
 

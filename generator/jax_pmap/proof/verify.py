@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from jax_pmap.inputs.load import Loaded, file_of, load, stands_for
-from jax_pmap.locate import locate_object, object_span
+from jax_pmap.locate import function_around, locate_object, object_span
 from jax_pmap.model import (
     Derivation,
     Evidence,
@@ -128,6 +128,14 @@ def verify(
             other stages raise.
     """
     source = locate_object(parallel, request.directory)
+    if around := function_around(source):
+        raise refused(
+            "JP002",
+            f"`{source.qualname}` is made when `{around}` runs; `verify` calls what importing the file makes",
+            f"Have a function that runs nothing make it, and call that at the top of the file: "
+            f"`{source.qualname.rpartition('.')[2]} = make_step()`",
+            object_span(source),
+        )
     wanted = request.devices.number
     counts = COUNTS if wanted is None else (wanted,)
     with contextlib.ExitStack() as stack:
@@ -326,15 +334,22 @@ class _Verification:
                 )
             raise RefusalError(self._not_called())
         if best is not None:
-            self._hold_shares(ended, best[0], loaded)
+            self._hold_shares(ended, best[0], loaded, finder)
             for run, (calls, skipped, problem) in zip(self.runs, kept, strict=True):
                 run.tried, run.skipped, run.problem = calls, skipped, problem
         return best
 
-    def _hold_shares(self, ended: Sequence[tuple[int, Roles, Layout]], best: int, loaded: Loaded) -> None:
+    def _hold_shares(
+        self,
+        ended: Sequence[tuple[int, Roles, Layout]],
+        best: int,
+        loaded: Loaded,
+        finder: RoleFinder,
+    ) -> None:
         """Refuse to take copies of an array for shares of it, where only copies give the reference's results.
 
-        Either may be how the function is called: an array may be as long as the batch by chance.
+        Either may be how the function is called: an array may be as long as the batch by chance. Parameters
+        may be divided by chance, too, and are then no answer for what looks more like data.
         """
         chosen = next(index for index, (score, _, _) in enumerate(ended) if score == best)
         _, roles, layout = ended[chosen]
@@ -346,7 +361,8 @@ class _Verification:
                 for index in split
                 if index not in roles.axes.get(name, {}) and layout[name] != "whole"
             ]
-            if score >= ENDS.index("value") * 100 and copied:
+            alike = batch_of(others, loaded) == batch_of(roles, loaded)
+            if score >= ENDS.index("value") * 100 and copied and (alike or finder.likelier(others, roles)):
                 paths = [leaves[name][index]["path"] for name, index in copied]
                 raise refused(
                     "JP018",

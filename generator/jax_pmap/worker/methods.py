@@ -473,7 +473,7 @@ def parallel_reference_of(
 ) -> ParallelReference:
     """The object that is the reference, as it is called on the devices there are."""
     target = current()
-    calling = Calling(parallel.find(called.object), target.signature, called.named)
+    calling = calling_of(called.object, called.named)
     values = target.values(overrides)
     axes, statics = leaf_axes(roles), roles.statics
     return ParallelReference(
@@ -494,6 +494,17 @@ def emitted_of(comparison: Comparison, emitted: protocol.Emitted) -> Emitted:
         None if emitted.in_place is None else edited(emitted, emitted.in_place),
         None if emitted.mesh is None else on_mesh(emitted.mesh),
     )
+
+
+def calling_of(
+    asked: protocol.Object,
+    named: Sequence[str],
+    find: Callable[[protocol.Object], Callable[..., Any]] = parallel.find,
+) -> Calling:
+    """An object of the user's that takes the reference's arguments, found in its file."""
+    target = current()
+    held = target.signature.bind_partial(*target.bound_args, **target.bound_kwargs).arguments
+    return Calling(find(asked), target.signature, tuple(named), tuple(held))
 
 
 def on_mesh(mesh: protocol.Mesh) -> OnMesh:
@@ -622,7 +633,7 @@ def try_reference(request: protocol.TryReference) -> protocol.Calls:
     """Find out how the user's parallel reference is called; see `parallel_reference.find_layout`."""
     target = current()
     try:
-        calling = Calling(parallel.find(request.object), target.signature, target.named)
+        calling = calling_of(request.object, target.named)
     except Problem:
         return protocol.Calls()
     roles, count = request.roles, request.count
@@ -642,7 +653,7 @@ def try_reference(request: protocol.TryReference) -> protocol.Calls:
 def try_layouts(request: protocol.TryLayouts) -> protocol.Calls:
     """Find out how the user's parallel function is called; see `proving_parallel.try_layouts`."""
     target = current()
-    calling = Calling(parallel.find(request.object), target.signature, target.named)
+    calling = calling_of(request.object, target.named)
     # To tell ways of calling apart, the user's own dtypes do.
     asked = dataclasses.replace(request.comparison, derived=True)
     trials = trials_of(asked, strengthen.Found(), calling.settled, request.count)
@@ -656,7 +667,7 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
     """
     target = current()
     called, other = request.parallel, request.comparison.reference
-    there = Calling(parallel.find(called.object), target.signature, called.named)
+    there = calling_of(called.object, called.named)
     left_out = there.settled
     asked = dataclasses.replace(request.comparison, derived=True, reference=None)
     trials = trials_of(asked, strengthen.Found(), left_out)
@@ -676,7 +687,7 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
 
     def reference(count: int) -> Callable[[Values], Any]:
         assert other is not None
-        calling = Calling(parallel.find_anew(other.object), target.signature, other.named)
+        calling = calling_of(other.object, other.named, parallel.find_anew)
         given, form = question.data[0], other.layout
         axes, statics = question.axes, question.statics
         return ParallelReference(
@@ -699,9 +710,8 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
 
 def prove_parallel(request: protocol.ProveParallel) -> protocol.Checks:
     """Run the user's parallel function beside the reference; see `proving_parallel.prove_parallel`."""
-    target = current()
     called, count = request.parallel, request.count
-    calling = Calling(parallel.find(called.object), target.signature, called.named)
+    calling = calling_of(called.object, called.named)
     trials = trials_of(request.comparison, strengthen.Found(), calling.settled, count)
     if request.comparison.overrides and not proving_parallel.takes(trials, count):
         return protocol.Checks(())
