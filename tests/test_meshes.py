@@ -215,7 +215,7 @@ def test_what_the_mesh_does_not_divide_is_refused(rules: list[str], fsdp: bool, 
         assert text in f"{refusal.reason} {refusal.hint}"
 
 
-def test_a_mesh_that_is_proposed_divides_the_array() -> None:
+def test_a_mesh_that_is_proposed_divides_the_array_and_the_batch() -> None:
     proposed = set()
     for size in range(1, 40):
         for names in ("model", "data", "(data,model)"):
@@ -226,6 +226,7 @@ def test_a_mesh_that_is_proposed_divides_the_array() -> None:
                 axes = options.mesh(error.refusal.hint.partition("--mesh ")[2].partition(";")[0])
                 parts = math.prod(axis.size for axis in axes if axis.name in names)
                 assert size % parts == 0, (size, names, axes)
+                assert all(24 % axis.size == 0 for axis in axes if axis.name == "data"), (size, names, axes)
                 proposed.add((parts, names))
     assert {(2, "data"), (3, "(data,model)")} <= proposed
 

@@ -11,6 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from jax_pmap.leaf_paths import dotted, keys_of
 from jax_pmap.model import Argument, Leaf, MeshAxis, Plan, Request, Role, Span, Spec, SpecRule, refused
@@ -33,7 +34,7 @@ def on_mesh(plan: Plan, request: Request, span: Span) -> Plan:
     mesh = request.mesh
     if not mesh:
         return plan
-    ruled = _ruled(plan.arguments, request.spec, mesh, span)
+    ruled = _ruled(plan.arguments, request.spec, mesh, plan.axis_name, span)
 
     def placed(leaf: Leaf) -> Leaf:
         if leaf.axis is not None:
@@ -95,31 +96,34 @@ def _placeable(arguments: Sequence[Argument]) -> Iterator[Leaf]:
 
 
 def _ruled(
-    arguments: Sequence[Argument], rules: Sequence[SpecRule], mesh: tuple[MeshAxis, ...], span: Span
+    arguments: Sequence[Argument],
+    rules: Sequence[SpecRule],
+    mesh: tuple[MeshAxis, ...],
+    along: str,
+    span: Span,
 ) -> dict[str, Spec]:
-    """The place of each leaf that a rule fits, by its path.
+    """The place of each leaf that a rule fits, by its path; the batch is divided `along` an axis.
 
     Raises:
         RefusalError: JP063.
     """
     found: dict[str, Spec] = {}
     leaves = list(_placeable(arguments))
+    batch = [leaf for each in arguments for leaf in each.leaves if leaf.axis is not None]
+    rows = [((along,), leaf.shape[leaf.axis]) for leaf in batch if leaf.axis is not None]
     for rule in rules:
         fits = [leaf for leaf in leaves if re.fullmatch(rule.pattern, dotted(leaf.path))]
         if not fits:
-            raise _fits_nothing(rule, arguments, leaves, span)
+            raise _fits_nothing(rule, batch, leaves, span)
         for leaf in fits:
             if leaf.path not in found:
-                _check_rule(rule, leaf, mesh, span)
+                _check_rule(rule, leaf, mesh, rows, span)
                 found[leaf.path] = rule.spec
     return found
 
 
-def _fits_nothing(
-    rule: SpecRule, arguments: Sequence[Argument], leaves: Sequence[Leaf], span: Span
-) -> Exception:
-    """The refusal of a rule whose pattern fits no array that it could be for."""
-    batch = [leaf for each in arguments for leaf in each.leaves if leaf.axis is not None]
+def _fits_nothing(rule: SpecRule, batch: Sequence[Leaf], leaves: Sequence[Leaf], span: Span) -> Exception:
+    """The refusal of a rule whose pattern fits none of the `leaves` that it could be for."""
     own = next((leaf for leaf in batch if re.fullmatch(rule.pattern, dotted(leaf.path))), None)
     if own is not None:
         return refused(
@@ -142,8 +146,17 @@ def _found(pattern: str, path: str) -> bool:
     return re.search(pattern, path) is not None
 
 
-def _check_rule(rule: SpecRule, leaf: Leaf, mesh: tuple[MeshAxis, ...], span: Span) -> None:
-    """Refuse a rule that asks for a dimension that a leaf does not have, or that does not divide."""
+#: (mesh axes, a size that the devices along them have to divide).
+Divided: TypeAlias = tuple[Sequence[str], int]
+
+
+def _check_rule(
+    rule: SpecRule, leaf: Leaf, mesh: tuple[MeshAxis, ...], rows: Sequence[Divided], span: Span
+) -> None:
+    """Refuse a rule that asks for a dimension that a leaf does not have, or that does not divide.
+
+    `rows` are sizes of the batch, which a mesh that is proposed divides too.
+    """
     name, shape = dotted(leaf.path), tuple(leaf.shape)
     if len(rule.spec) > len(shape):
         raise refused(
@@ -156,7 +169,7 @@ def _check_rule(rule: SpecRule, leaf: Leaf, mesh: tuple[MeshAxis, ...], span: Sp
         parts = math.prod(axis.size for axis in mesh if axis.name in names)
         if shape[dimension] % parts == 0:
             continue
-        near = _workable(mesh, names, shape[dimension])
+        near = _workable(mesh, [(names, shape[dimension]), *rows])
         raise refused(
             "JP063",
             f"`--spec {rule.text}` divides dimension {dimension} of `{name}`, of size {shape[dimension]} "
@@ -166,8 +179,8 @@ def _check_rule(rule: SpecRule, leaf: Leaf, mesh: tuple[MeshAxis, ...], span: Sp
         )
 
 
-def _workable(mesh: tuple[MeshAxis, ...], names: Sequence[str], size: int) -> str:
-    """The mesh nearest to `mesh` whose axes `names` divide a `size`: of as many devices, or of fewer."""
+def _workable(mesh: tuple[MeshAxis, ...], divided: Sequence[Divided]) -> str:
+    """The mesh nearest to `mesh` that divides some sizes: of as many devices, or of fewer."""
 
     def meshes(number: int, axes: int) -> Iterator[tuple[int, ...]]:
         if axes == 1:
@@ -177,8 +190,8 @@ def _workable(mesh: tuple[MeshAxis, ...], names: Sequence[str], size: int) -> st
             yield from ((first, *rest) for rest in meshes(number // first, axes - 1))
 
     def divides(sizes: tuple[int, ...]) -> bool:
-        parts = (each for each, axis in zip(sizes, mesh, strict=True) if axis.name in names)
-        return size % math.prod(parts) == 0
+        given = {axis.name: each for axis, each in zip(mesh, sizes, strict=True)}
+        return all(size % math.prod(given[name] for name in names) == 0 for names, size in divided)
 
     def apart(sizes: tuple[int, ...]) -> int:
         return sum(abs(each - axis.size) for each, axis in zip(sizes, mesh, strict=True))
@@ -257,17 +270,3 @@ def _check_fsdp(arguments: Sequence[Argument], along: str, mesh: tuple[MeshAxis,
         else f"Give `{along}` another size in --mesh, or leave `--fsdp` out",
         span,
     )
-
-
-def width_of(dtype: str) -> int:
-    """Bytes of one number of a dtype; those of a key as its words, of which there are two."""
-    bits = re.search(r"(\d+)", dtype)
-    return 1 if dtype == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
-
-
-def leaf_bytes(leaf: Leaf, devices: int = 1, mesh: tuple[MeshAxis, ...] = ()) -> int:
-    """Bytes of an array, or of one device's share of it; 0 of what is no array."""
-    if leaf.role is Role.STATIC:
-        return 0
-    shape = leaf.per_device(devices, mesh) if mesh else leaf.shape
-    return math.prod(shape) * width_of(leaf.dtype)

@@ -29,7 +29,6 @@ from jax_pmap.model import (
     Sync,
     refused,
 )
-from jax_pmap.planning.meshes import leaf_bytes
 
 #: Source of a name with attributes and constant keys behind it.
 CHAIN = re.compile(r"[^\W\d]\w*(?:\.\w+|\[(?:\d+|'[^']*'|\"[^\"]*\")\])*")
@@ -174,7 +173,7 @@ def _bytes(plan: Plan, load: Expression, *, whole: bool) -> int:
     """Bytes of the arrays below an argument or a part of one: of all, or of those that are gathered."""
     keys = keys_of(load.text)
     leaves = (leaf for argument in plan.arguments for leaf in argument.leaves if whole or leaf.spec)
-    return sum(leaf_bytes(leaf) for leaf in leaves if keys_of(leaf.path)[: len(keys)] == keys)
+    return sum(leaf.bytes() for leaf in leaves if keys_of(leaf.path)[: len(keys)] == keys)
 
 
 def _below(leaf: Leaf, paths: set[str]) -> bool:
