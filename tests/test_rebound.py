@@ -159,3 +159,100 @@ def test_what_is_handed_on_at_import_may_be_called_later(shared: Project) -> Non
     shared.write("handed_on.py", HANDED_ON)
     says = ("`RATE` anew, which line 10 changes",)
     shared.refused("JP062", "gen", "handed_on.py::step", "--arg", "x=f32[24,3]", says=says, exit_code=1)
+
+
+OTHER_WAYS = """
+import jax.numpy as jnp
+import numpy as np
+
+CONFIG = {"adam": {"rate": 0.1}}
+GROUPS = [{"rate": 0.1}]
+SCALE = np.ones(3, np.float32)
+MEAN = np.zeros(3, np.float32)
+DECAY = 0.5
+
+
+class Options:
+    rate = 0.1
+
+
+def change(value):
+    adam = CONFIG["adam"]
+    adam["rate"] = value
+    for group in GROUPS:
+        group["rate"] = value
+    np.copyto(SCALE, value)
+    mean = MEAN
+    mean += value
+    decay = DECAY
+    decay *= value
+    setattr(Options, "rate", value)
+
+
+def schedule():
+    step = 0
+
+    def rate():
+        return 0.1 / (1 + step)
+
+    def advance():
+        nonlocal step
+        step += 1
+
+    return rate, advance
+
+
+rate, advance = schedule()
+
+
+def nested(x):
+    return CONFIG["adam"]["rate"] * jnp.mean(x)
+
+
+def grouped(x):
+    return GROUPS[0]["rate"] * jnp.mean(x)
+
+
+def scaled(x):
+    return jnp.mean(x * SCALE)
+
+
+def centred(x):
+    return jnp.mean((x - MEAN) ** 2)
+
+
+def optional(x):
+    return Options.rate * jnp.mean(x)
+
+
+def scheduled(x):
+    return rate() * jnp.mean(x)
+
+
+def collected(x):
+    parts = []
+
+    def add(x):
+        parts.append(DECAY * jnp.mean(x))
+        return len(parts)
+
+    return add(x) * parts[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("nested", 17), ("grouped", 19), ("scaled", 20), ("centred", 22), ("optional", 25), ("scheduled", 36)],
+)
+def test_what_changes_by_another_name_or_in_a_closure_is_refused(
+    shared: Project, name: str, line: int
+) -> None:
+    shared.write("other_ways.py", OTHER_WAYS)
+    args = ("gen", f"other_ways.py::{name}", "--arg", "x=f32[24,3]")
+    shared.refused("JP062", *args, says=[f"anew, which line {line} changes"], exit_code=1)
+
+
+def test_what_a_call_collects_for_itself_is_taken(shared: Project) -> None:
+    shared.write("other_ways.py", OTHER_WAYS)
+    made = shared.run("gen", "other_ways.py::collected", "--arg", "x=f32[24,3]", "--no-run")
+    assert made.exit_code == 0, made.stderr

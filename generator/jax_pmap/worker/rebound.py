@@ -7,8 +7,8 @@ as it is at each call. Traced, it keeps what there was at the first.
 import ast
 import sys
 import types
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .protocol import Later, Site
@@ -20,6 +20,12 @@ MAKING = frozenset({"__init__", "__post_init__", "__new__", "setup"})
 MUTATORS = frozenset({"add", "append", "clear", "discard", "extend", "fill", "insert", "remove", "update"})
 #: Those of them that are called for what they return, too.
 TAKERS = frozenset({"pop", "popitem", "setdefault"})
+#: Functions that change what is in their first argument.
+FILLERS = frozenset({"copyto", "fill_diagonal", "heappush", "insort", "place", "put", "putmask", "shuffle"})
+#: What nothing can be changed in.
+FIXED = (bool, int, float, complex, str, bytes, tuple, frozenset, types.FunctionType, type(None))
+#: Between a function and a variable of it that functions in it use: ``make.<locals>.step``.
+LOCALS = ".<locals>."
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -30,6 +36,8 @@ class Scope:
 
     path: str
     local: frozenset[str] = frozenset()
+    #: Those of them that belong to a function around.
+    free: frozenset[str] = frozenset()
     #: The class, the first parameter of the method, and whether the method makes its object.
     owner: str = ""
     receiver: str = ""
@@ -54,6 +62,11 @@ class Use:
     def is_global(self) -> bool:
         """Whether the root is a variable of the module."""
         return self.root not in self.scope.local
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the root is a variable of a function around."""
+        return LOCALS in self.root
 
     @property
     def is_own(self) -> bool:
@@ -88,7 +101,16 @@ def changed_later(
     imported = [_at_import(path) for path in spaces]
     done = {part for called, _ in imported for part in called} - named
     done -= {part for _, read in imported for part in read}
-    changes = [use for use in uses if use.changes and use.scope.function not in done]
+    # What a call makes anew, and its nested functions change, is its own affair.
+    ran = {(code.co_filename, code.co_name) for code in watch.taken}
+    changes = [
+        use
+        for use in uses
+        if use.changes
+        and (
+            (use.scope.path, use.scope.function) not in ran if use.is_free else use.scope.function not in done
+        )
+    ]
     reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
     apart = {_defined(vars(target), name) for name in left_out}
     reads = [
@@ -105,7 +127,7 @@ def changed_later(
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
         for place in _places(use, spaces, held):
             if (change := written.get(place)) is not None:
-                what = ".".join((use.root, *use.attributes))
+                what = ".".join((use.root.rpartition(LOCALS)[2], *use.attributes))
                 by = Site(change.scope.path, change.line, what)
                 return Later(Site(use.scope.path, use.line, what), by)
     return None
@@ -145,8 +167,10 @@ def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) ->
     content = [(id(values[-1]), "")] if values else []
     if not use.changes:
         return [*named, *content]
+    if use.inside and use.is_free:
+        return named
     if use.inside:
-        return content if len(values) == len(names) else []
+        return content if len(values) == len(names) and not isinstance(values[-1], FIXED) else []
     return named[-1:] if len(named) == len(names) else []
 
 
@@ -224,7 +248,8 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
     names = [each.arg for each in (*arguments, node.args.vararg, node.args.kwarg) if each is not None]
     own = list(_own(body))
     rebound = frozenset(name for each in own if isinstance(each, ast.Global) for name in each.names)
-    bound = _stored(own)
+    nonlocal_ = frozenset(name for each in own if isinstance(each, ast.Nonlocal) for name in each.names)
+    bound = _stored(own) - nonlocal_
     for each in own:
         if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)):
             bound.add(each.name or "")
@@ -233,12 +258,13 @@ def _of_function(node: Any, around: Scope, *, is_method: bool = False) -> Iterat
     scope = Scope(
         around.path,
         (around.local | {*names, *bound}) - rebound,
+        around.local - {*names, *bound} - rebound,
         around.owner,
         names[0] if is_method and names else around.receiver if around.receiver not in names else "",
         around.making or (is_method and getattr(node, "name", "") in MAKING),
         around.function or getattr(node, "name", ""),
     )
-    yield from _of_code(body, scope, rebound)
+    yield from _of_code(body, scope, rebound | nonlocal_)
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[ast.Name]:
@@ -262,26 +288,78 @@ def _own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 def _of_code(body: Iterable[ast.AST], scope: Scope, rebound: frozenset[str]) -> Iterator[Use]:
     """The uses in code that runs after the import; assigning to a name of `rebound` changes the module's."""
     own = list(_own(body))
+    aliases = _aliases(own)
     within = {id(node.value) for node in own if isinstance(node, ast.Attribute)}
+    counted = {id(node.target) for node in own if isinstance(node, ast.AugAssign)}
     statements = {id(node.value) for node in own if isinstance(node, ast.Expr)}
     for node in own:
         if isinstance(node, FUNCTIONS):
             yield from _of_function(node, scope)
         elif isinstance(node, ast.ClassDef):
             yield from _of_statements(ast.iter_child_nodes(node), scope, "")
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            called = node.func.attr
-            if called in TAKERS or (called in MUTATORS and id(node) in statements):
-                yield from _use(node.func.value, scope, changes=True, inside=True)
+        elif isinstance(node, ast.Call):
+            called, given = _last(node.func), node.args
+            taken = called in TAKERS or (called in MUTATORS and id(node) in statements)
+            if taken and isinstance(node.func, ast.Attribute):
+                yield from _inside(node.func.value, scope, aliases)
+            elif called in FILLERS and given:
+                yield from _inside(given[0], scope, aliases)
+            elif called == "setattr" and len(given) == 3 and isinstance(given[1], ast.Constant):
+                attribute = ast.Attribute(given[0], str(given[1].value), ast.Store(), lineno=node.lineno)
+                yield from _use(attribute, scope, changes=True)
         if not isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
             continue
         if isinstance(node.ctx, ast.Load):
             if id(node) not in within and not isinstance(node, ast.Subscript):
                 yield from _use(node, scope, changes=False)
         elif isinstance(node, ast.Subscript):
-            yield from _use(node.value, scope, changes=True, inside=True)
+            yield from _inside(node.value, scope, aliases)
         elif isinstance(node, ast.Attribute) or node.id in rebound:
             yield from _use(node, scope, changes=True)
+        elif id(node) in counted:
+            yield from _inside(node, scope, aliases)
+
+
+def _aliases(own: Iterable[ast.AST]) -> dict[str, ast.AST]:
+    """Names that a body gives to what others hold: ``options = CONFIG["adam"]``, ``for group in GROUPS``."""
+    found: dict[str, ast.AST] = {}
+    for node in own:
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+            target, value = node.targets[0] if isinstance(node, ast.Assign) else node.target, node.value
+        elif isinstance(node, (ast.For, ast.AsyncFor)):
+            target, value = node.target, node.iter
+        else:
+            continue
+        # One that goes on from itself (`at = at[name]`) is what it was first.
+        if (
+            isinstance(target, ast.Name)
+            and value is not None
+            and (root := _root(value))
+            and root.id != target.id
+        ):
+            found[target.id] = value
+    return found
+
+
+def _root(node: ast.AST | None) -> ast.Name | None:
+    """The name that an expression ``root.a[b].c`` begins with; None of another one."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node if isinstance(node, ast.Name) else None
+
+
+def _inside(node: ast.AST, scope: Scope, aliases: Mapping[str, ast.AST]) -> Iterator[Use]:
+    """A change of what is in a value, by all names that it goes by."""
+    seen: set[str] = set()
+    value: ast.AST | None = node
+    while value is not None:
+        for use in _use(value, scope, changes=True, inside=True):
+            yield replace(use, line=getattr(node, "lineno", 0))
+        root = _root(value)
+        if root is None or root.id in seen:
+            return
+        seen.add(root.id)
+        value = aliases.get(root.id)
 
 
 def _use(node: ast.AST, scope: Scope, *, changes: bool, inside: bool = False) -> Iterator[Use]:
@@ -294,6 +372,8 @@ def _use(node: ast.AST, scope: Scope, *, changes: bool, inside: bool = False) ->
             attributes.insert(0, node.attr)
         node = node.value
     if isinstance(node, ast.Name):
-        use = Use(scope, line, node.id, tuple(attributes), changes, inside)
+        free = node.id in scope.free and not attributes
+        root = f"{scope.function}{LOCALS}{node.id}" if free else node.id
+        use = Use(scope, line, root, tuple(attributes), changes, inside)
         if not (use.changes and use.is_own and scope.making):
             yield use
