@@ -28,6 +28,8 @@ INSTEAD = {
 }
 #: Characters of an expression that stands for an output without a name.
 LONGEST = 40
+#: The largest number that is taken for one of devices, steps or rows.
+MOST_COUNTED = 64
 #: Relative errors that float32 in the place of float64 explains.
 NARROWED = (1e-11, 1e-6)
 
@@ -50,9 +52,9 @@ def likeliest_cause(found: Failure, precision: str, devices: int) -> str | None:
             "other random numbers are drawn, or others go together; those of `fold_in(key, axis_index)` and "
             "of one key a device from `split(key, devices)` can be compared"
         )
-    # One number is a multiple of any other.
-    several = found.differing[1] > 1
-    if ratio is not None and found.what == "value" and several and abs(ratio - 1) > 1e-3:
+    # One number is a multiple of any other: it says something where that is a whole one.
+    telling = found.differing[1] > 1 or (ratio is not None and _is_whole(ratio))
+    if ratio is not None and found.what == "value" and telling and abs(ratio - 1) > 1e-3:
         return f"it is {ratio:.4g} × the reference"
     if step:
         return (
@@ -62,6 +64,12 @@ def likeliest_cause(found: Failure, precision: str, devices: int) -> str | None:
     if wide and NARROWED[0] < found.off <= NARROWED[1]:
         return "the error is of the size of float32's rounding: something may be narrowed to it"
     return None
+
+
+def _is_whole(ratio: float) -> bool:
+    """Whether a factor, or one over it, is a small whole number."""
+    factors = (ratio, 1 / ratio) if ratio else ()
+    return any(abs(each - round(each)) < 1e-4 and 1 <= round(each) <= MOST_COUNTED for each in factors)
 
 
 def _scaled(ratio: float, devices: int) -> str | None:
