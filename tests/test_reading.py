@@ -116,6 +116,8 @@ def test_docstring_async_generator_and_globals() -> None:
     assert facts("def f(x):\n    yield x\n").is_generator
     assert not facts("def f(x):\n    def g():\n        yield x\n    return g\n").is_generator
     assert facts("c = 0\ndef f(x):\n    global c\n    c = 1\n").global_names == ("c",)
+    inside = "def f(x):\n    c = 0\n    def g():\n        nonlocal c\n        c = x\n    g()\n    return c\n"
+    assert facts(inside).global_names == ()
 
 
 # --- names ----------------------------------------------------------------------------------
@@ -181,6 +183,8 @@ def test_free_names_of_body_defaults_annotations_and_kept_decorators() -> None:
 def test_closures_methods_and_star_imports() -> None:
     nested = facts("def outer(tx):\n    k = 1\n    def f(x):\n        return tx(x) + k\n", "outer.f")
     assert (nested.closure_names, nested.owner) == (("k", "tx"), "function")
+    counts = facts("def outer():\n    k = 1\n    def f(x):\n        nonlocal k\n        k = x\n", "outer.f")
+    assert counts.global_names == ("k",)
     assert facts("class A:\n    k = 1\n    def f(self):\n        return k\n", "A.f").unknown_names == ("k",)
     assert facts("class A:\n    def f(self): pass\n", "A.f").owner == "class"
     assert facts("from m import *\ndef f(x):\n    return g(x)\n").star_imports == ("m",)

@@ -277,6 +277,29 @@ def test_a_function_that_changes_by_itself_is_refused_for_that(project: Project)
     project.refused("JP049", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
+WRITES_OUTSIDE = """\
+def f(p, batch):
+    top, kept = 0.0, {"sums": [jnp.zeros(())]}
+
+    def loss(p):
+        nonlocal top
+        y = jnp.tanh(batch["x"] @ p["w"])
+        top = jnp.max(jax.lax.stop_gradient(y))
+        kept["rows"] = len(y)
+        kept["sums"][0] = kept["sums"][0] + jnp.sum(jax.lax.stop_gradient(y) ** 2)
+        return jnp.sum(y**2) / kept["rows"]
+
+    return jax.grad(loss)(p), top, kept["sums"][0] / kept["rows"]
+"""
+
+
+def test_a_nested_function_may_change_what_its_function_has(project: Project) -> None:
+    write(project, WRITES_OUTSIDE)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+
+
 def test_structure_asked_unseen_is_refused(project: Project) -> None:
     write(project, "def f(p, b):\n    return jnp.sum(b['x'] @ p['w']) + jnp.sum(b.get('y', 0.0))\n")
     says = ("may turn out otherwise for another `b`",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from jax_pmap.emit.syntax import (
     root_name,
 )
 from jax_pmap.model import Span
+from jax_pmap.syntax import scopes
+from jax_pmap.syntax.scopes import own_nodes, parameters
 from jax_pmap.syntax.text import FunctionText
 
 #: Expressions worth a look of their own.
@@ -176,6 +179,8 @@ class Body:
         #: Statements that can only end in an error: asserts, and ifs that do nothing but raise.
         self.checks: set[int] = set()
         self.scope_nodes: dict[cst.CSTNode, Scope] = {}
+        #: Names that a scope's statements may bind anew, by its index; of a lambda none.
+        self._own: dict[int, frozenset[str]] = {}
         #: Names that lambdas are assigned to.
         self.assigned: dict[cst.CSTNode, str] = {}
         self.numbers = itertools.count(1) if numbers is None else numbers
@@ -192,6 +197,8 @@ class Body:
         scope = Scope(next(self.numbers), name, self.span(node), names)
         self.scopes[scope.index] = scope
         self.scope_nodes[node] = scope
+        if isinstance(node, cst.FunctionDef):
+            self._own[scope.index] = _assignable(self.code(node))
         return scope
 
     def span(self, node: cst.CSTNode) -> Span:
@@ -353,6 +360,8 @@ class Body:
             value = node.value
         elif isinstance(node, cst.Assert):
             kind, value = "test", node.test
+        # To bind a name of a scope around it, whose object is changed, would make another variable of it.
+        names = [name for name in names if name in self._own.get(scope, ())]
         index = next(self.numbers)
         if isinstance(node, cst.Assert):
             self.checks.add(index)
@@ -483,3 +492,13 @@ def place(span: Span) -> tuple[int, int, int, int]:
 def inside(inner: tuple[int, int, int, int], outer: tuple[int, int, int, int]) -> bool:
     """Whether one place lies within another."""
     return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
+
+
+def _assignable(source: str) -> frozenset[str]:
+    """Names of a function's own, and those that it declares global or nonlocal."""
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    nodes = own_nodes(definition.body)
+    declared = {name for each in nodes if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
+    given = {each.arg for each in parameters(definition.args)}
+    return frozenset(declared | given | scopes.bound_names(definition.body))

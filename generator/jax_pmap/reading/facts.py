@@ -95,7 +95,7 @@ class FunctionFacts:
     #: True for ``async def`` or a function with ``yield``.
     is_async: bool
     is_generator: bool
-    #: Names declared ``global`` / ``nonlocal`` in the body.
+    #: Names outside the function that its body declares ``global`` or ``nonlocal``.
     global_names: tuple[str, ...]
     #: Free names of body, defaults and annotations that an import of the file binds.
     imported: tuple[ImportedName, ...]

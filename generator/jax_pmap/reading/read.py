@@ -92,6 +92,8 @@ def read(source: Source, parsed: ParsedSource | None = None) -> FunctionFacts:
                 for node in everything
                 if isinstance(node, ast.Global | ast.Nonlocal)
                 for name in node.names
+                # A variable of the function's own that a nested one assigns is not outside it.
+                if isinstance(node, ast.Global) or name in {*closure, *used}
             )
         ),
         imported=tuple(_imported(used, names, function)),
