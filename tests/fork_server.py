@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -37,16 +38,19 @@ class Forked:
         self.pid = pid
         self.stdout = stdout
         self.returncode: int | None = None
-        #: Has the exit status once the process has ended.
+        #: Has the exit status once the process has ended. It stays open as long as a thread may wait for it.
         self._status = status
+        self._told = threading.Lock()
+        weakref.finalize(self, os.close, status)
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises: subprocess.TimeoutExpired."""
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked worker", timeout or 0)
-            self.returncode = int(os.read(self._status, 16) or b"-9")
-            os.close(self._status)
+            with self._told:  # To one of the threads that wait.
+                if self.returncode is None:
+                    self.returncode = int(os.read(self._status, 16) or b"-9")
         return self.returncode
 
     def poll(self) -> int | None:
