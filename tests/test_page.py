@@ -13,6 +13,7 @@ import pytest
 from browser import Browser, find_browser
 from click.testing import CliRunner
 from project import Project
+from warm import Start, kept_warm
 
 from jax_pmap.cli import main
 from jax_pmap.report.as_json import schema
@@ -78,7 +79,9 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages(repository: Path, tmp_path_factory: pytest.TempPathFactory, warm: None) -> dict[str, Path]:
+def pages(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, warm_sessions: Start
+) -> dict[str, Path]:
     """Reports of an MLP, of a Flax module, of a long model, of hostile names and of a refusal."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "hostile.py").write_text(HOSTILE)
@@ -104,7 +107,8 @@ def pages(repository: Path, tmp_path_factory: pytest.TempPathFactory, warm: None
             patch.chdir(where)
             patch.setenv("VIRTUAL_ENV", "")
             options = ["--report", str(made[name]), "--python", sys.executable]
-            result = CliRunner().invoke(main, ["gen", *words, *options])
+            with kept_warm(warm_sessions):
+                result = CliRunner().invoke(main, ["gen", *words, *options])
         assert result.exit_code == (name == "refused"), result.stderr
         assert f"wrote {made[name]}" in result.stderr.replace("\n", "")
     return made

@@ -6,8 +6,10 @@ spares the time that a new interpreter needs to import jax and what the user's m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -47,9 +49,13 @@ class Kept:
             self.session.close()
 
 
+#: Starts a worker for a request, a number of devices and a member of several processes.
+Start: TypeAlias = Callable[..., Session | Kept]
+
+
 @pytest.fixture(scope="module")
-def warm() -> Iterator[None]:
-    """Give the commands that a module runs in this process one worker for each way to start it."""
+def warm_sessions() -> Iterator[Start]:
+    """What gives the commands that a module runs one worker for each way to start it."""
     start = pipeline._session
     kept: dict[object, Kept] = {}
 
@@ -66,9 +72,22 @@ def warm() -> Iterator[None]:
             kept[key] = Kept(start(request, devices), request.directory)
         return kept[key]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "_session", session)
-        patch.setattr(pipeline, "start", start)  # its callers keep their worker themselves
-        yield
+    yield session
     for each in kept.values():
         each.session.close()
+
+
+@contextlib.contextmanager
+def kept_warm(sessions: Start) -> Iterator[None]:
+    """Have commands take their workers from `sessions`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "start", pipeline._session)  # its callers keep their worker themselves
+        patch.setattr(pipeline, "_session", sessions)
+        yield
+
+
+@pytest.fixture
+def warm(warm_sessions: Start) -> Iterator[None]:
+    """Give the commands of a test the workers of its module; those of other tests have their own."""
+    with kept_warm(warm_sessions):
+        yield
