@@ -688,6 +688,18 @@ TRAPS: dict[str, Trap] = {
         ),
         (I, WHOLE),
     ),
+    "a key that is one of several, and another one on the second device": Trap(
+        False,
+        lambda w, x, y, k, m: (
+            y + jax.random.normal(jax.random.key(0), y.shape),
+            w + jax.random.normal(jnp.stack([jax.random.key(1), *jax.random.split(jax.random.key(0))])[2]),
+        ),
+        lambda w, x, y, k, m: (
+            y + jax.random.normal(jax.random.fold_in(jax.random.key(0), lax.axis_index("i")), y.shape),
+            w + jax.random.normal(jnp.stack([jax.random.key(1), *jax.random.split(jax.random.key(0))])[2]),
+        ),
+        (I, WHOLE),
+    ),
     "noise of each device's own on the weights": Trap(
         False,
         lambda w, x, y, k, m: w + jax.random.normal(jax.random.key(0), w.shape),

@@ -630,9 +630,13 @@ class Interpreter:
 
         `fold_in(key, 1)` and `split(key)[1]` are the same key, and so is what device 1 makes with its index.
         """
-        while self.terms[key].operands:
-            key = self.terms[key].operands[0]
-            self._behind.add(key)
+        ahead = {key}
+        while ahead:
+            node = self.terms[ahead.pop()]
+            # A key may be chosen among several; numbers that are drawn are no key of the program.
+            found = frozenset() if node.op in DRAWS else frozenset(node.operands) - self._behind
+            self._behind |= found
+            ahead |= found
         return not self._behind.isdisjoint(self._owned)
 
     def whole_params(self, params: Sequence[Mapping[str, Any]]) -> Any:
