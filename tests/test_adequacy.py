@@ -261,13 +261,16 @@ def test_a_nan_that_several_devices_pass_over_is_named():
     values = {"x": np.arange(1.0, 9.0)}
 
     def reference(values):
-        return {"largest": jnp.max(values["x"]), "sum": jnp.sum(values["x"])}
+        largest = jnp.max(values["x"])
+        return {"far": largest > 5, "largest": largest, "sum": jnp.sum(values["x"])}
 
     def several(values):
-        return {"largest": np.nanmax(values["x"]), "sum": jnp.sum(values["x"])}
+        largest = np.nanmax(values["x"])
+        return {"far": largest > 5, "largest": largest, "sum": jnp.sum(values["x"])}
 
-    [note] = nans.noted(nans.lost(reference, several, values, {"x": {0: 0}}))
-    assert "shows in `['largest']` on one device and not on several" in note
+    shows, decides = nans.noted(nans.lost(reference, several, values, {"x": {0: 0}}))
+    assert "shows in `['largest']` on one device and not on several" in shows
+    assert "decides on numbers in `['far']` on one device and not on several" in decides
     assert nans.noted(nans.lost(reference, reference, values, {"x": {0: 0}})) == []
 
 

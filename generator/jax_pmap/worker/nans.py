@@ -1,5 +1,6 @@
 """What becomes of a NaN: jax's `pmax` and `pmin` pass over one that only some devices have."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,25 +10,31 @@ import numpy as np
 
 from . import arguments, prove
 from .arguments import LeafAxes, Values
+from .distance import distance
 from .jaxpr.forward import goes_into
 from .jaxpr.walk import is_mapped
-from .leaves import is_float
+from .leaves import category, is_float
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A leaf of the result that one NaN makes NaN on one device and not on several."""
+    """A leaf of the result of which one NaN makes something else on one device than on several.
+
+    `passed` where it is NaN on one device and a number on several; else numbers are others, as where the
+    largest value decides.
+    """
 
     path: str
     leaf: int
     one: np.ndarray
     several: np.ndarray
+    passed: bool
 
 
 def lost(
     reference: Callable[[Values], Any], call: Callable[[Values], Any], values: Values, axes: LeafAxes
 ) -> list[Lost]:
-    """What one NaN makes NaN on one device and not on several.
+    """The leaves of which one NaN makes something else on one device than on several.
 
     `values` are those of a run that went well; the NaN is put into the first row of every float leaf.
     """
@@ -36,9 +43,9 @@ def lost(
         want, got = reference(spoiled), call(spoiled)
         pairs = zip(prove.leaf_table(want), jax.tree.leaves(got), strict=True)
         return [
-            Lost(path, index, prove.host(one), prove.host(several))
+            Lost(path, index, prove.host(one), prove.host(several), passed)
             for index, ((path, one), several) in enumerate(pairs)
-            if lacks(one, several)
+            if (passed := lacks(one, several)) or strays(one, several)
         ]
     except MemoryError:
         raise
@@ -47,10 +54,17 @@ def lost(
 
 
 def noted(leaves: Sequence[Lost]) -> list[str]:
-    """A sentence on such leaves; none without any."""
-    names = ", ".join(f"`{each.path}`" for each in leaves if each.path) or "the output"
-    end = "shows in {} on one device and not on several, as behind a pmax or pmin"
-    return [f"a NaN among the rows {end.format(names)}"] if leaves else []
+    """A sentence for each kind of such leaves."""
+    ways = (
+        (True, "shows in {} on one device and not on several, as behind a pmax or pmin"),
+        (False, "decides on numbers in {} on one device and not on several: pmax and pmin pass over it"),
+    )
+    notes = []
+    for passed, way in ways:
+        paths = [each.path for each in leaves if each.passed is passed]
+        names = ", ".join(f"`{path}`" for path in paths if path) or "the output"
+        notes += [f"a NaN among the rows {way.format(names)}"] if paths else []
+    return notes
 
 
 def behind_extremes(jaxpr: Any) -> list[bool]:
@@ -76,3 +90,17 @@ def lacks(one: Any, several: Any) -> bool:
         return False
     a, b = prove.host(one), prove.host(several)
     return a.shape == b.shape and bool(np.any(np.isnan(a) & ~np.isnan(b)))
+
+
+def strays(one: Any, several: Any) -> bool:
+    """Whether numbers of the first are other ones in the second, by more than rounding."""
+    if category(one) in ("key", "opaque"):
+        return False
+    a, b = prove.host(one), prove.host(several)
+    if a.shape != b.shape:
+        return False
+    if not is_float(a):
+        return not np.array_equal(a, b)
+    numbers = np.isfinite(a) & np.isfinite(b)
+    off, scale = distance(b[numbers], a[numbers])
+    return off > math.sqrt(jax.numpy.finfo(a.dtype).eps) * scale

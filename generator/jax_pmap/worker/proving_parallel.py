@@ -219,7 +219,11 @@ def lost_by_itself(
         return None
     behind = nans.behind_extremes(traced)
     # What is no array has no place among the results of a program.
-    leaves = [each for each in lost if not (behind[each.leaf] if each.leaf < len(behind) else any(behind))]
+    leaves = [
+        each
+        for each in lost
+        if each.passed and not (behind[each.leaf] if each.leaf < len(behind) else any(behind))
+    ]
     return next(iter(leaves), None)
 
 
