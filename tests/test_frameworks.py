@@ -7,6 +7,8 @@ import textwrap
 import pytest
 from project import simulated
 
+from jax_pmap.emit.header import ADDED
+
 
 def proved(project, code, name, *options, inputs="inputs"):
     """The file that is written for a function that has to be proved."""
@@ -362,3 +364,65 @@ def test_nnx_objects_that_cannot_be_handed_back_are_refused(project):
     code = project.run("gen", "steps.py::count", "--inputs", "steps.py::counter").stdout
     assert "model.seen.value = jax.lax.pmean(" in code
     assert "return x, model" in code
+
+
+AXIS_ARGUMENT = """
+    import jax
+    import jax.numpy as jnp
+    from flax.training.dynamic_scale import DynamicScale
+
+    def library():
+        def ratio(x, w, axis_name=None):
+            sums = jnp.sum(x * w), jnp.sum(w)
+            if axis_name is not None:
+                sums = jax.lax.psum(sums, axis_name)
+            return sums[0] / sums[1]
+
+        def average_of_ratios(x, w, axis_name=None):
+            ratio = jnp.sum(x * w) / jnp.sum(w)
+            return ratio if axis_name is None else jax.lax.pmean(ratio, axis_name)
+
+        return {"ratio": ratio, "average": average_of_ratios}
+
+    TABLE = library()
+
+    def scaled(w, scale, x):
+        grad_fn = scale.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w)))
+        scale, finite, loss, grad = grad_fn(w)
+        return jnp.where(finite, w - grad, w), scale, loss
+
+    def inline(w, scale, x):
+        return scale.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w)
+
+    def ratio(x, w):
+        return jnp.exp(TABLE["ratio"](x, w))
+
+    def average(x, w):
+        return jnp.exp(TABLE["average"](x, w))
+
+    def half(seed=0):
+        return jnp.ones(3), DynamicScale(), jax.random.normal(jax.random.PRNGKey(seed), (24, 3))
+
+    def weighted(seed=0):
+        x, w = jax.random.uniform(jax.random.PRNGKey(seed), (2, 24))
+        return x, w
+"""
+
+
+def test_a_library_that_takes_the_name_of_the_axis_is_given_it_where_that_is_right(project):
+    pytest.importorskip("flax")
+    code = proved(project, AXIS_ARGUMENT, "inline", inputs="half")
+    assert "jnp.mean(jnp.tanh(x @ w)), axis_name=AXIS)(" in code
+    code = proved(project, AXIS_ARGUMENT, "ratio", inputs="weighted")
+    assert 'TABLE["ratio"](x, w, axis_name=AXIS)' in code
+    words = ("gen", "steps.py::average", "--inputs", "steps.py::weighted")
+    project.refused("JP067", *words, says=('TABLE["average"](x, w)',), exit_code=1)
+
+
+def test_a_call_that_is_given_the_name_of_the_axis_in_place_can_be_taken_back(project):
+    pytest.importorskip("flax")
+    path = project.write("steps.py", textwrap.dedent(AXIS_ARGUMENT))
+    project.run("gen", "steps.py::scaled", "--inputs", "steps.py::half", "--in-place")
+    text = path.read_text()
+    assert "jnp.mean(jnp.tanh(x @ w)), axis_name=AXIS)" in text
+    assert f"# {ADDED}" in text

@@ -317,7 +317,9 @@ class Sync:
     """One value that a collective makes whole, at one place in the body."""
 
     #: ``"psum"``, ``"pmean"``, ``"pmax"``, ``"pmin"`` or ``"all_gather"``; ``"var"``, ``"std"`` or ``"norm"``
-    #: for a call of that name whose means or sums are taken over the devices. No collectives are
+    #: for a call of that name whose means or sums are taken over the devices; one of
+    #: `protocol.AXIS_ARGUMENTS` for a
+    #: call that is given the axis under that name, and synchronises by itself. No collectives are
     #: ``"fold_in"``, a PRNG key made another on every device, for numbers that belong to examples, and
     #: ``"own_share"``, a device's part of a value that all of them have whole; ``"own_size"``, of a number of
     #: rows. For arrays that the devices have in parts, ``"gather_parts"`` puts these together;

@@ -214,6 +214,11 @@ class Body:
             where.end.column + indent,
         )
 
+    def call_at(self, span: Span) -> cst.Call | None:
+        """The call that stands at a place."""
+        calls = (node for node in self._positions if isinstance(node, cst.Call))
+        return next((call for call in calls if self.span(call) == span), None)
+
     @property
     def head(self) -> Span:
         """Where the function's name stands."""

@@ -24,6 +24,7 @@ from jax_pmap.model import Source
 from jax_pmap.syntax.definitions import Function, find
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 _COPY = re.compile(r"\s*# `([^`]+)`(?: of `[^`]+`)? on one device's share, for `")
 _COLLECTIVES = frozenset({"psum", "pmean", "pmax", "pmin", "all_gather"})
@@ -245,7 +246,7 @@ class _Unweaving(cst.CSTTransformer):
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:  # noqa: N802
         """What a collective, a fold of a key or the taking of a share stands around."""
         if not updated.args or not self._is_ours(updated):
-            return updated
+            return updated.with_changes(args=self._unnamed(updated.args))
         if self._open:
             self.touched.append(self._open[-1])
         value = updated.args[0].value
@@ -256,6 +257,15 @@ class _Unweaving(cst.CSTTransformer):
         value = value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         self.enclosed.append(value)
         return value
+
+    def _unnamed(self, args: Sequence[cst.Arg]) -> Sequence[cst.Arg]:
+        """The arguments of a call that was given the name of the axis, without that."""
+        last = args[-1] if args else None
+        if last is None or last.keyword is None or last.keyword.value not in AXIS_ARGUMENTS:
+            return args
+        if _dotted(last.value) not in self.axes:
+            return args
+        return [*args[:-2], *(each.with_changes(comma=last.comma) for each in args[-2:-1])]
 
     def _is_ours(self, call: cst.Call) -> bool:
         name = _dotted(call.func)

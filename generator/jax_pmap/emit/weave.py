@@ -20,6 +20,7 @@ from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
 from jax_pmap.model import GATHERED, Backend, Guard, Plan, Sync
+from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 RECORDER = "__jax_pmap__"
 #: What stands in a `Sync` for what is no collective: a key made another on every device, a device's part of a
@@ -112,9 +113,13 @@ class Editor(cst.CSTTransformer):
         self.wrap: dict[tuple[int, int, int, int], Sync] = {}
         #: Folds of the keys inside objects.
         self.around: list[Sync] = []
+        #: Calls that are given the name of the axis, with the parameter.
+        self.named: dict[tuple[int, int, int, int], Sync] = {}
         for sync in syncs:
             if sync.where == AROUND:
                 self.around.append(sync)
+            elif sync.op in AXIS_ARGUMENTS:
+                self.named[place(sync.span)] = sync
             elif sync.where == "after":
                 self.after.setdefault(place(sync.span), []).append(sync)
             else:
@@ -127,6 +132,7 @@ class Editor(cst.CSTTransformer):
         return [
             *(s for where, syncs in self.after.items() if ("after", where) not in self.used for s in syncs),
             *(s for where, s in self.wrap.items() if ("wrap", where) not in self.used),
+            *self.named.values(),
             *(s for s in self.around if place(s.span) != place(self.body.head)),
         ]
 
@@ -150,6 +156,9 @@ class Editor(cst.CSTTransformer):
                 return cst.parse_expression(name)
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call) and self.renames:
             updated = self.bound_call(original, updated)
+        if self.named and isinstance(original, cst.Call) and isinstance(updated, cst.Call):
+            named = self.named.pop(place(self.body.span(original)), None)
+            updated = updated if named is None else with_argument(updated, named.op, self.axis)
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call):
             updated = updated.with_changes(func=self.asking(original.func, updated.func))
             updated = updated.with_changes(func=self.standing(original.func, updated.func))
@@ -500,6 +509,15 @@ def parenthesized(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 TOKEN = re.compile(r"\[(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]]*)\]|\.\w+")
+
+
+def with_argument(call: cst.Call, name: str, value: str) -> cst.Call:
+    """``norm(x, axis_name=AXIS)`` of ``norm(x)``."""
+    given = cst.parse_expression(f"f({name}={value})")
+    assert isinstance(given, cst.Call)
+    last = call.args[-1].comma if call.args else cst.MaybeSentinel.DEFAULT
+    args = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in call.args[-1:]]
+    return call.with_changes(args=[*call.args[:-1], *args, given.args[0].with_changes(comma=last)])
 
 
 def rebuild(value: str, syncs: Sequence[Sync], collective: Callable[[str, str], str]) -> str:

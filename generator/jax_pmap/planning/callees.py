@@ -41,6 +41,8 @@ class Callees:
         self.seen: dict[tuple[int, str], Sequence[protocol.Callee]] = {}
         #: Why something was not found, by the source of what is called.
         self.why: dict[str, str] = {}
+        #: Where the name of the axis may be given, by the scope of the body and the source of what is called.
+        self.axes: dict[tuple[int, str], str] | None = None
 
     def scopes(self, called: str, caller: Body) -> list[int]:
         """The scopes of the functions that `called` runs in a body, where they can be looked into.
@@ -65,17 +67,24 @@ class Callees:
             self.why[called] = reason(found, self.session.directory)
         return known
 
+    def axis_argument(self, called: str, caller: Body) -> str:
+        """The parameter under which what is `called` in a body takes the name of the axis, or ``""``."""
+        if self.axes is None:
+            self._ask()
+        return (self.axes or {}).get((caller.scope.index, called), "")
+
     # -- asking ------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Run the target with everything that is called by no known name tapped."""
-        bodies = self.bodies
+        """Run the target with what is called tapped, but for functions that a name in the source leads to."""
+        bodies, self.axes = self.bodies, {}
         table: dict[int, tuple[int, str]] = {}
         asked: dict[int, dict[str, int]] = {}
         for body in bodies.bodies:
             asked[body.scope.index] = {}
-            for called in self._unknown(body):
-                self.seen.setdefault((body.scope.index, called), [])
+            for called, is_known in self._called(body):
+                if not is_known:
+                    self.seen.setdefault((body.scope.index, called), [])
                 number = next(bodies.body.numbers)
                 asked[body.scope.index][called] = number
                 table[number] = body.scope.index, called
@@ -97,10 +106,13 @@ class Callees:
         except Problem:
             return
         for number, found in answer.items():
-            self.seen[table[number]] = found
+            if table[number] in self.seen:
+                self.seen[table[number]] = found
+            axes = {each.axis for each in found}
+            self.axes[table[number]] = axes.pop() if len(axes) == 1 else ""
 
-    def _unknown(self, body: Body) -> list[str]:
-        """Sources of what a body calls, differentiates or maps that no name leads to."""
+    def _called(self, body: Body) -> list[tuple[str, bool]]:
+        """Sources of what a body calls, differentiates or maps, and whether a library has it."""
         home = self.bodies.homes[body.scope.index]
         facts = home.facts
         texts = dict.fromkeys(home.parsed.segment(n.func) for n in called_in(home.parsed.definition))
@@ -111,9 +123,9 @@ class Callees:
         call_graph = self.bodies.call_graph
         imported = {row.name for row in facts.imported if call_graph.is_installed(row.name, home)}
         return [
-            text
+            (text, re.split(r"\W", text)[0] in imported)
             for text in texts
-            if text not in names and is_plain(text) and re.split(r"\W", text)[0] not in imported
+            if text not in names and is_plain(text)
         ]
 
     # -- what was found ----------------------------------------------------------------------

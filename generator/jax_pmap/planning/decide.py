@@ -24,7 +24,7 @@ from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Row
+from jax_pmap.worker.protocol import AXIS_ARGUMENTS, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,11 @@ class Decider:
             wanted = f"sharded {sync.axis}" if sync.op == OWN_SHARE else "replicated"
             wanted = "sharded" if sync.op in BY_ROW else wanted
             helped = all(
-                leaf["kind"].startswith(wanted) if sync.op in BY_ROW else leaf["kind"] == wanted
+                leaf["kind"] != "varying"
+                if sync.op in AXIS_ARGUMENTS
+                else leaf["kind"].startswith(wanted)
+                if sync.op in BY_ROW
+                else leaf["kind"] == wanted
                 for leaf in (first[point].leaves if point in first else ())
                 if paths is None or leaf["path"] in paths
             )
@@ -326,6 +330,8 @@ class Decider:
         if added or any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
         if any(self.mending.gradients_of_given(state, culprit, events) for culprit in culprits):
+            return True
+        if self.opening.give_axis(state, culprits):
             return True
         value = self.table.by_point.get(statement.value) if statement.value is not None else None
         # `x -= x.mean()`: the name varies because what is added to it is partial.

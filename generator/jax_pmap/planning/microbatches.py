@@ -17,6 +17,7 @@ from jax_pmap.model import Plan, Refusal, RefusalError, Sync, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.text import function_text
+from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 CODE = "JP074"
 #: Calls that are made of means over the devices.
@@ -27,6 +28,13 @@ OTHERS = {
         "numbers are drawn for examples, with one key for all of them: each microbatch would draw the same "
         "ones, or others than the whole share does",
         "Draw the numbers before the step and pass them with the batch",
+    ),
+    **dict.fromkeys(
+        AXIS_ARGUMENTS,
+        (
+            "what it calls synchronises over the axis by itself, and would for each microbatch",
+            "Leave --accumulate out",
+        ),
     ),
 }
 #: The same of collectives that are no sums.

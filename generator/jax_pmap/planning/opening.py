@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
+
+import libcst as cst
 
 from jax_pmap.emit.callees import UserFunction
 from jax_pmap.emit.places import Body, Expression, Statement, inside, place
-from jax_pmap.model import Span
+from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State
 from jax_pmap.reading.runs import behind, transformed_inside
@@ -52,6 +54,9 @@ class Find(Protocol):
     def scopes(self, called: str, caller: Body) -> list[int]:
         """The scopes of the functions that `called` runs in a body, where they can be looked into."""
 
+    def axis_argument(self, called: str, caller: Body) -> str:
+        """The parameter under which what is `called` in a body takes the name of the axis, or ``""``."""
+
 
 class Opening:
     """What is done to see into a call."""
@@ -84,6 +89,35 @@ class Opening:
                     state.deciding.add(scope)
             return any(opened)
         return self._open(state, call, callee, call.span) or self._open_given(state, call)
+
+    def give_axis(self, state: State, culprits: Sequence[Expression]) -> bool:
+        """Give calls that couple the examples the name of the axis, where what they call takes that.
+
+        What couples them may have been made by such a call: ``scale.value_and_grad(loss)(params)``.
+        """
+        added = False
+        for culprit in (each for each in culprits if each.is_call):
+            body = self.table.body_of[culprit.statement]
+            for call in self._makers(culprit, body):
+                name = self.find.axis_argument(body.code(call.func), body)
+                given = {each.keyword.value if each.keyword else each.star for each in call.args}
+                if name and not given & {name, "*", "**"}:
+                    sync = Sync(name, body.code(call), "wrap", body.span(call))
+                    added |= state.add(sync, culprit.point)
+        return added
+
+    def _makers(self, culprit: Expression, body: Body) -> Iterator[cst.Call]:
+        """A call, with those that made what it calls: where it stands, or under a name of the function's."""
+        call = body.call_at(culprit.span)
+        while call is not None:
+            yield call
+            called, call = call.func, None
+            if isinstance(called, cst.Call):
+                call = called
+            elif isinstance(called, cst.Name):
+                bound = [s for s in body.statements.values() if called.value in dict(s.names)]
+                value = self.table.by_point.get(bound[0].value or 0) if len(bound) == 1 else None
+                call = body.call_at(value.span) if value is not None else None
 
     def _open_given(self, state: State, call: Expression) -> bool:
         """Open the functions that a call hands on: a solver's operator, the objective of an optimiser.

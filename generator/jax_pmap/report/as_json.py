@@ -40,6 +40,7 @@ from jax_pmap.model import (
     Verified,
     refused,
 )
+from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 REPORT_SCHEMA_VERSION = 2
 VERIFY_SCHEMA_VERSION = 1
@@ -55,6 +56,7 @@ SYNC_OPS = (
     *("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "own_size"),
     *IN_PARTS,
     *TOGETHER,
+    *AXIS_ARGUMENTS,
 )
 AXES_KINDS = ("dict", "tuple", "list", "namedtuple", "dataclass")
 

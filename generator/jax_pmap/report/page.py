@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.model import (
     Argument,
     Backend,
@@ -33,6 +34,7 @@ from jax_pmap.report.markup import Mark, marked_lines
 from jax_pmap.report.refusals import file_lines, place
 from jax_pmap.report.text import devices_shown, ended, evidence_parts, short_dtype
 from jax_pmap.units import human_bytes
+from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 #: Devices that are drawn; more are counted.
 DRAWN = 8
@@ -43,6 +45,8 @@ CONTEXT = 4
 
 #: What a collective is on the wire, and what it gives every device; those without a wire stay on the device.
 _WIRE = {
+    **dict.fromkeys(TOGETHER, ("all-reduce", "it is made of sums, means and maxima over all devices")),
+    **dict.fromkeys(AXIS_ARGUMENTS, ("all-reduce", "what is called synchronises over the axis by itself")),
     "psum": ("all-reduce", "every device gets the sum over all devices"),
     "pmean": ("all-reduce", "every device gets the mean over all devices"),
     "pmax": ("all-reduce", "every device gets the maximum over all devices"),

@@ -33,13 +33,14 @@ from jax_pmap.report.layout import Column, clip, natural_width, print_table
 from jax_pmap.report.meshes import collective_text, mesh_text, print_machine, print_mesh
 from jax_pmap.report.refusals import place
 from jax_pmap.units import human_bytes
+from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 #: Leaf rows of one argument; the rest is counted.
 MAX_LEAF_ROWS = 8
 _SHORT_DTYPES = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 #: What the compiler has to do where the code holds no collective of that name.
 _KINDS = {"psum": "sum", "pmean": "mean", "pmax": "max", "pmin": "min", "all_gather": "gather"}
-_KINDS |= {each: each for each in TOGETHER}
+_KINDS |= {each: each for each in (*TOGETHER, *AXIS_ARGUMENTS)}
 
 
 # --- plans and generated code -------------------------------------------------------------

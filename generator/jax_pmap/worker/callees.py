@@ -14,7 +14,7 @@ from .arguments import Packed, invoke
 from .around import furnish
 from .functions import guarded, in_place_of, named, unwrapped
 from .observe import RECORDER
-from .protocol import Callee, FindCallees
+from .protocol import AXIS_ARGUMENTS, Callee, FindCallees
 from .target import current
 
 #: The attribute of a function by which it is known where it stands in the tapped source.
@@ -45,20 +45,35 @@ class Callees:
 
     def callee(self, number: int, value: Any) -> Any:
         """Note what `value` runs, and hand it on."""
-        self._note(number, described(value))
+        self._note(number, described(value), value)
         return value
 
     def method(self, number: int, head: Any, name: str) -> Any:
         """Note what ``head.name`` runs, and hand it on."""
         value = getattr(head, name)
-        found = method_of(head, name, value)
-        self._note(number, found or described(value))
+        self._note(number, method_of(head, name, value) or described(value), value)
         return value
 
-    def _note(self, number: int, found: Callee) -> None:
+    def _note(self, number: int, found: Callee, value: Any) -> None:
         seen = self.found.setdefault(number, [])
+        found = dataclasses.replace(found, axis=axis_of(value))
         if found not in seen:
             seen.append(found)
+
+
+def axis_of(value: Any) -> str:
+    """The parameter under which a function of a library takes the name of a mapped axis, or ``""``.
+
+    What binds an axis, as ``vmap`` does, has one too; jax's own synchronise over no axis unasked.
+    """
+    if (getattr(value, "__module__", None) or "jax").partition(".")[0] in ("jax", "jaxlib"):
+        return ""
+    try:
+        parameters = inspect.signature(value).parameters
+    except (TypeError, ValueError):
+        return ""
+    optional = (name for name in AXIS_ARGUMENTS if name in parameters and parameters[name].default is None)
+    return "" if "in_axes" in parameters else next(optional, "")
 
 
 def described(value: Any) -> Callee:

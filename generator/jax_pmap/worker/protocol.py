@@ -720,6 +720,10 @@ class Tapped:
     around: Around
 
 
+#: Parameters under which functions of libraries take the name of a mapped axis, to synchronise over it.
+AXIS_ARGUMENTS = ("axis_name", "pmap_axis_name", "cross_replica_axis")
+
+
 @dataclass(frozen=True, slots=True)
 class Callee:
     """What a call was seen to run."""
@@ -744,6 +748,8 @@ class Callee:
     #: The class that defines a method, and whether its objects can have no other one.
     owner: str = ""
     frozen: bool = False
+    #: The parameter that takes the name of a mapped axis, and takes None where there is none.
+    axis: str = ""
 
 
 @dataclass(frozen=True, slots=True)
