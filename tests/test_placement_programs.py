@@ -75,10 +75,6 @@ def mean(axis: str | None, x: Any) -> Any:
     return x if axis is None else lax.pmean(x, axis)
 
 
-def largest(axis: str | None, x: Any) -> Any:
-    return x if axis is None else lax.pmax(x, axis)
-
-
 def index(axis: str | None) -> Any:
     return 0 if axis is None else lax.axis_index(axis)
 
@@ -182,7 +178,7 @@ def masked(axis: Any, x: Any, y: Any) -> Any:
 
 def softmax(axis: Any, x: Any) -> Any:
     top = jnp.max(x)
-    top = largest(axis, top)
+    top = top if axis is None else lax.pmax(top, axis)
     return top + jnp.log(total(axis, jnp.sum(jnp.exp(x - top))))
 
 
@@ -495,9 +491,6 @@ UNEQUAL = [
         (S,),
         S,
     ),
-    # A maximum over the devices is a number where one of them alone has a NaN.
-    (lambda axis, x: jnp.isfinite(-largest(axis, x.max()) / 2), (X,), (S,), R),
-    (lambda axis, x: (lambda m: jnp.where(m == m, x, 0))(largest(axis, x.max(0))), (X,), (S,), S),
     # Devices that go round more often would wait for others that do not.
     (waiting, (W, X), (R, S), S),
     *(

@@ -151,8 +151,6 @@ class Interpreter:
         #: Numbers that were met in the traces.
         self._scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
-        #: What is a number where one device alone has a NaN: largest and smallest ones, and what they make.
-        self._without_nan: set[Term] = set()
         #: Keys that draws for all devices come of, behind those they are drawn from.
         self._behind: set[Term] = set()
         self.whole = tuple(WHOLE for _ in self.axes)
@@ -470,9 +468,6 @@ class Interpreter:
         if count and has_effects(equations[0]):
             why = f"`{name}` reads or changes what is not among its operands"
             return [self.unknown(why, self.path(equations[0])) for _ in range(count)]
-        asks = name == "is_finite" or (name in ("eq", "ne") and operands[0].term == operands[1].term)
-        if asks and self._lacks_nan(operands):
-            return [self.unknown(NO_NAN, self.path(equations[0])) for _ in range(count)]
         if name == "select_n":
             which = self.terms.value(operands[0].term)
             if which is not None and all(isinstance(p, (Replicated, Sharded)) for p in operands[0].places):
@@ -564,8 +559,6 @@ class Interpreter:
                 made.append(self.unknown(lost.reason, lost.equations))
                 continue
             if same is not None:
-                if name in ("pmax", "pmin") and kind_of(dtype) == "f" and operands[same.of].places != places:
-                    self._without_nan.add(operands[same.of].term)
                 if not self._same_form(params):
                     why = "what it does depends on the number of devices"
                     made.append(self.unknown(why, equation))
@@ -610,8 +603,6 @@ class Interpreter:
                 if shared and self._comes_of_own(operands[0].term):
                     made.append(self.unknown(SAME_KEY, equation))
                     continue
-            if self._without_nan and self._lacks_nan(operands):
-                self._without_nan.add(term)
             if term >= before:
                 self.terms.made_by.setdefault(term, self.path(equation))
             made.append(Value(term, places))
@@ -647,11 +638,6 @@ class Interpreter:
             self._behind |= found
             ahead |= found
         return not self._behind.isdisjoint(self._owned)
-
-    def _lacks_nan(self, operands: Sequence[Value]) -> bool:
-        """Whether values are largest or smallest ones over the devices, or made of such and of numbers."""
-        made_of = [operand.term for operand in operands if self.terms.value(operand.term) is None]
-        return bool(made_of) and self._without_nan.issuperset(made_of)
 
     def whole_params(self, params: Sequence[Mapping[str, Any]]) -> Any:
         """The parameters of the whole-batch program: sizes of shares become those of the batch.
@@ -1417,9 +1403,6 @@ def adds_up(body: Any, given: int, index: int) -> bool:
         and not any(v is carry for v in body.outvars)
     )
 
-
-#: Why a device does not see what one device would.
-NO_NAN = "it looks for a NaN, which `pmax` and `pmin` pass over where not all devices have one"
 
 #: Why draws are not independent of each other, as they are on one device.
 SAME_KEY = "numbers for all devices are drawn with a key that comes of one that is made this device's own"
