@@ -243,6 +243,9 @@ def test_what_a_call_calls_is_known_under_any_name(tmp_path: Path, call: str, na
         "jax.nn.softmax(x - 200, axis=0, where=x > 2)",
         "jax.nn.softmax(weights * 2, axis=0)",
         "jax.nn.log_softmax(x @ w, axis=n - 1)",
+        "jax.nn.standardize(x)",
+        "jax.nn.standardize(x - 3, axis=0, epsilon=w[0, 0] + 1, where=x > 2)",
+        "jax.nn.logsumexp(x, axis=0, b=x % 3)",
         "jnp.cov(x)",
         "jnp.cov(x[0])",
         "jnp.cov(x, rowvar=False)",
@@ -260,6 +263,23 @@ def test_what_is_written_for_a_reduction_is_equal_to_it(text: str) -> None:
     assert found is not None
     # Names of the caller's are not those of what is written.
     assert jnp.allclose(eval(found.written(), names), eval(text, names), equal_nan=True)
+
+
+def test_reductions_over_the_batch_alone_are_derived(project: Project) -> None:
+    code = """\
+        def f(x, w):
+            gaps = jnp.where(x > 1, jnp.nan, x)
+            spread = jnp.nanstd(gaps, axis=0, ddof=1)
+            return jax.nn.standardize(x, axis=0), spread, jax.nn.logsumexp(x, axis=0, b=w)
+
+
+        def two(seed=0):
+            return rows(24), rows(24)
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::two")
+    assert "derived for all inputs and device counts" in made.words, made.stderr
+    assert "all_gather" not in made.stdout
 
 
 def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:

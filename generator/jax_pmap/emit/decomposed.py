@@ -27,6 +27,7 @@ PARAMETERS = {
         "ptp": "x axis (out) keepdims",
         "logsumexp": "x axis b keepdims (return_sign) (where)",
         "softmax": "x axis where",
+        "standardize": "x axis (mean) (variance) epsilon where (algorithm)",
         "log_softmax": "x axis",
         "cov": "x y rowvar bias ddof",
         "corrcoef": "x y rowvar",
@@ -37,7 +38,7 @@ _LITERAL = {"rowvar": ("True", "False"), "bias": ("True", "False"), "ord": ("1",
 #: How many arrays devices send to each other for one, each as large as the result.
 TOGETHER = dict.fromkeys(PARAMETERS, 2) | {"norm": 1, "vector_norm": 1}
 #: Those of which every example has a part of the result, and not all of it.
-BY_ROW = frozenset({"softmax", "log_softmax"})
+BY_ROW = frozenset({"softmax", "log_softmax", "standardize"})
 #: Where the functions are.
 MODULES = frozenset({"jax.nn", "jax.numpy", "jax.numpy.linalg", "jax.scipy.special", "numpy", "numpy.linalg"})
 
@@ -118,10 +119,11 @@ class _Form:
             return self.reduced("pmean", "mean", self.x, keep=keep)
         return f"{self.reduced('psum', 'sum', self.x, keep=keep)} / {self.count(keep=keep)}"
 
-    def _nanmean(self) -> str:
-        total = self.reduced("psum", "nansum", self.x)
+    def _nanmean(self, *, keep: bool = False) -> str:
+        total = self.reduced("psum", "nansum", self.x, keep=keep)
         self.where = f", where=~{self.jnp}.isnan({self.x})"
-        return f"{total} / {self.count()}"
+        count, self.where = self.count(keep=keep), ""
+        return f"{total} / {count}"
 
     def _average(self) -> str:
         weights = self.given.get("weights")
@@ -138,11 +140,13 @@ class _Form:
         return f"(lambda {each}: {quotient})({self.jnp}.expand_dims({weights}, {missing}))"
 
     def _nanvar(self) -> str:
-        missing = f"{self.jnp}.isnan({self.x})"
-        self.where = f", where=~{missing}"
         # There is no derivative through what is not a number, either.
-        apart = f"{self.jnp}.where({missing}, 0, {self.x} - ({self._mean(keep=True)}))"
-        return self._squares(f"{apart} ** 2")
+        apart = f"{self.jnp}.where({self.jnp}.isnan({self.x}), 0, {self.x} - {self._nanmean(keep=True)})"
+        total, n = self.reduced("psum", "sum", f"{apart} ** 2"), self.free("n")
+        total = f"{self.jnp}.where({n} <= 0, {self.jnp}.nan, {total})"
+        count = self.reduced("psum", "sum", f"~{self.jnp}.isnan({self.x})")
+        count += f" - {self.given['ddof']}" if "ddof" in self.given else ""
+        return f"(lambda {n}: {total} / {self.jnp}.where({n} <= 0, 1, {n}))({count})"
 
     def _nanstd(self) -> str:
         return f"{self.jnp}.sqrt({self._nanvar()})"
@@ -187,14 +191,24 @@ class _Form:
         return self.collective("pmax", f"{self.jax}.lax.stop_gradient({largest})")
 
     def _logsumexp(self) -> str:
-        largest, top = self.free("largest"), self.free("top")
+        largest, top, weight = self.free("largest"), self.free("top"), self.given.get("b", "")
+        weight = f"({weight})" if weight and not _is_operand(weight) else weight
+        counted, x = self.free("counted"), self.x
+        self.x = counted if weight else x
         along = largest if self.kept or not self.axis else f"{self.jnp}.expand_dims({largest}{self.axis})"
-        weight = self.given.get("b")
-        terms = f"{self.jnp}.exp({self.x} - {along})" + (f" * ({weight})" if weight else "")
+        terms = f"{self.jnp}.exp({self.x} - {along})" + (f" * {weight}" if weight else "")
         total = self.reduced("psum", "sum", terms)
         finite = f"{self.jnp}.where({self.jnp}.isfinite({top}), {top}, 0)"
         largest_of_all = f"(lambda {top}: {finite})({self._largest(self.kept)})"
-        return f"(lambda {largest}: {self.jnp}.log({total}) + {largest})({largest_of_all})"
+        if not weight:
+            return f"(lambda {largest}: {self.jnp}.log({total}) + {largest})({largest_of_all})"
+        n = self.free("total")
+        sum_of_all = f"{self.jnp}.log({self.jnp}.abs({n})) + {largest}"
+        # The logarithm of what is below zero is none, and terms without weight have no maximum.
+        none = f"{self.jnp}.array({self.jnp}.nan, {counted}.dtype)"
+        signed = f"(lambda {n}: {self.jnp}.where({self.jnp}.sign({n}) < 0, {none}, {sum_of_all}))({total})"
+        with_weight = f"{self.jnp}.where({weight} != 0, {x}, -{self.jnp}.inf)"
+        return f"(lambda {counted}: (lambda {largest}: {signed})({largest_of_all}))({with_weight})"
 
     def _softmax(self) -> str:
         self.axis = self.axis or ", axis=-1"
@@ -210,6 +224,16 @@ class _Form:
         shifted = self.free("shifted")
         total = self.reduced("psum", "sum", f"{self.jnp}.exp({shifted})", keep=True)
         return f"(lambda {shifted}: {shifted} - {self.jnp}.log({total}))({self.x} - {self._largest()})"
+
+    def _standardize(self) -> str:
+        self.axis = self.axis or ", axis=-1"
+        mean, epsilon = self.free("mean"), self.given.get("epsilon", "1e-5")
+        x, average = self.x, self._mean(keep=True)
+        self.x = f"{self.jnp}.square({x})"
+        squares = self._mean(keep=True)
+        variance = f"{self.jnp}.clip({squares} - {self.jnp}.square({mean}), 0)"
+        scaled = f"({x} - {mean}) * {self.jax}.lax.rsqrt({variance} + {epsilon})"
+        return f"(lambda {mean}: {scaled})({average})"
 
     def _cov(self) -> str:
         x, y = f"{self.jnp}.atleast_2d({self.x})", self.given.get("y")
