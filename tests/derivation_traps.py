@@ -700,6 +700,21 @@ TRAPS: dict[str, Trap] = {
         ),
         (I, WHOLE),
     ),
+    "a key that a loop starts with, and another one on the second device": Trap(
+        False,
+        lambda w, x, y, k, m: (
+            lax.map(lambda each: jax.random.normal(each, y.shape), jax.random.split(jax.random.key(0)))[0],
+            w + jax.random.normal(jax.random.split(jax.random.split(jax.random.key(0))[0])[1], w.shape),
+        ),
+        lambda w, x, y, k, m: (
+            lax.map(
+                lambda each: jax.random.normal(jax.random.fold_in(each, lax.axis_index("i")), y.shape),
+                jax.random.split(jax.random.key(0)),
+            )[0],
+            w + jax.random.normal(jax.random.split(jax.random.split(jax.random.key(0))[0])[1], w.shape),
+        ),
+        (I, WHOLE),
+    ),
     "noise of each device's own on the weights": Trap(
         False,
         lambda w, x, y, k, m: w + jax.random.normal(jax.random.key(0), w.shape),

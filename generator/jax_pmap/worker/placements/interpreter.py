@@ -148,6 +148,8 @@ class Interpreter:
         self._bound: dict[str, int] = {name: counts[0] for name, counts in self.axes.items()}
         #: How each key that is a device's own was made of the whole program's, and whose draws are whose.
         self._owned: dict[Term, Any] = {}
+        #: What the values that loops give their bodies come of.
+        self._first: dict[Term, Term] = {}
         #: Numbers that were met in the traces.
         self._scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
@@ -623,6 +625,9 @@ class Interpreter:
             return ""
         if self._owned.setdefault(key, way) != way:
             return "two keys of this device's own are made of one key of the whole program"
+        while key in self._first and key not in self._behind:
+            key = self._first[key]  # What a loop is given is in one of its rounds a key from outside.
+            self._owned.setdefault(key, way)
         return SAME_KEY if key in self._behind else ""
 
     def _comes_of_own(self, key: Term) -> bool:
@@ -691,12 +696,18 @@ class Interpreter:
         like: Any,
         places: Sequence[Placement],
         shapes: Sequence[Shape],
-        loops: int = 0,
+        first: Term,
+        loops: int,
     ) -> Value:
-        """A value that a loop's body is given anew in each round; `loops` around it change it as well."""
+        """A value that a loop's body is given anew in each round; `loops` around it change it as well.
+
+        `first` is what the carry starts with, or all that the loop goes over.
+        """
         shape = self.whole_shape(shapes, places)
         dtype = str(getattr(like, "dtype", "?"))
-        return Value(self.terms.make(kind, (self._depth, index, loops), (), shape, dtype), tuple(places))
+        term = self.terms.make(kind, (self._depth, index, loops), (), shape, dtype)
+        self._first[term] = first
+        return Value(term, tuple(places))
 
     def _scan(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """Placements of the carry are those that a round gives back; slices keep theirs."""
@@ -742,6 +753,7 @@ class Interpreter:
                         like,
                         places,
                         [s[index] for s in shapes],
+                        operand.term,
                         self.terms.loops(operand.term),
                     )
                 )
@@ -757,6 +769,7 @@ class Interpreter:
                         bodies[0].invars[constants + i].aval,
                         row,
                         [s[constants + i] for s in shapes],
+                        start[i].term,
                         loops[i],
                     )
                     for i, row in enumerate(places)
@@ -1061,6 +1074,7 @@ class Interpreter:
                         opened(bodies[0])[0].invars[inside + i].aval,
                         row,
                         [s[inside + i] for s in shapes],
+                        start[i].term,
                         loops[i],
                     )
                     for i, row in enumerate(places)
