@@ -282,6 +282,22 @@ def test_reductions_over_the_batch_alone_are_derived(project: Project) -> None:
     assert "all_gather" not in made.stdout
 
 
+def test_positions_and_draws_of_one_expression_are_those_of_the_share(project: Project) -> None:
+    code = """\
+        def f(key, x):
+            n = x.shape[0]
+            u = (jnp.arange(n) + jax.random.uniform(key, (n,))) / n
+            return jnp.mean(x[:, 0] * u)
+
+
+        def drawn(seed=0):
+            return jax.random.key(seed), rows(24)
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::drawn")
+    assert "derived for all inputs and device counts" in made.words, made.stderr
+
+
 def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:
     write(project, "def f(x):\n    return x.reshape(4, -1, 5).mean()\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::sixty_four")

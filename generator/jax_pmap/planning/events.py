@@ -60,6 +60,11 @@ class Event:
         """Its partial array leaves; with `numbers`, Python numbers too."""
         return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]
 
+    @property
+    def is_share(self) -> bool:
+        """Whether it holds arrays, and all of them are this device's rows."""
+        return bool(self.arrays) and all(leaf["kind"].startswith("sharded") for leaf in self.leaves)
+
     def whole_op(self, numbers: bool) -> str | None:
         """The one collective that mends every leaf, or None where leaves differ."""
         leaves = self.leaves if numbers else self.arrays

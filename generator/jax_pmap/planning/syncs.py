@@ -125,6 +125,8 @@ class Placer(Bodies):
             event = events.get(child.point)
             if event is not None and event.arrays and event.alike:
                 continue  # Made whole already, of what is not.
+            if event is not None and event.is_share:
+                continue  # The sizes in it are those of a share, as they have to be.
             if event is None or event.unaligned or event.whole_op(numbers=True) is None:
                 out += self.partial_below(child, events)
                 continue
