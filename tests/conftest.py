@@ -1,5 +1,6 @@
 """What every test shares: where the repository is, a project to run the command in."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,12 @@ pytest_plugins = ["project"]
 def repository() -> Path:
     """The top of the checkout."""
     return Path(__file__).resolve().parents[1]
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C also where a shell runs the tests in the background: what they start would ignore it, too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
