@@ -19,7 +19,7 @@ def repository() -> Path:
 
 
 def pytest_configure() -> None:
-    """Take Ctrl-C also where a shell runs the tests in the background: what they start would ignore it, too."""
+    """Take Ctrl-C also where a shell runs the tests in the background: all they start would ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
