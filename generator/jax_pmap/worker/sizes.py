@@ -129,18 +129,9 @@ def fine_rows(question: "Question", laid_out: Callable[[Values], Any], size: int
     with no number that the reference does not compare with, or so many rows take too long.
     """
     packed = Packed(arguments.cut(question.data[0], question.axes, size), question.statics)
-    traced = []
-    try:
-        with prove.x64(question.x64):
-            for program in (question.traceable, laid_out):
-
-                def run(leaves: Sequence[Any], program: Callable[[Values], Any] = program) -> list[Any]:
-                    return arguments.partitioned(program(packed.unpack(leaves)))[0]
-
-                traced.append(jax.make_jaxpr(run)(packed.leaves))
-    except MemoryError:
-        raise
-    except BaseException:
+    with prove.x64(question.x64):
+        traced = [traced_arrays(program, packed) for program in (question.traceable, laid_out)]
+    if any(each is None for each in traced):
         return 0
     known, compared = (set(constants_of(each, COMPARISONS)) for each in traced)
     own = [abs(number) for number in compared - known if abs(number) not in (0.0, 1.0)]
