@@ -508,6 +508,11 @@ def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) 
     return dataclasses.replace(evidence, checks=(*evidence.checks, *run(plan).checks))
 
 
+def _jax_version(session: Session) -> tuple[int, ...]:
+    """The user's jax, to be compared: ``(0, 10, 2)``, also of a release candidate of it."""
+    return tuple(map(int, re.findall(r"\d+", session.versions.jax)[:3]))
+
+
 #: The first jax with all that code in explicit mode uses.
 EXPLICIT = (0, 7, 1)
 
@@ -518,11 +523,11 @@ def _check_explicit(session: Session, target: Target) -> None:
     Raises:
         RefusalError: JP046.
     """
-    version = session.versions.jax
-    if tuple(map(int, re.findall(r"\d+", version)[:3])) < EXPLICIT:
+    if _jax_version(session) < EXPLICIT:
+        needed, version = ".".join(map(str, EXPLICIT)), session.versions.jax
         raise refused(
             "JP046",
-            f"`--explicit` needs jax {'.'.join(map(str, EXPLICIT))} or newer, and this is jax {version}",
+            f"`--explicit` needs jax {needed} or newer, and this is jax {version}",
             "Leave out --explicit, or install a newer jax",
             target.facts.span,
         )
@@ -539,7 +544,7 @@ def _check_edit(session: Session, target: Target, plan: Plan, request: Request) 
 
     check_constants(target, plan)
     lines = compiled_at(target) if request.backend is Backend.PMAP else []
-    if lines and tuple(map(int, session.versions.jax.split(".")[:2])) < (0, 8):
+    if lines and _jax_version(session) < (0, 8):
         raise refused(
             "JP046",
             f"line {lines[0]} compiles `{target.facts.name}` with jit, and jax "
