@@ -312,3 +312,69 @@ def test_a_key_that_a_loop_carries_is_folded_where_every_round_passes(shared):
     result = shared.run("gen", "walks.py::walk", "--inputs", "walks.py::inputs")
     assert result.exit_code == 0, result.stderr
     assert folds(result.stdout) == ["noise"]
+
+
+ROUNDS = """
+    def scanned(key, w, x):
+        def round(w, i):
+            rows = x + jax.random.normal(jax.random.fold_in(key, FIRST), x.shape)
+            w = w + 0.1 * jax.random.normal(jax.random.fold_in(key, SECOND), w.shape)
+            return w + 0.01 * jnp.mean(rows, axis=0), None
+
+        return jax.lax.scan(round, w, jnp.arange(4))[0]
+
+
+    def sliced(key, w, x):
+        keys = jax.random.split(key, 6)
+
+        def round(w, own):
+            for_rows, for_all = own
+            rows = x + jax.random.normal(for_rows, x.shape)
+            w = w + 0.1 * jax.random.normal(for_all, w.shape)
+            return w + 0.01 * jnp.mean(rows, axis=0), None
+
+        return jax.lax.scan(round, w, SLICES)[0]
+
+
+    def chained(key, w, x):
+        def round(state):
+            i, key, w = state
+            following = jax.random.fold_in(key, 1)
+            for_rows, for_all = CHAINED
+            rows = x + jax.random.normal(for_rows, x.shape)
+            w = w + 0.1 * jax.random.normal(for_all, w.shape)
+            return i + 1, following, w + 0.01 * jnp.mean(rows, axis=0)
+
+        return jax.lax.while_loop(lambda state: state[0] < 4, round, (0, key, w))[2]
+
+
+    def inputs(seed):
+        return jax.random.key(seed), rows(seed, 5), rows(seed + 1, 24, 5)
+"""
+MEETING = {
+    "FIRST": "i",
+    "SECOND": "i + 1",
+    "SLICES": "(keys[:-1], keys[1:])",
+    "CHAINED": "jax.random.fold_in(key, 5), jax.random.fold_in(following, 5)",
+}
+APART = {
+    "FIRST": "2 * i",
+    "SECOND": "2 * i + 1",
+    "SLICES": "(keys[:3], keys[3:])",
+    "CHAINED": "jax.random.fold_in(key, 5), jax.random.fold_in(key, 6)",
+}
+
+
+@pytest.mark.parametrize("name", ["scanned", "sliced", "chained"])
+def test_a_key_that_is_of_the_other_kind_in_another_round_is_refused(shared, name):
+    """On one device such numbers depend on each other; with a key of the device's own they would not."""
+    for kind, texts in (("meeting", MEETING), ("apart", APART)):
+        text = source(ROUNDS)
+        for place, with_ in texts.items():
+            text = text.replace(place, with_)
+        shared.write(f"rounds_{kind}.py", text)
+    says = ("numbers that all devices share are drawn from it",)
+    asked = ("--inputs", "rounds_meeting.py::inputs")
+    shared.refused("JP051", "plan", f"rounds_meeting.py::{name}", *asked, says=says, exit_code=1)
+    planned = shared.run("plan", f"rounds_apart.py::{name}", "--inputs", "rounds_apart.py::inputs")
+    assert planned.exit_code == 0, planned.stderr

@@ -8,8 +8,8 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "Numbers drawn for examples need a key that is another on every device, and numbers drawn for "
-        "parameters one that is the same. At the place named here one key serves both, or is returned "
-        "or split as well, or draws and shares cannot be matched."
+        "parameters one that is the same. At the place named here one key serves both, perhaps in different "
+        "rounds of a loop, or is returned or split as well, or draws and shares cannot be matched."
     ),
     why=(
         "With one key everywhere, all devices draw the same dropout mask for other examples: eight devices "

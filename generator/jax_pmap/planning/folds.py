@@ -76,6 +76,8 @@ def find_folds(
             continue
         if lost or not found:
             return _entangled(observer, answer, lost or sorted(needed))
+        if mixed := sorted(i for i in needed if answer.draws[i].mixed):
+            return _entangled(observer, answer, mixed)
         folds += found
     return _entangled(observer, answer, sorted(needed))
 
@@ -233,6 +235,8 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
                 why = "numbers that all devices share are drawn from it too"
             elif any(answer.marks[n].divided for n in same):
                 why = "other keys are made of it too: `split(key)[1]` and `fold_in(key, 1)` are device 1's"
+            elif answer.draws[i].mixed:
+                why = "in another round of a loop numbers that all devices share are drawn from it"
             else:
                 why = "it is many keys here, not one"
     if expression is None and stream:

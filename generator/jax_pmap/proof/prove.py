@@ -517,7 +517,7 @@ def failure(check: protocol.Check, found: protocol.Failure, span: Span) -> Refus
     elif found.what == "deleted":
         reason = f"the emitted code deletes the caller's `{found.argument}`, which is not donated, {where}"
         hint = "Take --donate out, or donate other arguments; please report it with the function"
-    elif found.what == "draws":
+    elif found.what in ("draws", "keys"):
         reason = f"the emitted code uses its random keys wrongly {where}: {found.why}"
     elif found.what == "mesh":
         reason = f"{output} does not lie on the mesh as planned {where}: {found.why}"

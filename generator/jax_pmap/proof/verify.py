@@ -629,7 +629,7 @@ class _Verification:
             contradicted = any(
                 run.checks[-1].batch % run.devices == 0
                 and (failure := run.failure()) is not None
-                and failure.what not in ("changed", "deleted")
+                and failure.what not in ("changed", "deleted", "keys")
                 for run in failed
             )
             disagree = derived and contradicted and refusal.code == "JP045"
@@ -795,7 +795,7 @@ class _Verification:
                 f"`{self.name}` takes the arrays of `{failure.argument}` with it (`donate_argnums`), which "
                 "the reference leaves to its caller: one that uses them again gets an error"
             )
-        elif failure.what == "draws":
+        elif failure.what in ("draws", "keys"):
             reason = f"the random numbers of `{self.name}` are wrong: {where} {failure.why}"
         elif failure.what == "replicas":
             reason = f"{output} is not the same on every device: {where} {failure.why}"
@@ -820,7 +820,7 @@ class _Verification:
         own = self.reference.parallel and failure.what == "shape"
         if own and failure.want == with_devices(failure.got, devices):
             reason += f": each device of `{self.reference.name}` has one of its own there, and they differ"
-        if (on := failure.on) and on != GIVEN and failure.what != "draws":
+        if (on := failure.on) and on != GIVEN and failure.what not in ("draws", "keys"):
             reason += f". It shows on {on}"
         if failure.defaults:
             reason += f". It was called without what the inputs leave out: {failure.defaults}"
@@ -833,7 +833,11 @@ class _Verification:
         if equal and not check.alone:
             reason += f". It is equal on {' and '.join(equal)} devices"
         hint = self._called_otherwise(run, layout)
-        if failure.what == "deleted":
+        if failure.what == "keys":
+            hint = (
+                "Draw for examples and for all devices with keys of their own: `jax.random.split` gives both"
+            )
+        elif failure.what == "deleted":
             hint = (
                 "Take it out of `donate_argnums`, or donate it in the reference too; where callers give it "
                 f"up, say so: --donate {failure.argument}"

@@ -18,14 +18,13 @@ from jax.interpreters import ad, batching, partial_eval
 
 from . import protocol
 from .arguments import LeafAxes, Packed, Values, graph_keys, invoke, shards
+from .drawn_keys import DRAWING, of_both_kinds
 from .functions import guarded, in_place_of, named
 from .jaxpr.forward import Forward
 from .jaxpr.versions import inner_jaxpr, opened, primitive_name, shard_map_specs
 from .leaves import is_key, skeleton
 from .prove import draws_numbers
 
-#: Equations that draw from the key in their first operand.
-DRAWING = frozenset({"random_bits", "random_gamma", "rng_bit_generator"})
 #: Equations that make keys of keys, or of numbers.
 KEEPING = frozenset(
     {"random_wrap", "random_unwrap", "random_split", "random_fold_in", "random_seed", "random_clone"}
@@ -171,8 +170,9 @@ class Draw:
 
 @dataclass
 class Followed:
-    """What `follow` found."""
+    """What `follow` found in a program."""
 
+    program: Any
     draws: list[Draw]
     #: Point and path of each mark, whether one key stands there, and which.
     marks: dict[Place, tuple[int, str, bool, frozenset[int]]]
@@ -191,7 +191,7 @@ def follow(closed: Any, varying: Sequence[bool] = ()) -> Followed:
         for i, each in enumerate(varying or [False] * len(closed.in_avals))
     ]
     results = keys.run(closed, given)
-    return Followed(keys.draws, keys.marks, results)
+    return Followed(closed, keys.draws, keys.marks, results)
 
 
 def used(closed: Any) -> Any:
@@ -383,6 +383,8 @@ def survey(
     if len(before.draws) != len(after.draws):
         times = f"{len(before.draws)} times on the whole batch, {len(after.draws)} on a share"
         return protocol.Draws(unfollowed=times)
+    examples = [left.shape != right.shape for left, right in zip(before.draws, after.draws, strict=True)]
+    mixed = of_both_kinds(before.program, Packed(values, statics).leaves, examples)
     numbers = {place: number for number, place in enumerate(after.marks)}
     # Keys of examples may be returned: they are split over the devices like the examples.
     kept = {
@@ -411,12 +413,13 @@ def survey(
     return protocol.Draws(
         tuple(
             protocol.Draw(
-                example=right.shape != left.shape,
-                varying=right.key.varying,
-                marks=tuple(sorted(numbers[place] for place in right.key.marks)),
-                always=tuple(sorted(numbers[place] for place in right.key.always)),
+                example=example,
+                varying=draw.key.varying,
+                marks=tuple(sorted(numbers[place] for place in draw.key.marks)),
+                always=tuple(sorted(numbers[place] for place in draw.key.always)),
+                mixed=at in mixed,
             )
-            for left, right in zip(before.draws, after.draws, strict=True)
+            for at, (draw, example) in enumerate(zip(after.draws, examples, strict=True))
         ),
         tuple(
             protocol.Mark(

@@ -14,6 +14,13 @@ def is_key(leaf: Any) -> bool:
     )
 
 
+def is_key_leaf(leaf: Any) -> bool:
+    """Whether an array is a key, typed or raw."""
+    return is_key(leaf) or (
+        str(getattr(leaf, "dtype", "")) == "uint32" and shape_of(leaf)[-1:] in ((2,), (4,))
+    )
+
+
 def category(leaf: Any) -> str:
     """``"array"``, ``"key"``, ``"bool"``, ``"int"``, ``"float"``, ``"complex"`` or ``"opaque"``."""
     if is_key(leaf):

@@ -8,6 +8,7 @@ import jax
 from . import draws, prove
 from .arguments import Packed, cut
 from .distance import distance
+from .drawn_keys import of_both_kinds
 from .leaves import category, to_float64
 from .perturb import jitter
 from .protocol import Row
@@ -48,6 +49,14 @@ def own_draws(
             wrong = draws.misuse(before, followed, question.own_axes)
             if wrong is not None:
                 return {"failure": {"what": "draws", "step": 0, "why": wrong}}
+            own = [draw.key.varying for draw in followed.draws]
+            for mixed in of_both_kinds(before.program, packed.leaves, own):
+                why = (
+                    f"the numbers of shape {before.draws[mixed].shape} are examples' own, and on one device "
+                    "numbers that all share are drawn from their key in another round of a loop: there they "
+                    "depend on each other"
+                )
+                return {"failure": {"what": "keys", "step": 0, "why": why}}
             folded = {"folded": any(draw.key.folded for draw in followed.draws)}
             if not run:
                 return folded

@@ -18,7 +18,7 @@ from .arguments import LeafAxes, Values, take
 from .calling import Calling
 from .distance import distance, same_bits
 from .generator import moved
-from .leaves import category, is_key, leaf_paths, shape_of, to_host
+from .leaves import category, is_key, is_key_leaf, leaf_paths, shape_of, to_host
 from .protocol import Object, Problem
 from .server import describe_exception
 
@@ -112,13 +112,6 @@ def layouts(
 def holds_key(value: Any) -> bool:
     """Whether a key is among the leaves of a value, typed or raw."""
     return any(is_key_leaf(leaf) for leaf in jax.tree.leaves(value))
-
-
-def is_key_leaf(leaf: Any) -> bool:
-    """Whether an array is a key, typed or raw."""
-    return is_key(leaf) or (
-        str(getattr(leaf, "dtype", "")) == "uint32" and shape_of(leaf)[-1:] in ((2,), (4,))
-    )
 
 
 def fitting(calling: Calling, layout: Layout) -> dict[str, str]:

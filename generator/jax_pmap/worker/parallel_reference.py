@@ -12,7 +12,7 @@ from .calling import Calling
 from .jaxpr.trace import traced_arrays
 from .jaxpr.versions import opened
 from .jaxpr.walk import MAPS, equations, is_mapped, subjaxprs
-from .leaves import shape_of, to_host
+from .leaves import is_key_leaf, shape_of, to_host
 from .parallel import (
     MOST_LAYOUTS,
     Layout,
@@ -20,7 +20,6 @@ from .parallel import (
     devices_of,
     each_taken,
     fitting,
-    is_key_leaf,
     is_stacked,
     layouts,
     put,

@@ -813,6 +813,8 @@ class Draw:
     #: Marks that its key has passed, and those that it passes in every round of a loop.
     marks: tuple[int, ...]
     always: tuple[int, ...]
+    #: Whether its key is, in some round of a loop, one that numbers for everybody are drawn from.
+    mixed: bool
 
 
 @dataclass(frozen=True, slots=True)

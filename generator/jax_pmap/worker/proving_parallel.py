@@ -12,7 +12,7 @@ from . import arguments, nans, noise, prove, strengthen
 from .apart import apart
 from .arguments import Packed, Values
 from .calling import Calling
-from .draws import DRAWING
+from .drawn_keys import DRAWING
 from .generator import repeat_draws
 from .jaxpr.forward import goes_into
 from .jaxpr.trace import NUMBERS, Traced, traced_arrays
