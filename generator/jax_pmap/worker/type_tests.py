@@ -7,6 +7,7 @@ catches, and with these any other way through the code.
 
 import builtins
 import contextlib
+import functools
 import os
 import sys
 import sysconfig
@@ -36,6 +37,7 @@ ELSEWHERE = (
 )
 
 
+@functools.cache
 def is_users(path: str) -> bool:
     """Whether code in this file is the user's own, and not of Python, an installed package or ours."""
     return not is_installed(path) and not path.startswith(ELSEWHERE)
