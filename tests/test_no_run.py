@@ -22,6 +22,10 @@ def step(w, x):
     return w - 0.1 * grads, loss
 
 
+def scaled(w, x, train: bool = True):
+    return w - 0.1 * jax.grad(loss_fn)(w, x) if train else loss_fn(w, x)
+
+
 def from_host(w, x):
     y = jax.pure_callback(lambda a: a * 2, x, x, vmap_method="expand_dims")
     return w - jnp.mean(y, axis=0)
@@ -47,10 +51,18 @@ def test_what_is_derived_needs_no_run(train: Project) -> None:
     assert document["status"] == "proved"
     assert evidence["checks"] == []
     assert evidence["derivation"]["complete"]
-    assert "running on" not in made.stderr
+    assert "running:" not in made.stderr
     first = document["code"].partition('"""')[0]
     assert "# Proved: derived for all inputs and device counts; not run" in first
     assert "--no-run" in first
+
+
+def test_all_is_derived_before_a_run_could_end_the_worker(train: Project) -> None:
+    """A run that takes more time than there is leaves nothing underived, whatever static arguments are."""
+    made = train.run("gen", "train.py::scaled", *ARGS, "--arg", "train=True", "--static", "train", "-v")
+    assert made.exit_code == 0, made.stderr
+    said = [line for line in made.stderr.splitlines() if "deriving:" in line or "running:" in line]
+    assert ["deriving:" in line for line in said] == [True, True, False, False]
 
 
 def test_the_call_of_a_program_is_the_example_all_the_same(train: Project) -> None:
@@ -74,7 +86,7 @@ def test_a_function_in_its_place_is_derived_there(train: Project) -> None:
 
 
 def test_what_is_neither_derived_nor_run_is_refused(train: Project) -> None:
-    says = ("`pure_callback` has no rule", "--> train.py:15:9", "Leave out --no-run")
+    says = ("`pure_callback` has no rule", "--> train.py:19:9", "Leave out --no-run")
     train.refused("JP061", "gen", "train.py::from_host", *ARGS, "--no-run", says=says, exit_code=1)
     tried = train.run("gen", "train.py::from_host", *ARGS)
     assert tried.exit_code == 0, tried.stderr

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from jax_pmap.emit.in_place import Edition
     from jax_pmap.inputs.load import Loaded
     from jax_pmap.planning.search import Observed
+    from jax_pmap.proof.prove import How
     from jax_pmap.reading.target import Target
     from jax_pmap.session import Session
 
@@ -351,9 +352,9 @@ def _proved(
 ) -> Generated:
     from jax_pmap.emit.unit import emit
     from jax_pmap.planning.repeats import or_changing
-    from jax_pmap.proof.prove import prove
+    from jax_pmap.proof.prove import How, prove
 
-    plan, facts = observed.plan, target.facts
+    plan, facts, how = observed.plan, target.facts, _how(request)
     if request.explicit:
         _check_explicit(session, target)
     if request.in_place:
@@ -363,14 +364,11 @@ def _proved(
         if request.in_place:
             return _prove_edit(session, target, plan, observed, request, say)
         code = emit(target, plan, request, None, loaded.carried)
-        jit = request.backend is Backend.JIT
-        return prove(
-            session, target, plan, observed, code, say, jit, request.remainder, run_code=request.run_code
-        )
+        return prove(session, target, plan, observed, code, say, how)
 
     def run_plain(plan: Plan, devices: int) -> Evidence:
         code = emit(target, plan, request, None, loaded.carried)
-        return prove(session, target, plan, observed, code, say, counts=(devices,), derived=True)
+        return prove(session, target, plan, observed, code, say, How(counts=(devices,), derived=True))
 
     try:
         # Device counts come from the code that takes all devices; the chosen ones are run on top.
@@ -427,6 +425,17 @@ def _proved(
         return Generated(edition.text, plan, request.backend, evidence, target.source)
     code = emit(target, plan, request, evidence, loaded.carried)
     return Generated(code, plan, request.backend, evidence)
+
+
+def _how(request: Request) -> How:
+    """How the code of a request is proved."""
+    from jax_pmap.proof.prove import How
+
+    return How(
+        run_code=request.run_code,
+        global_view=request.backend is Backend.JIT,
+        remainder=request.remainder,
+    )
 
 
 def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Plan]:
@@ -562,20 +571,8 @@ def _prove_edit(
     from jax_pmap.proof.prove import prove
 
     edition = emit_in_place(target, plan, request, None)
-    jit = request.backend is Backend.JIT
-    place = protocol.InPlace(program=False, owner=edition.owner)
-    return prove(
-        session,
-        target,
-        plan,
-        observed,
-        edition.definitions,
-        say,
-        jit,
-        request.remainder,
-        in_place=place,
-        run_code=request.run_code,
-    )
+    how = dataclasses.replace(_how(request), in_place=protocol.InPlace(program=False, owner=edition.owner))
+    return prove(session, target, plan, observed, edition.definitions, say, how)
 
 
 def _run_edited(
@@ -614,21 +611,11 @@ def _run_edited(
             target.facts.span,
             error_details(problem.error),
         ) from None
-    most = max((check.devices for check in evidence.checks), default=SIMULATED)
-    place = protocol.InPlace(program=True, owner="")
-    jit = request.backend is Backend.JIT
-    found = prove(
-        session,
-        target,
-        plan,
-        observed,
-        "",
-        say,
-        jit,
-        request.remainder,
-        in_place=place,
-        counts=(most,),
-        run_code=request.run_code,
+    how = dataclasses.replace(
+        _how(request),
+        counts=(max((check.devices for check in evidence.checks), default=SIMULATED),),
         derived=evidence.derived,
+        in_place=protocol.InPlace(program=True, owner=""),
     )
+    found = prove(session, target, plan, observed, "", say, how)
     return dataclasses.replace(evidence, checks=(*evidence.checks, *found.checks))

@@ -78,11 +78,11 @@ class Warm:
 
     def prove(self, code: str) -> Evidence:
         """Raises: RefusalError, when `code` is found wrong, or is not derived and no run was asked for."""
-        from jax_pmap.proof.prove import prove
+        from jax_pmap.proof.prove import How, prove
 
         plan = dataclasses.replace(self.observed.plan, devices=devices(self.witness))
-        run = self.witness != "derivation"
-        return prove(self.session, self.target, plan, self.observed, code, lambda _: None, run_code=run)
+        how = How(run_code=self.witness != "derivation")
+        return prove(self.session, self.target, plan, self.observed, code, lambda _: None, how)
 
 
 @contextlib.contextmanager

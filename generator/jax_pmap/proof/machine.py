@@ -24,7 +24,8 @@ from jax_pmap.model import (
     refused,
 )
 from jax_pmap.planning.search import Observed
-from jax_pmap.proof.prove import batch_size, comparison_of, emitted_of, read_collectives
+from jax_pmap.proof.answers import read_collectives
+from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol

@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from jax_pmap.inputs.load import load
 from jax_pmap.model import Backend, Check, Evidence, Plan, RefusalError, Request, Say, quiet, refused
 from jax_pmap.planning.search import Observed
-from jax_pmap.proof.prove import check_of, comparison_of, emitted_of, failure
+from jax_pmap.proof.answers import check_of
+from jax_pmap.proof.failures import failure
+from jax_pmap.proof.requests import comparison_of, emitted_of
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol

@@ -41,21 +41,14 @@ from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
 from jax_pmap.problems import error_details, error_line, error_span, first_line
+from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.causes import likeliest_cause, output_name
+from jax_pmap.proof.failures import disagreeing
 from jax_pmap.proof.layouts import Layouts, layout_words, read_convert, read_layout, with_axis
-from jax_pmap.proof.prove import (
-    COUNTS,
-    STEPS,
-    adequacy,
-    check_of,
-    disagreeing,
-    not_tried,
-    read_collectives,
-    read_derivation,
-    rounding_alone,
-    steps_into,
-)
+from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone
+from jax_pmap.proof.prove import COUNTS, STEPS
 from jax_pmap.proof.reference import Reference, locate_reference, object_of, runs_in
+from jax_pmap.proof.requests import steps_into
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.threads import at_once

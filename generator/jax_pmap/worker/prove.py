@@ -17,7 +17,7 @@ from .arguments import LeafAxes, Values, batch_size, cut, same_constant
 from .distance import distance, is_finite, same_bits
 from .jaxpr.forward import Forward
 from .jaxpr.walk import equations, subjaxprs
-from .leaves import category, fed_back, is_key, to_host
+from .leaves import category, fed_back, is_key, shape_of, to_host
 from .server import describe_exception
 
 
@@ -186,13 +186,20 @@ def same_form(got: Any, want: Any, *, widths: bool = True) -> dict[str, Any] | N
 
 
 def feed(values: Values, result: Any, chain: Sequence[tuple[str, Sequence[Any]]]) -> Values:
-    """`values` with the outputs named by `chain` put in: ``[("params", [0]), …]``."""
+    """`values` with the outputs named by `chain` put in: ``[("params", [0]), …]``.
+
+    With other static arguments a function may return something else there, which feeds no call.
+    """
     out = dict(values)
     for name, path in chain:
-        part = result
-        for step in path:
-            part = part[step]
-        out[name] = part
+        try:
+            part = functools.reduce(lambda whole, step: whole[step], path, result)
+        except (TypeError, LookupError):
+            continue
+        if jax.tree.structure(part) == jax.tree.structure(out[name]) and (
+            list(map(shape_of, jax.tree.leaves(part))) == list(map(shape_of, jax.tree.leaves(out[name])))
+        ):
+            out[name] = part
     return out
 
 

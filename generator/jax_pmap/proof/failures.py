@@ -1,0 +1,98 @@
+"""What to say of emitted code that a run shows wrong, and of a run that there cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from jax_pmap.model import Refusal, Span
+from jax_pmap.problems import error_details, error_line
+from jax_pmap.proof.causes import likeliest_cause
+from jax_pmap.reading.target import Target
+from jax_pmap.worker import protocol
+
+#: The way out where a batch that is cut to fit the devices is another thing to the function.
+ROUND_BATCH = "Give example inputs with a batch of 24, or another multiple of 2, 3, 4 and 8"
+
+
+def failure(check: protocol.Check, found: protocol.Failure, span: Span) -> Refusal:
+    """What a failed check says to the user."""
+    devices = check.devices
+    output = f"output `{found.path}`" if found.path else "the output"
+    step = f", call {found.step + 1}" if found.step else ""
+    where = f"on {devices} devices{step}"
+    if check.resized:
+        where += f" with a batch of {check.batch}"
+    hint = (
+        "Look for an argument whose role is another than the plan's (--shard NAME, --replicate NAME), and "
+        "for a result that depends on the order of the batch, on time or on a global variable; or try "
+        "--backend jit. If it is none of these, please report it with the function"
+    )
+    details: tuple[str, ...] = ()
+    if found.error is not None:
+        reason = f"the emitted code fails {where}: {error_line(found.error)}"
+        details = error_details(found.error)
+        if found.error.type == "NotImplementedError":
+            hint = ROUND_BATCH
+    elif found.what == "replicas":
+        reason = f"{output} is planned as replicated, but {where} {found.why}"
+    elif found.what == "deleted":
+        reason = f"the emitted code deletes the caller's `{found.argument}`, which is not donated, {where}"
+        hint = "Take --donate out, or donate other arguments; please report it with the function"
+    elif found.what in ("draws", "keys"):
+        reason = f"the emitted code uses its random keys wrongly {where}: {found.why}"
+    elif found.what == "mesh":
+        reason = f"{output} does not lie on the mesh as planned {where}: {found.why}"
+    elif found.what == "shares":
+        reason = f"{output} is planned as split over the devices, but {where} {found.why}"
+    elif found.what == "value":
+        reason = f"{output} differs {where}: error {found.off:.1e} of its size, bound {found.tolerance:.1e}"
+        cause = likeliest_cause(found, check.precision, devices)
+        if cause:
+            reason += f". Likeliest cause: {cause}"
+        details = (f"emitted:   {found.got}", f"reference: {found.want}")
+    else:
+        reason = f"{output} has another {found.what} {where}: {found.got}, the original's is {found.want}"
+    return Refusal("JP045", reason, hint, span, details)
+
+
+def disagreeing(refusal: Refusal) -> Refusal:
+    """What to say where the code is derived equal, and a run gives something else."""
+    return dataclasses.replace(
+        refusal,
+        reason=f"{refusal.reason}. It was derived equal for all inputs, so one of the two witnesses is "
+        "wrong: rounding, overflow and NaN are not derived, and anything else is a bug of jax-pmap",
+        hint="Look whether the numbers leave their range; if they do not, please report it with the function",
+    )
+
+
+def uneven(check: protocol.Check, found: protocol.Failure, target: Target, remainder: str) -> Refusal:
+    """What to say of a batch that does not divide and gives another result than the original."""
+    said = failure(check, found, target.facts.span)
+    return Refusal(
+        "JP060",
+        f"with --remainder {remainder} and a batch of {check.batch} "
+        f"{'the added rows count: ' if remainder == 'pad' else ''}{said.reason}",
+        "Multiply by the mask or weights before every sum over the batch and divide by their sum, not by the "
+        "number of rows; or --remainder drop"
+        if remainder == "pad"
+        else "Leave --remainder out",
+        said.span,
+        said.details,
+    )
+
+
+def too_few(skipped: Sequence[protocol.Skipped], batch: int, target: Target) -> Refusal:
+    """What to say of a function that takes only some sizes of the batch, and too few to compare."""
+    error = skipped[0].error
+    sizes = ", ".join(str(size) for size in sorted({each.batch for each in skipped}))
+    fails = "goes another way" if skipped[0].emitted else "fails"
+    return Refusal(
+        "JP041",
+        f"`{target.facts.name}` takes a batch of {batch}, but {fails} on {sizes}, cut for "
+        f"{' and '.join(str(each.devices) for each in skipped)} devices: "
+        f"{error_line(error)}",
+        ROUND_BATCH,
+        target.facts.span,
+        error_details(error),
+    )

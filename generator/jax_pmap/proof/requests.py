@@ -1,0 +1,84 @@
+"""What the requests of a proof say of a plan and of the code that was emitted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jax_pmap.emit.bound import emitted_name
+from jax_pmap.model import Plan, Role
+from jax_pmap.planning.search import Observed
+from jax_pmap.reading.target import Target
+from jax_pmap.worker import protocol
+
+
+def batch_size(plan: Plan) -> int:
+    """Size of the batch axis in the plan's inputs."""
+    for argument in plan.arguments:
+        for leaf in argument.leaves:
+            if leaf.axis is not None:
+                return leaf.shape[leaf.axis]
+    return plan.made
+
+
+def comparison_of(
+    plan: Plan, observed: Observed, variant: Mapping[str, str], global_view: bool
+) -> protocol.Comparison:
+    """What every request of a proof says of the reference."""
+    return protocol.Comparison(
+        observed.roles.request(),
+        chain=tuple((argument, steps_into(where)) for argument, where in plan.chain),
+        steps=2,
+        overrides=variant,
+        global_view=global_view,
+        donated=tuple(argument.name for argument in plan.arguments if argument.donated),
+    )
+
+
+def emitted_of(
+    target: Target, plan: Plan, code: str, in_place: protocol.InPlace | None = None
+) -> protocol.Emitted:
+    """What every request of a proof says of the emitted `code`."""
+    name = emitted_name(target) if in_place is None else target.facts.name
+    return protocol.Emitted(
+        code,
+        name,
+        name + "_parallel",
+        str(target.source.path.with_name(f"{name}_parallel.py")),
+        plan.axis_name,
+        replicated_leaves(plan),
+        mesh_of(plan),
+        in_place,
+    )
+
+
+def replicated_leaves(plan: Plan) -> tuple[int, ...]:
+    """Leaves of the result and of what is changed in place that must be the same on every device."""
+    if plan.mesh:
+        return ()  # Where each lies on the mesh is compared, and so are copies among those.
+    found = [i for i, leaf in enumerate(plan.outputs) if leaf.role is Role.REPLICATED]
+    changed = sum(len(argument.leaves) for argument in plan.arguments if argument.name in plan.mutated)
+    return (*found, *range(len(plan.outputs), len(plan.outputs) + changed))
+
+
+def mesh_of(plan: Plan) -> protocol.Mesh | None:
+    """The mesh, among how many devices it divides the batch, and where each leaf of the result lies on it.
+
+    Behind the result come leaves of arguments that are changed in place. None stands for what is no array.
+    """
+    if not plan.mesh:
+        return None
+    changed = [argument for argument in plan.arguments if argument.name in plan.mutated]
+    leaves = [*plan.outputs, *(leaf for argument in changed for leaf in argument.leaves)]
+    return protocol.Mesh(
+        {axis.name: axis.size for axis in plan.mesh},
+        plan.shares or 0,
+        tuple(None if leaf.role is Role.STATIC else leaf.spec for leaf in leaves),
+    )
+
+
+def steps_into(path: str) -> tuple[int | str, ...]:
+    """``"[0]['w']"`` as the steps ``(0, "w")``."""
+    steps: list[int | str] = []
+    for part in path.replace("]", "").split("[")[1:]:
+        steps.append(int(part) if part.isdigit() else part.strip("'\""))
+    return tuple(steps)
