@@ -47,8 +47,7 @@ def p_center(state: State) -> State:
 
     `state` leaves that are split are (devices, per_device, ...).
     """
-    mean = 0.9 * state.mean + 0.1 * state.x.mean(axis=0)
-    mean = jax.lax.pmean(mean, axis_name=AXIS)
+    mean = 0.9 * state.mean + 0.1 * jax.lax.pmean(state.x.mean(axis=0), axis_name=AXIS)
     return State(x=state.x - mean, mean=mean)
 
 

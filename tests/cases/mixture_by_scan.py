@@ -49,8 +49,7 @@ def p_fit(model, x):
         shares = jax.nn.softmax(log_p, axis=-1)
         counts = shares.sum(axis=0)
         counts = jax.lax.psum(counts, axis_name=AXIS)
-        means = (shares * x[:, None]).sum(axis=0) / counts
-        means = jax.lax.psum(means, axis_name=AXIS)
+        means = jax.lax.psum((shares * x[:, None]).sum(axis=0), axis_name=AXIS) / counts
         fit = jax.scipy.special.logsumexp(log_p, axis=-1).mean()
         fit = jax.lax.pmean(fit, axis_name=AXIS)
         return (means, jnp.log(counts / jax.lax.psum(x.shape[0], axis_name=AXIS))), fit

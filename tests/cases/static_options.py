@@ -42,9 +42,9 @@ def p_reduce(x, mode, negate: bool, scale):
     if negate:
         x = -x
     if mode == "mean":
-        return jax.lax.pmean(scale * x.mean(axis=0), axis_name=AXIS)
+        return scale * jax.lax.pmean(x.mean(axis=0), axis_name=AXIS)
     elif mode == "sum":
-        return jax.lax.psum(scale * x.sum(axis=0), axis_name=AXIS)
+        return scale * jax.lax.psum(x.sum(axis=0), axis_name=AXIS)
     raise ValueError(f"no such mode: {mode}")
 
 

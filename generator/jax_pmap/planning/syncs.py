@@ -178,9 +178,10 @@ class Placer(Bodies):
         return [head for head in heads if self.culprits(self.first_of(head, events))]
 
     def earliest(self, expression: Expression, events: Mapping[int, Event]) -> Expression:
-        """The name that a partial expression depends on linearly, if making that whole costs no more.
+        """The name, or the array of a call, that a partial one depends on linearly, if it costs no more.
 
-        Of ``w - 0.1 * grads`` that is ``grads``: what is synchronised is a gradient, and not the weights.
+        Of ``w - 0.1 * grads`` that is ``grads``: what is synchronised is a gradient, and not the weights. Of
+        ``0.9 * mean + 0.1 * jnp.mean(x, axis=0)`` it is the mean of the batch.
         """
         partial = [
             child
@@ -194,7 +195,8 @@ class Placer(Bodies):
         alike = below.whole_op(False) == whole.whole_op(False) and not below.unaligned
         cheap = self.bytes_of(below.leaves) <= self.bytes_of(whole.leaves)
         found = self.earliest(partial[0], events) if alike and cheap else expression
-        return found if found.text.isidentifier() else expression
+        is_array = all(leaf["shape"] and not leaf["path"] for leaf in events[found.point].leaves)
+        return found if found.text.isidentifier() or (found.is_call and is_array) else expression
 
     def origins(self, expression: Expression, events: Mapping[int, Event]) -> list[Expression]:
         """Where a partial value is made: below it, past everything that might not be linear.
