@@ -254,11 +254,15 @@ def test_what_a_call_calls_is_known_under_any_name(tmp_path: Path, call: str, na
         "jnp.corrcoef(x, x**2, rowvar=False)",
         "jnp.corrcoef(x.T)",
         "jnp.corrcoef(x[0], x[1] ** 2)",
+        "x.at[ids].add(x[1] - 2)",
+        "x.at[ids, 1:3].subtract(w[0, 1:3], mode='drop')",
+        "x.at[:, ids % 3].add(2 * x[:, :3])",
     ],
 )
 def test_what_is_written_for_a_reduction_is_equal_to_it(text: str) -> None:
     x = jnp.arange(20.0).reshape(4, 5) % 7
     names = {"jnp": jnp, "jax": jax, "w": jnp.eye(5) + 0.1, "x": x, "n": 1, "largest": x, "weights": x}
+    names["ids"] = jnp.array([1, 1, 7])
     found = reduction(text, called(text))
     assert found is not None
     # Names of the caller's are not those of what is written.
@@ -279,6 +283,23 @@ def test_reductions_over_the_batch_alone_are_derived(project: Project) -> None:
     write(project, code)
     made = project.run("gen", "f.py::f", "--inputs", "f.py::two")
     assert "derived for all inputs and device counts" in made.words, made.stderr
+    assert "all_gather" not in made.stdout
+
+
+def test_what_examples_add_to_a_table_is_summed_apart_from_it(project: Project) -> None:
+    code = """\
+        def f(table, counts, ids, x):
+            error = x - table[ids]
+            return table.at[ids].add(0.1 * error), counts.at[ids % 3, 0].subtract(1), jnp.mean(error**2)
+
+
+        def given(seed=0):
+            return jnp.ones((6, 5)), jnp.zeros((3, 2), int), jnp.arange(24) % 6, rows(24)
+        """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::given")
+    assert "derived for all inputs and device counts" in made.words, made.stderr
+    assert "jnp.zeros_like(table).at[ids].add(0.1 * error)" in made.stdout.replace("jax.numpy", "jnp")
     assert "all_gather" not in made.stdout
 
 

@@ -31,12 +31,16 @@ PARAMETERS = {
         "log_softmax": "x axis",
         "cov": "x y rowvar bias ddof",
         "corrcoef": "x y rowvar",
+        "scatter_add": "x values (indices_are_sorted) (unique_indices) mode",
+        "scatter_sub": "x values (indices_are_sorted) (unique_indices) mode",
     }.items()
 }
+#: What is written to an array, as in ``x.at[ids].add(values)``, by the name of the method.
+UPDATES = {"add": "scatter_add", "subtract": "scatter_sub"}
 #: What is written for these values alone, by parameter.
 _LITERAL = {"rowvar": ("True", "False"), "bias": ("True", "False"), "ord": ("1", "2", "3", "4")}
 #: How many arrays devices send to each other for one, each as large as the result.
-TOGETHER = dict.fromkeys(PARAMETERS, 2) | {"norm": 1, "vector_norm": 1}
+TOGETHER = dict.fromkeys(PARAMETERS, 2) | dict.fromkeys(("norm", "vector_norm", *UPDATES.values()), 1)
 #: Those of which every example has a part of the result, and not all of it.
 BY_ROW = frozenset({"softmax", "log_softmax", "standardize"})
 #: Where the functions are.
@@ -257,6 +261,21 @@ class _Form:
         deviations = f"{self.jnp}.sqrt({self.jnp}.diag(c))"
         return f"(lambda c: {scaled}({deviations}))({self._cov()})"
 
+    def _scatter_add(self) -> str:
+        return self._updates("add")
+
+    def _scatter_sub(self) -> str:
+        return self._updates("subtract")
+
+    def _updates(self, method: str) -> str:
+        """What all examples add to an array that all devices have: their sum is made from nothing on."""
+        array, index = _updated(self.given["x"]) or ("", "")
+        mode = f", mode={self.given['mode']}" if "mode" in self.given else ""
+        nothing = f"{self.jnp}.zeros_like({array})"
+        return f"{array} + " + self.collective(
+            "psum", f"{nothing}.at[{index}].{method}({self.given['values']}{mode})"
+        )
+
     def free(self, wanted: str) -> str:
         """A name that stands in none of the arguments."""
         return free_name(wanted, self.given)
@@ -274,6 +293,18 @@ def _is_plain(source: str) -> bool:
     tree = ast.parse(source, mode="eval").body
     plain = ast.Name | ast.Attribute | ast.Subscript | ast.Constant | ast.Slice | ast.Tuple
     return all(isinstance(n, plain | ast.expr_context | ast.unaryop | ast.UnaryOp) for n in ast.walk(tree))
+
+
+def _updated(source: str) -> tuple[str, str] | None:
+    """Source of the array and of the index in ``x.at[ids]``, or None for anything else."""
+    tree = ast.parse(source, mode="eval").body
+    if not isinstance(tree, ast.Subscript) or not isinstance(tree.value, ast.Attribute):
+        return None
+    array = ast.unparse(tree.value.value)
+    if tree.value.attr != "at" or not _is_plain(array):
+        return None
+    # Slices have no source of their own.
+    return array, ast.unparse(tree)[len(f"{array}.at[") : -1]
 
 
 def free_name(wanted: str, given: Mapping[str, str]) -> str:
@@ -300,7 +331,9 @@ def reduction(text: str, called: str) -> Reduction | None:
     origin, _, name = called.rpartition(".")
     if not called and isinstance(func, ast.Attribute):
         positional.insert(0, func.value)
-        name = func.attr
+        name = UPDATES.get(func.attr, func.attr)
+        if name in UPDATES.values() and _updated(ast.unparse(func.value)) is None:
+            return None
     elif origin not in MODULES:
         return None
     parameters = PARAMETERS.get(name, ())

@@ -242,6 +242,16 @@ class Body:
             before = before.rstrip().removesuffix("(")
         return before[-1:].isidentifier()
 
+    def is_member(self, node: cst.BaseExpression) -> bool:
+        """Whether `node` stands between brackets or commas, so that any operator may stand in it."""
+        where = self._positions[node]
+        assert isinstance(where, CodeRange)
+        lines = self.text.text.split("\n")
+        before = lines[where.start.line - 1][: where.start.column].rstrip()
+        behind = lines[where.end.line - 1][where.end.column :].lstrip()
+        opens = before.endswith(("(", "[", "{", ",", ":", "return"))
+        return not node.lpar and opens and behind.startswith((")", "]", "}", ","))
+
     def _suite(self, suite: cst.CSTNode, scope: int) -> None:
         lines = suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
         block = id(suite)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import libcst as cst
 
-from jax_pmap.emit.decomposed import TOGETHER, reduction
+from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
@@ -292,13 +292,16 @@ class Editor(cst.CSTTransformer):
         changed = {
             parameter: after[index]
             for parameter, index in found.order.items()
+            # What is updated stands there twice, in two parts: names and items, without taps.
             if self.body.code(before[index]) != self.body.code(after[index])
+            and not (parameter == "x" and found.name in UPDATES.values())
         }
         named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
         made = cst.parse_expression(found.written(self.collective, f"{self.jax}.numpy", named))
         made = made.visit(_Substituted({name: changed[p] for p, name in named.items()}))  # type: ignore[assignment]
         # The call was one operand, whatever stood around it.
-        return enclosed(made) if isinstance(made, cst.BinaryOperation) else made
+        bare = not isinstance(made, cst.BinaryOperation) or self.body.is_member(original)
+        return made if bare else enclosed(made)
 
     def with_own_draws(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """The function with all of its body, behind the docstring, in ``with own_draws(model):``."""

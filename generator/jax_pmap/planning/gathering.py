@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from jax_pmap.emit.decomposed import TOGETHER, reduction
+from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
 from jax_pmap.emit.places import Expression, Statement, inside, place
 from jax_pmap.emit.weave import FOLD, OWN_SHARE
 from jax_pmap.model import Sync
@@ -125,7 +125,8 @@ class Gathering:
                 continue
             # Narrow floats would be rounded between the means.
             arrays = events[culprit.point].arrays
-            if any(leaf["dtype"] not in ("float32", "float64") for leaf in arrays):
+            kept = ("int", "uint") if found.name in UPDATES.values() else ()
+            if any(not leaf["dtype"].startswith(("float32", "float64", *kept)) for leaf in arrays):
                 continue
             size = TOGETHER[found.name] * self.table.bytes_of(arrays)
             sync = Sync(found.name, culprit.text, "wrap", culprit.span, bytes=size)

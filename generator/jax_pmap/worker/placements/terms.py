@@ -989,12 +989,25 @@ def _concatenate(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, 
 
 
 def _scatter_add(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if not t.is_zero(operands[0]) and shape is not None and kind_of(dtype) in "fciu":
+        # To something the same is added as to nothing.
+        added = t.apply("scatter_add", params, (t.fill(0, shape, dtype), *operands[1:]), shape, dtype)
+        return t.add([(operands[0], 1), (added, 1)], shape, dtype)
     if not t.is_zero(operands[0]) or kind_of(dtype) not in "fc":
         return None
     factor, base = t.factor(operands[2])
     if factor == 1:
         return None
     return t.scale(factor, t.make("scatter_add", params, (*operands[:2], base), shape, dtype))
+
+
+def _scatter_sub(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if shape is None or kind_of(dtype) not in "fciu":
+        return None
+    if t.is_zero(operands[0]):
+        return None
+    taken = t.apply("scatter_sub", params, (t.fill(0, shape, dtype), *operands[1:]), shape, dtype)
+    return t.add([(operands[0], 1), (taken, 1)], shape, dtype)
 
 
 def _abs(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
@@ -1055,4 +1068,5 @@ NORMAL: dict[str, Normal] = {
     "pad": _pad,
     "concatenate": _concatenate,
     "scatter_add": _scatter_add,
+    "scatter_sub": _scatter_sub,
 }
