@@ -65,6 +65,7 @@ matrix: $(STAMP)  ## the worker and emitted code on jax 0.6.2, 0.10.2 and 0.12
 bench: $(STAMP)  ## print the speed ratios
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/derivation.py
+	$(BIN)/python benchmarks/quality.py
 
 coverage: $(STAMP)  ## print the share of functions that are proved, checked on other inputs
 	$(BIN)/python benchmarks/coverage.py

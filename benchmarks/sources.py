@@ -22,14 +22,14 @@ def train_step(params, opt_state, batch):
     return params, opt_state, loss
 
 
-def inputs(seed=0):
+def inputs(seed=0, rows=24, width=8):
     rng = np.random.default_rng(seed)
 
     def normal(*shape):
         return rng.normal(size=shape).astype(np.float32)
 
-    params = {"w1": normal(4, 8), "b1": np.zeros(8, np.float32), "w2": normal(8, 1)}
-    return params, tx.init(params), {"x": normal(24, 4), "y": normal(24, 1)}
+    params = {"w1": normal(4, width), "b1": np.zeros(width, np.float32), "w2": normal(width, 1)}
+    return params, tx.init(params), {"x": normal(rows, 4), "y": normal(rows, 1)}
 '''
 
 #: What somebody would write to check one pmap version once.

@@ -13,7 +13,7 @@ RESNET_50 = {"stages": (3, 4, 6, 3), "width": 64, "size": 224, "classes": 1000}
 
 
 class TrainState(train_state.TrainState):
-    """UserFunction the parameters, the running mean and variance of every layer."""
+    """With the running mean and variance of every layer, beside the parameters."""
 
     batch_stats: Any
 
