@@ -31,11 +31,11 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """An output whose meaning is that of operand `of`, with a new axis of size 1 at `expanded` if given."""
+    """An output whose meaning is that of operand `of`, in another `shape` if given."""
 
     place: Placement
     of: int = 0
-    expanded: "int | None" = None
+    shape: "Shape | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -513,6 +513,7 @@ class Interpreter:
         """Placements of the results along one mesh axis."""
         found = RULES.get(eq.name)
         groups = grouped(places) and eq.name not in IDENTITIES
+        places = aligned(eq, places)
         if found is None and not groups:
             try:
                 if self.supposes and eq.name in FOREIGN:
@@ -570,11 +571,8 @@ class Interpreter:
                 if why:
                     made.append(self.unknown(why, equation))
                     continue
-                if same.expanded is not None:
-                    node = self.terms[term]
-                    assert node.shape is not None
-                    shape = (*node.shape[: same.expanded], 1, *node.shape[same.expanded :])
-                    term = self.terms.apply("reshape", (), (term,), shape, node.dtype)
+                if same.shape is not None:
+                    term = self.terms.apply("reshape", (), (term,), same.shape, self.terms[term].dtype)
                 made.append(Value(term, places))
                 continue
             if name in IDENTITIES:
@@ -584,7 +582,8 @@ class Interpreter:
             try:
                 if size is None:
                     raise Stuck("the sizes of its result depend on the number of devices")
-                whole = self.whole_params(params) if whole is None else whole
+                scaled = SIZES | {"start_indices"} if self._of_groups(name, params, operands) else SIZES
+                whole = self.whole_params(params, scaled) if whole is None else whole
             except Stuck as stuck:
                 made.append(self.unknown(str(stuck), equation))
                 continue
@@ -644,8 +643,20 @@ class Interpreter:
             ahead |= found
         return not self._behind.isdisjoint(self._owned)
 
-    def whole_params(self, params: Sequence[Mapping[str, Any]]) -> Any:
-        """The parameters of the whole-batch program: sizes of shares become those of the batch.
+    def _of_groups(self, name: str, params: Sequence[Mapping[str, Any]], operands: Sequence[Value]) -> bool:
+        """Whether a slice begins, on any number of devices, with one of the groups of a device's rows."""
+        if name != "slice":
+            return False
+        rows = [each["start_indices"] for each in params]
+        return all(
+            all(rows[i][axis] == start for i in self.seen[mesh_axis])
+            or (isinstance(place, Sharded) and place.outer > 1 and place.axis == axis)
+            for mesh_axis, place in zip(self.axes, operands[0].places, strict=True)
+            for axis, start in enumerate(rows[self.seen[mesh_axis][0]])
+        )
+
+    def whole_params(self, params: Sequence[Mapping[str, Any]], sizes: frozenset[str] = SIZES) -> Any:
+        """The parameters of the whole-batch program: `sizes` of shares become those of the batch.
 
         Raises:
             Stuck: one depends on the device count in another way.
@@ -662,7 +673,7 @@ class Interpreter:
                 ]
             if all(value == values[0] for value in values[1:]):
                 found.append((name, values[0]))
-            elif name not in SIZES:
+            elif name not in sizes:
                 raise Stuck(f"its parameter `{name}` depends on the size of the share")
             else:
                 found.append((name, self._whole_parameter(name, values)))
@@ -674,7 +685,7 @@ class Interpreter:
                 row[0] if all(each == row[0] for each in row) else self._whole_parameter(name, row)
                 for row in zip(*values, strict=True)
             )
-        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        if all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values):
             for used in itertools.product((0, 1), repeat=len(self.axes)):
                 sizes = {
                     value
@@ -1403,6 +1414,25 @@ class Interpreter:
                     self.path(equation),
                 )
         return Value(value.term, tuple(places))
+
+
+def aligned(eq: Equation, places: Sequence[Placement]) -> Sequence[Placement]:
+    """Placements of operands, those that hold the same for all examples in as many groups as the others."""
+    if len({place.outer for place in places if isinstance(place, Sharded)}) < 2:
+        return places
+
+    def alike(at: int, place: Sharded) -> bool:
+        return eq.terms.constant_along(eq.operands[at].term, (place.axis,))
+
+    rows = [(at, place) for at, place in enumerate(places) if isinstance(place, Sharded)]
+    fixed = {place.outer for at, place in rows if not alike(at, place)} or {max(p.outer for _, p in rows)}
+    if len(fixed) > 1:
+        return places
+    outer, made = fixed.pop(), list(places)
+    for at, place in rows:
+        if all(shapes[at][place.axis] % outer == 0 for shapes in eq.inputs):
+            made[at] = replace(place, outer=outer)
+    return made
 
 
 def adds_up(body: Any, given: int, index: int) -> bool:

@@ -393,6 +393,17 @@ class Terms:
             return fits and self.not_negative(node.operands[0])
         return kind_of(node.dtype) == "u"
 
+    def is_multiple(self, term: Term, number: int) -> bool:
+        """Whether every element of an array of integers is known to be a multiple of a number."""
+
+        def fits(base: Term, factor: Number) -> bool:
+            if not isinstance(factor, int) or factor % number == 0:
+                return isinstance(factor, int)
+            node = self.nodes[base]
+            return node.op == "select_n" and all(self.is_multiple(each, number) for each in node.operands[1:])
+
+        return all(fits(base, factor) for base, factor in self.linear(term))
+
     def positive(self, term: Term) -> bool:
         """Whether every element of an array of floats is known to be above zero, as a real number."""
         node = self.nodes[term]

@@ -19,7 +19,7 @@ from ..lattice import (
     Sharded,
 )
 from .elementwise import common_power, describe, no_powers, partial_power, power_of
-from .shapes import one_copy
+from .shapes import groups_in, one_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +263,9 @@ def dynamic_slice(
     own = [axis for axis, start in enumerate(starts) if isinstance(start, Index)]
     if own:
         return own_part(eq, x, starts, own)
+    groups = some_groups(eq, x, starts) if isinstance(x, Sharded) else None
+    if groups is not None:
+        return groups
     for axis, start in enumerate(starts):
         if not whole_indices(eq, axis + 1, start):
             raise Stuck(
@@ -281,6 +284,20 @@ def dynamic_slice(
         if list(slice_sizes) == lengths:
             return one_copy(eq, x, [0] * len(lengths), lengths, None)
     raise Stuck(describe(x))
+
+
+def some_groups(eq: Equation, x: Sharded, starts: Sequence[Placement]) -> "Sharded | None":
+    """Whole groups of a device's rows, from where one of them begins; None where it is something else.
+
+    The place is as many times smaller than in the whole batch as the groups are.
+    """
+    groups = groups_in(eq, x, [params["slice_sizes"][x.axis] for params in eq.every])
+    others = all(whole_indices(eq, i + 1, start) for i, start in enumerate(starts) if i != x.axis)
+    begins = starts[x.axis] == Replicated(1) or eq.is_zero(x.axis + 1)
+    size = eq.whole_size(0, x.axis) // x.outer
+    if groups and others and begins and eq.terms.is_multiple(eq.operands[x.axis + 1].term, size):
+        return Sharded(x.axis, x.power, groups)
+    return None
 
 
 def own_part(eq: Equation, x: Placement, starts: Sequence[Placement], own: Sequence[int]) -> Result:

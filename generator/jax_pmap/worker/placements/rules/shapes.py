@@ -174,17 +174,17 @@ def regrouped(eq: Equation, x: Mixed) -> Placement:
 
 
 def into_blocks(eq: Equation, x: Replicated) -> Result:
-    """``(…, B, …)`` as ``(…, N, B // N, …)``, outside the mapped function."""
+    """``(…, B, …)`` as ``(…, N, B // N, …)``, outside the mapped function; or as groups, ``(…, K, N, …)``."""
     for axis in eq.varying():
+        shape = eq.out()
+        whole = (*shape[:axis], shape[axis] * math.prod(shape[axis + 1 : axis + 2]), *shape[axis + 2 :])
         ok = all(
-            len(shapes[0]) == len(eq.shape(0)) + 1
-            and shapes[0][axis] == count
-            and shapes[0][:axis] == given[0][:axis]
-            and shapes[0][axis + 2 :] == given[0][axis + 1 :]
-            for shapes, given, count in zip(eq.outputs, eq.inputs, eq.counts, strict=True)
+            shapes[0][axis] == count
+            and (*shapes[0][:axis], math.prod(shapes[0][axis : axis + 2]), *shapes[0][axis + 2 :]) == whole
+            for shapes, count in zip(eq.outputs, eq.counts, strict=True)
         )
-        if ok:
-            return Same(Blocks(axis, x.power))
+        if ok and len(shape) > axis + 1:
+            return Same(Blocks(axis, x.power), 0, None if whole == eq.shape(0) else whole)
     raise Stuck("the sizes of its result depend on the number of devices")
 
 
@@ -273,8 +273,21 @@ def slice_(
         if strides is not None and x.outer == 1 and every_nth(eq, axis, start_indices[axis], strides[axis]):
             eq.in_multiples(0, axis, strides[axis])
             return x
+        bounds = [[params[name][axis] for params in eq.every] for name in ("start_indices", "limit_indices")]
+        first, end = (groups_in(eq, x, rows) for rows in bounds)
+        if first is not None and end is not None and (strides is None or strides[axis] == 1):
+            return replace(x, outer=end - first)
         raise Stuck("some of the examples are cut out of this device's share")
     raise Stuck(describe(x))
+
+
+def groups_in(eq: Equation, x: Sharded, rows: Sequence[int]) -> "int | None":
+    """How many groups of a device's rows make up so many of them, given for each trace; None of no groups."""
+    sizes = [shapes[0][x.axis] // x.outer for shapes in eq.inputs]
+    if x.outer == 1 or not all(sizes) or any(n % size for n, size in zip(rows, sizes, strict=True)):
+        return None
+    groups = {n // size for n, size in zip(rows, sizes, strict=True)}
+    return groups.pop() if len(groups) == 1 else None
 
 
 def every_nth(eq: Equation, axis: int, start: int, stride: int) -> bool:
@@ -293,8 +306,11 @@ def one_copy(
     whole = all(
         (start[axis], limit[axis]) == (0, shape[axis]) for axis in range(len(shape)) if axis != x.axis
     )
-    if limit[x.axis] - start[x.axis] == 1 and whole and (strides is None or set(strides) == {1}):
-        return Same(Replicated(x.power), 0, x.axis)
+    given = eq.terms[eq.operands[0].term].shape
+    one = limit[x.axis] - start[x.axis] == 1 and given is not None
+    if one and whole and (strides is None or set(strides) == {1}):
+        assert given is not None
+        return Same(Replicated(x.power), 0, (*given[: x.axis], 1, *given[x.axis :]))
     raise Stuck(describe(x))
 
 
@@ -391,6 +407,11 @@ def split(eq: Equation, x: Placement, *, axis: int, **_: Any) -> Result:
         return x
     if isinstance(x, Sharded) and x.axis != axis:
         return x
+    if isinstance(x, Sharded):
+        sizes = zip(*(params["sizes"] for params in eq.every), strict=True)
+        groups = [groups_in(eq, x, [int(size) for size in row]) for row in sizes]
+        if all(groups):
+            return tuple(replace(x, outer=count) for count in groups if count)
     raise Stuck("the examples of this device are divided into groups")
 
 
