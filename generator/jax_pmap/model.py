@@ -422,6 +422,8 @@ class Plan:
     chain: tuple[tuple[str, str], ...] = ()
     #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.
     multiple_of: int = 1
+    #: Of how many groups of consecutive rows each device gets its part; 1 where it gets rows in one piece.
+    minibatches: int = 1
     #: In how many groups a device works on its share, one after the other; 1 for all of it at once.
     microbatches: int = 1
     #: Sums that are taken ahead of the microbatches, and of which each has its part: what they are taken of.

@@ -47,16 +47,12 @@ def sgd(w, minibatch):
     return w - 0.1 * jax.lax.pmean(grads, axis_name=AXIS), loss
 
 
-@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 1, 1), out_axes=None)
 def p_update(w, x, y):
-    """`update` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
+    """`update` on one device's share; `x` and `y` leaves are (4, devices, per_device, ...)."""
+    x, y = merged((x, y))
     size = x.shape[0]
-    all_x = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)
-    total_size = jax.lax.psum(size, axis_name=AXIS)
-    all_y = jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)
-    minibatches = own_share(all_x.reshape(4, total_size // 4, -1), axis=1), own_share(
-        all_y.reshape(4, total_size // 4), axis=1
-    )
+    minibatches = x.reshape(4, size // 4, -1), y.reshape(4, size // 4)
     w, losses = jax.lax.scan(sgd, w, minibatches)
     return w, losses.mean()
 
@@ -80,40 +76,44 @@ PROVED = {"x": ("float", 2), "y": ("float", 1)}
 
 
 def shard(x, y):
-    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    """(B, ...) -> (4, devices, rows, ...): of each minibatch a part for each device."""
     count, sizes = jax.local_device_count(), set()
 
     def split(path, leaf):
         name = ("x", "y")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
+        if (
+            getattr(leaf, "sharding", None) == sharding(None, AXIS)
+            and len(shape) == rank + 2
+            and shape[0] == 4
+        ):
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
-        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
+        if (
+            (found, len(shape)) != (kind, rank)
+            or len(sizes) > 1
+            or shape[0] % (4 * count)
+        ):
             raise ValueError(
                 f"update: {name} is {found}{list(shape)}; expected {kind} of rank "
-                f"{rank}, axis 0 a multiple of {count} (devices), the same in all "
-                f"of the batch (found {sizes})"
+                f"{rank}, axis 0 a multiple of {4 * count} (4 for each of the "
+                f"devices), the same in all of the batch (found {sizes})"
             )
-        leaf = leaf.reshape(count, -1, *shape[1:])
+        leaf = leaf.reshape(4, count, -1, *shape[1:])
         if not isinstance(leaf, jax.Array):
             return leaf  # on the host: the call itself places it in less time
-        return jax.device_put(leaf, sharding(AXIS))
+        return jax.device_put(leaf, sharding(None, AXIS))
 
     return jax.tree.map_with_path(split, (x, y))
 
 
-def own_share(x, axis=0):
-    """This device's part along `axis` of `x`, which every device has whole."""
-    count = jax.lax.psum(1, AXIS)
-    size, left = divmod(x.shape[axis], count)
-    if left:
-        raise ValueError(
-            f"update: axis {axis} of {x.shape} does not divide over {count} devices"
-        )
-    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(AXIS) * size, size, axis)
+def merged(tree):
+    """(4, rows, ...) -> (4 * rows, ...): the minibatches one behind the other."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(4 * leaf.shape[1], *leaf.shape[2:]), tree
+    )
 
 
 def update(w, x, y):

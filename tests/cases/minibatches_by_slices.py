@@ -45,41 +45,24 @@ from minibatches_by_slices import loss
 AXIS = "batch"
 
 
-@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 1, 1), out_axes=None)
 def p_f(w, x, y):
-    """`f` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
+    """`f` on one device's share; `x` and `y` leaves are (12, devices, per_device, ...)."""
+    x, y = merged((x, y))
     n = x.shape[0] // 4
     losses = []
     for i in range(4):
-        all_x = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)
-        total_n = jax.lax.psum(n, axis_name=AXIS)
-        all_y = jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)
         error, slope = jax.value_and_grad(loss)(
-            w,
-            own_share(all_x[i * total_n : (i + 1) * total_n]),
-            own_share(all_y[i * total_n : (i + 1) * total_n]),
+            w, x[i * n : (i + 1) * n], y[i * n : (i + 1) * n]
         )
         error, slope = jax.lax.pmean((error, slope), axis_name=AXIS)
         w = w - 0.1 * slope
         losses.append(error)
-    part = slice(jax.lax.psum(n, axis_name=AXIS), 2 * jax.lax.psum(n, axis_name=AXIS))
-    all_x_2 = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True)
-    all_y_2 = jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True)
-    mean_2 = jax.lax.pmean(
-        jax.grad(loss)(w, own_share(all_x_2[part]), own_share(all_y_2[part])),
-        axis_name=AXIS,
-    )
-    w = w - 0.1 * mean_2
+    part = slice(n, 2 * n)
+    w = w - 0.1 * jax.lax.pmean(jax.grad(loss)(w, x[part], y[part]), axis_name=AXIS)
     total = jnp.zeros_like(w)
-    for xs, ys in zip(
-        jnp.split(jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True), 3),
-        jnp.split(jax.lax.all_gather(y, axis_name=AXIS, axis=0, tiled=True), 3),
-        strict=True,
-    ):
-        mean = jax.lax.pmean(
-            jax.grad(loss)(w, own_share(xs), own_share(ys)), axis_name=AXIS
-        )
-        total = total + mean
+    for xs, ys in zip(jnp.split(x, 3), jnp.split(y, 3), strict=True):
+        total = total + jax.lax.pmean(jax.grad(loss)(w, xs, ys), axis_name=AXIS)
     return w - 0.1 * total, jnp.stack(losses)
 
 
@@ -102,14 +85,18 @@ PROVED = {"x": ("float", 2), "y": ("float", 1)}
 
 
 def shard(x, y):
-    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    """(B, ...) -> (12, devices, rows, ...): of each minibatch a part for each device."""
     count, sizes = jax.local_device_count(), set()
 
     def split(path, leaf):
         name = ("x", "y")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
         kind, rank = PROVED.get(name, ("no leaf", 0))
-        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
+        if (
+            getattr(leaf, "sharding", None) == sharding(None, AXIS)
+            and len(shape) == rank + 2
+            and shape[0] == 12
+        ):
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
@@ -123,23 +110,19 @@ def shard(x, y):
                 f"{rank}, axis 0 a multiple of {12 * count} (12 for each of the "
                 f"devices), the same in all of the batch (found {sizes})"
             )
-        leaf = leaf.reshape(count, -1, *shape[1:])
+        leaf = leaf.reshape(12, count, -1, *shape[1:])
         if not isinstance(leaf, jax.Array):
             return leaf  # on the host: the call itself places it in less time
-        return jax.device_put(leaf, sharding(AXIS))
+        return jax.device_put(leaf, sharding(None, AXIS))
 
     return jax.tree.map_with_path(split, (x, y))
 
 
-def own_share(x, axis=0):
-    """This device's part along `axis` of `x`, which every device has whole."""
-    count = jax.lax.psum(1, AXIS)
-    size, left = divmod(x.shape[axis], count)
-    if left:
-        raise ValueError(
-            f"f: axis {axis} of {x.shape} does not divide over {count} devices"
-        )
-    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(AXIS) * size, size, axis)
+def merged(tree):
+    """(12, rows, ...) -> (12 * rows, ...): the minibatches one behind the other."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(12 * leaf.shape[1], *leaf.shape[2:]), tree
+    )
 
 
 def f(w, x, y):

@@ -89,7 +89,11 @@ class Context:
         self.n = dataclasses.replace(names, P=f"{names.jax}.P") if unit.explicit else names
         self.pmap = backend is Backend.PMAP
         self.arguments = tuple(plan.arguments)
-        self.axes = {a.name: collapse(a.axes) for a in self.arguments}
+        #: Of minibatches, which `shard` puts along an axis of their own, the rows are behind that.
+        self.axes = {
+            a.name: 1 if plan.minibatches > 1 and used_axes(a.axes) else collapse(a.axes)
+            for a in self.arguments
+        }
         self.split = tuple(a for a in self.arguments if used_axes(a.axes))
         #: pmap with chosen ids and the mesh backends are made at the first call.
         self.lazy = not self.pmap or bool(plan.devices.ids)
@@ -119,7 +123,7 @@ class Context:
         mapped_parameters = [self._mapped_parameter(p) for p in unit.parameters]
         arrow = f" -> {unit.returns}" if unit.returns else ""
         mapped_parameters += [*self.partition.statics, *self.device]
-        body = self.partition.body(unit.body, self.mode_guards())
+        body = self.partition.body(unit.body, [*self._merged(), *self.mode_guards()])
         body = indented(body, 8 if self.backend is Backend.SHARD_MAP else 4)
         shares = [sync for sync in written(plan, self.backend) if sync.op == OWN_SHARE]
         context: dict[str, Any] = {
@@ -131,6 +135,7 @@ class Context:
             "docstring": self._docstring(),
             "axis_name": string(plan.axis_name),
             "microbatches": plan.microbatches,
+            "minibatches": plan.minibatches,
             "settings": unit.settings,
             "set_by": unit.set_by,
             "definitions": [d.strip("\n") for d in unit.definitions],
@@ -247,6 +252,14 @@ class Context:
 
     # --- the mapped function --------------------------------------------------------------
 
+    def _merged(self) -> list[str]:
+        """The line of the mapped function that has rows of all minibatches as one batch, as its body does."""
+        if self.plan.minibatches == 1:
+            return []
+        names = [argument.name for argument in self.split]
+        given = names[0] if len(names) == 1 else tuple_source(names)
+        return [f"{', '.join(names)} = {self.n.merged}({given})"]
+
     def _mapped_parameter(self, parameter: Parameter) -> str:
         # The annotation of *xs and **kwargs is that of one element, not of the container.
         whole = parameter.kind not in (ParameterKind.VAR_POSITIONAL, ParameterKind.VAR_KEYWORD)
@@ -273,7 +286,9 @@ class Context:
                 leaves_of += " leaves that are split" if mixed else " leaves"
                 where = (
                     "are (devices, per_device, ...)"
-                    if axes == (0,)
+                    if axes == (0,) and self.plan.minibatches == 1
+                    else f"are ({self.plan.minibatches}, devices, per_device, ...)"
+                    if self.plan.minibatches > 1
                     else f"have (devices, per_device) at axis {' or '.join(map(str, axes))}"
                 )
                 parts.append(f"{leaves_of} {where}")
@@ -439,8 +454,11 @@ class Context:
         trees = [self.axes[name] for name in names]
         uniform = trees[0] if all(tree == trees[0] and isinstance(tree, int) for tree in trees) else None
         # A leaf is told its axis where they have several.
-        distinct = sorted({axis for tree in trees for axis in used_axes(tree)})
+        distinct = sorted({axis for a in self.split for axis in used_axes(a.axes)})
         axis = str(distinct[0]) if len(distinct) == 1 else "axis"
+        groups = self.plan.minibatches if self.plan.minibatches > 1 else 0
+        lies = self._sharding("1" if groups else axis)
+        shape = _split_shape(axis) if self.pmap else f"-1, *shape[{_next(axis)}:]"
         value = parameters[0] if one else tuple_source(parameters)
         put = n.assemble if self._across else f"{n.jax}.device_put"
         proved = self._proved()
@@ -457,11 +475,12 @@ class Context:
             "refused": refused,
             "message": message,
             "size": f"shape[{axis}:{_next(axis)}]" if axis != "0" else "shape[:1]",
-            "again": self.pmap and bool(proved) and self.unit.remainder is None,
+            "again": self._again(groups, lies) if proved and self.unit.remainder is None else "",
             "count": self._batch_devices(),
-            "shape": _split_shape(axis) if self.pmap else "",
-            "sharding": self._sharding(axis),
-            "put": f"{put}(leaf, {self._sharding(axis)})",
+            "shape": f"{groups}, {shape}" if groups else shape if self.pmap else "",
+            "sharding": lies,
+            "put": f"{put}(leaf, {lies})",
+            "pmap": self.pmap,
             # Where the shardings of arguments are given, a call places what is on the host, in less time.
             "host": not self._across and not self.specs,
             "early": self._early(names, uniform),
@@ -469,6 +488,15 @@ class Context:
             "docstring": self._shard_docstring(uniform),
             "leaf_name": self._leaf_name(names),
         }
+
+    def _again(self, groups: int, lies: str) -> str:
+        """Source of what holds of an array of an earlier call; of a mesh, only minibatches tell one."""
+        if not self.pmap and not groups:
+            return ""
+        tests = [f'getattr(leaf, "sharding", None) == {lies}']
+        tests += [f"len(shape) == rank + {self.pmap + bool(groups)}"]
+        tests += [f"shape[0] == {groups}"] if groups else []
+        return " and ".join(tests)
 
     def _sharding(self, axis: str | int | None) -> str:
         """Source of the sharding of an array of which this axis is divided; ``"axis"`` is a variable."""
@@ -561,7 +589,7 @@ class Context:
         ``.astype(x.dtype)`` is cut to an integer on every device where `x` holds integers. The compiler
         keeps the meaning of that, too.
         """
-        if self.backend is Backend.JIT:
+        if self.backend is Backend.JIT and self.plan.minibatches == 1:
             return {}
         batch = [leaf for a in self.split for leaf in a.leaves if leaf.axis is not None]
         rows = {leaf.path: (_kind(leaf.dtype), len(leaf.shape)) for leaf in batch}
@@ -580,6 +608,9 @@ class Context:
         if self._across:
             along = "`axes`; what has None stays as it is" if uniform is None else f"axis {uniform}"
             return f"The rows of this process on its devices, as part of all processes' batch, along {along}."
+        if (groups := self.plan.minibatches) > 1:
+            shape = f"{groups}, devices, rows, ..." if self.pmap else f"{groups}, B // {groups}, ..."
+            return f"(B, ...) -> ({shape}): of each minibatch a part for each device."
         if self.pmap:
             if uniform is None:
                 return "Split along `axes`: B becomes (devices, B // devices); what has None stays whole."

@@ -39,6 +39,8 @@ class Names:
     proved: str
     sharding: str
     shard: str
+    #: Helper that makes one batch of minibatches.
+    merged: str
     #: Helper that puts what a call gets back from the one before it on all devices.
     replicate: str
     unshard: str

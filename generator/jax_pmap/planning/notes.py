@@ -21,6 +21,7 @@ def plan_notes(
     donated: Sequence[str],
     layers: Sequence[str],
     made: int,
+    minibatches: int,
 ) -> Iterator[str]:
     """The notes of a plan, in the order in which they are shown."""
     facts = target.facts
@@ -39,6 +40,11 @@ def plan_notes(
         yield (
             f"what the function makes itself is divided where it is made, {made} rows or a multiple of them: "
             "numbers of devices that do not divide them are refused"
+        )
+    if minibatches > 1:
+        yield (
+            f"the batch is cut into {minibatches} groups of rows, and each device gets its part of every one "
+            "of them, so that no example has to be sent to another device"
         )
     if observation.share is not None and request.backend is not Backend.JIT:
         what = "gathered" if any(sync.op == "all_gather" for sync in observation.syncs) else "made"

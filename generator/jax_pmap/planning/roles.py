@@ -54,11 +54,13 @@ class Roles:
     #: Values that are divided where the function makes them, and the largest number that divides their rows.
     made: tuple[Sync, ...] = ()
     rows: int = 0
+    #: Of how many groups of consecutive rows each device has its part; 1 where it has rows in one piece.
+    minibatches: int = 1
 
     def request(self) -> protocol.Roles:
         """What the worker is told of them."""
         axes = {name: dict(leaves) for name, leaves in self.axes.items() if leaves}
-        return protocol.Roles(axes, tuple(self.statics), self.rows)
+        return protocol.Roles(axes, tuple(self.statics), self.rows, self.minibatches)
 
 
 @dataclass(frozen=True, slots=True)

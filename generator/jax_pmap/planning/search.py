@@ -34,6 +34,7 @@ from jax_pmap.planning.layers import coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import Inside, begins_inside, check_devices, named_inside
 from jax_pmap.planning.meshes import on_mesh
+from jax_pmap.planning.minibatches import in_minibatches
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
@@ -166,6 +167,7 @@ def find_plan(
         else:
             settled = refusal is None and not finder.grows
             rows = 1 if settled else _multiple(session, larger.roles, batch_of(larger.roles, more))
+            rows = math.lcm(rows, larger.plan.minibatches)
             return dataclasses.replace(larger, plan=dataclasses.replace(larger.plan, multiple_of=rows))
     inside_refusal = found_inside.outcome if found_inside is not None else None
     assert not isinstance(inside_refusal, Confirmed)
@@ -287,11 +289,17 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     """Observe one assignment: what it confirmed, or None, with the reason in `tried`."""
     compiled = case.request.backend is Backend.JIT
     tried.observed += 1
+    if case.saved is not None:
+        roles = dataclasses.replace(roles, minibatches=case.saved.minibatches)
     outcome = observe_variants(case, roles, own_shares=False)
     if tried.observed == 1 and not compiled and _couples(outcome, case.target):
         other = observe_variants(case, roles, own_shares=True)
         if isinstance(other, Confirmed) and (other.observation.share or 0.0) <= MOST_IN_SHARES:
             outcome = other
+    if case.saved is None:
+        wanted = _wanted(case.request)
+        dealt = in_minibatches(case, roles, outcome, batch_of(roles, case.loaded), wanted)
+        outcome = outcome if dealt is None else dealt
     if isinstance(outcome, Refusal):
         tried.refuse(outcome, roles)
         return _global_view(case, roles, whole) if compiled and outcome.code in COMPILER_CAN else None
@@ -434,7 +442,17 @@ def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) ->
         guards=guards,
         callees=observation.callees,
         notes=tuple(
-            plan_notes(target, loaded, request, arguments, observation, donated, case.layers, roles.rows)
+            plan_notes(
+                target,
+                loaded,
+                request,
+                arguments,
+                observation,
+                donated,
+                case.layers,
+                roles.rows,
+                found.minibatches,
+            )
         ),
         assumed_inputs=loaded.assumed,
         mutated=case.mutated,
@@ -450,6 +468,8 @@ def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) ->
             list(case.mutated),
         ),
         made=roles.rows,
+        multiple_of=found.minibatches,
+        minibatches=found.minibatches,
         settings=loaded.settings,
         source_hash=function_text(target.parsed).digest,
     )

@@ -75,6 +75,8 @@ class Confirmed:
     reached: frozenset[int]
     #: The functions that were traced, with their values.
     listings: tuple[Listing, ...]
+    #: Of how many groups of rows each device has its part; see `Plan.minibatches`.
+    minibatches: int = 1
 
 
 def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal | Confirmed:
@@ -164,7 +166,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     # The placements are those with the final collectives, where these are not the ones first found.
     settled = base if syncs == base.syncs else observer.observe(roles, {}, count, syncs)
     listed = listings(observer, (base if isinstance(settled, Refusal) else settled).events)
-    return Confirmed(final, found.variants, found.values, found.reached, listed)
+    return Confirmed(final, found.variants, found.values, found.reached, listed, roles.minibatches)
 
 
 @dataclass(frozen=True, slots=True)

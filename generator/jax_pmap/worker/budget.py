@@ -54,12 +54,13 @@ def fitting(
     inside = max(peak(jaxpr) - state, given)
     operations, numbers = size(jaxpr), work(jaxpr)
     # Counts that share the given batch evenly, where there are two: others cut it to another size.
-    given_counts = tuple(counts_for(rows)) if len(counts_for(rows)) == 2 else PAIRS[0]
+    even = counts_for(rows // multiple) if rows % multiple == 0 else []
+    given_counts = tuple(even) if len(even) == 2 else PAIRS[0]
     whole: Any = (*derived, "") if derived[0] <= rows else (None, given_counts, "")
     sizes: dict[tuple[int, ...], int] = {pair: multiple * math.lcm(*pair) for pair in PAIRS}
     if shares:
         whole, sizes = (*derived, ""), {tuple(derived[1]): multiple * shares}
-    if whole[0] is None and multiple > 1:
+    if whole[0] is None and multiple > 1 and len(even) != 2:
         fit = next((pair for pair in PAIRS if sizes[pair] <= rows), None)
         if fit is None:
             return Affordable(0, (), f"{rows} rows do not give two devices a multiple of {multiple}")

@@ -58,7 +58,16 @@ from .renaming import rename
 from .server import Handlers, describe_exception, summary
 from .specs import SEED
 from .target import Target, become, current, leaf_axes
-from .tracing import find_layers, find_reductions, measured, precision, trace, traced, widened
+from .tracing import (
+    find_layers,
+    find_minibatches,
+    find_reductions,
+    measured,
+    precision,
+    trace,
+    traced,
+    widened,
+)
 from .trials import Emitted, OnMesh, Question, Trials
 from .work import work
 
@@ -230,15 +239,19 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
     It is told from placements: both are traced from shapes, the code on the shares of several counts of
     devices.
 
-    The batch is of so many `rows`, or the given one, as far as the devices share it. Where the function
-    fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that batch.
+    The batch is of so many `rows`, or the given one, as far as the devices share its minibatches. Where the
+    function fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that
+    batch.
     """
     target, axes, count = current(), leaf_axes(request.roles), request.count
     base = arguments.batch_size(target.values(request.overrides), axes)
-    if request.rows is not None or isinstance(axes, arguments.MadeInside):
+    unit = count * request.roles.minibatches
+    if isinstance(axes, arguments.MadeInside):
         return observed(request, request.rows or base)
+    if request.rows is not None:
+        return observed(request, -(-request.rows // unit) * unit)
     try:
-        answer = observed(request, base // count * count)
+        answer = observed(request, base // unit * unit or base * count)
     except Problem as problem:
         if problem.kind != "reference":
             raise
@@ -312,7 +325,16 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
                 points[-1] if points else None,
             )
         events, idle = placed.events_of_some(
-            whole, first, count, share, counts_for(size, count, 7), name, packed, axes, request.results
+            whole,
+            first,
+            count,
+            share,
+            counts_for(size // request.roles.minibatches, count, 7),
+            name,
+            packed,
+            axes,
+            request.roles.minibatches,
+            request.results,
         )
     parts, all_of_it = (work(each.jaxpr, is_no_mark) for each in (first, whole.program))
     return protocol.Observation(
@@ -772,6 +794,7 @@ HANDLERS: Handlers = {
     protocol.Synchronise: synchronise,
     protocol.FindLayers: find_layers,
     protocol.FindReductions: find_reductions,
+    protocol.FindMinibatches: find_minibatches,
     protocol.HoldAgainstCall: hold_against_call,
     protocol.FindCallees: callees.find_callees,
     protocol.Observe: observe_code,

@@ -1,7 +1,8 @@
 """Say what each value of a tapped function is, whole and on shards, by its placement and its meaning."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -164,6 +165,7 @@ def placed_events(
     axis_name: str,
     packed: Packed,
     axes: LeafAxes,
+    minibatches: int,
     results: Sequence[int],
 ) -> tuple[list[Event], Idle]:
     """Kinds of every leaf of every event, in the order of the trace, and `idle_collectives`.
@@ -177,7 +179,7 @@ def placed_events(
     """
     walk = Interpreter(whole.terms, {axis_name: tuple(counts)}, len(counts), supposes=True)
     given = [
-        Value(term, (Replicated() if axis is None else Sharded(axis),))
+        Value(term, (Replicated() if axis is None else Sharded(axis, outer=minibatches),))
         for term, axis in zip(whole.inputs, packed.axes(axes), strict=True)
     ]
     walk.run([each.jaxpr for each in shares], given)
@@ -209,7 +211,9 @@ def placed_events(
             answer.update(unaligned=True, leaves=[])
         else:
             leaves = zip(others[occurrence]["leaves"], *(each["leaves"] for each in row), strict=True)
-            kinds = [leaf_kind(left, right, whole.values, found, counts) for left, *right in leaves]
+            # No caller could put together what comes back in groups.
+            groups = 1 if point in results else minibatches
+            kinds = [leaf_kind(left, right, whole.values, found, counts, groups) for left, *right in leaves]
             answer["leaves"] = [kind for kind in kinds if kind is not None]
             for leaf in answer["leaves"] if point in results else ():
                 # No caller could put it together.
@@ -246,8 +250,11 @@ def leaf_kind(
     wanted: Mapping[int, tuple[Value, tuple[int, ...]]],
     found: Mapping[int, tuple[Value, tuple[int, ...]]],
     counts: Sequence[int],
+    minibatches: int,
 ) -> Event | None:
     """Kind of one leaf: `left` from the whole batch, `rows` from the shares for each count of devices.
+
+    A share has rows of up to so many `minibatches`.
 
     None for an array that nothing uses.
     """
@@ -262,7 +269,8 @@ def leaf_kind(
         if left["index"] not in wanted or right["index"] not in found:
             return None
         value, mapped = found[right["index"]]
-        return {**answer, **kind_of(value, wanted[left["index"]][0], mapped, left, right, counts[0])}
+        outer = range(1, minibatches + 1)
+        return {**answer, **kind_of(value, wanted[left["index"]][0], mapped, left, right, counts[0], outer)}
     if "value" in left and all("value" in row for row in rows):
         kind = number_kind(left["value"], [row["value"] for row in rows], counts)
         return {**answer, "kind": kind, "number": True}
@@ -273,16 +281,23 @@ def leaf_kind(
 
 
 def kind_of(
-    value: Value, wanted: Value, mapped: Sequence[int], left: Event, right: Event, count: int
+    value: Value,
+    wanted: Value,
+    mapped: Sequence[int],
+    left: Event,
+    right: Event,
+    count: int,
+    outer: Container[int],
 ) -> Event:
-    """The kind of an array by its placement."""
+    """The kind of an array by its placement; one that is sharded may have rows of `outer` groups."""
     place: Placement | None = value.places[0]
     split = split_axis(left["shape"], right["shape"], count)
     if isinstance(place, Unknown) or value.term != wanted.term:
         return {"kind": VARYING, "split": split}
     for axis in reversed(mapped):
         if isinstance(place, Sharded):
-            place = None if place.axis == axis else Sharded(place.axis - (place.axis > axis), place.power)
+            behind = place.axis > axis
+            place = None if place.axis == axis else replace(place, axis=place.axis - behind)
     if place is None:
         return {"kind": MAPPED}
     if isinstance(place, GROUPED):
@@ -296,7 +311,7 @@ def kind_of(
         kind = {0: REPLICATED, 1: "psum"}.get(int(place.power) if place.power in (0, 1) else -9, VARYING)
     elif isinstance(place, Partial):
         kind = {0: "psum", -1: "pmean"}.get(int(place.power) if place.power in (0, -1) else -9, VARYING)
-    elif isinstance(place, Sharded) and not place.power and place.outer == 1:
+    elif isinstance(place, Sharded) and not place.power and place.outer in outer:
         kind = f"sharded {place.axis}"
     return {"kind": kind, "split": split} if kind == VARYING else {"kind": kind}
 

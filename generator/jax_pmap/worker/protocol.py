@@ -505,6 +505,8 @@ class Roles:
     statics: tuple[str, ...]
     #: Rows of what the function makes itself and the devices divide; 0 where the arguments have the batch.
     made: int = 0
+    #: Of how many groups of consecutive rows each device has its part; 1 where it has rows in one piece.
+    minibatches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -627,6 +629,23 @@ class FindLayers(Request[tuple[Layer, ...]]):
 @dataclass(frozen=True, slots=True)
 class FindReductions(Request[tuple[tuple[Frame, ...], ...]]):
     """Where the function reduces over the examples: the calls that lead there, the outermost first."""
+
+    roles: Roles
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatches:
+    """The groups of consecutive rows that a function cuts its batch into."""
+
+    #: How many there are; 1 where it does not, or as many as the batch has rows to.
+    number: int
+    #: Whether all of them are made by reshapes, and none taken by itself.
+    reshaped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FindMinibatches(Request[Minibatches]):
+    """Into how many groups of consecutive rows the function cuts its batch, whatever size that has."""
 
     roles: Roles
 

@@ -1,6 +1,7 @@
 """What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, couplings, effects, layers, protocol, prove, sharing
+from . import arguments, couplings, effects, layers, minibatches, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
 from .jaxpr.trace import abstract_leaves, arrays_of
@@ -143,6 +144,29 @@ def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Fr
             raise
         except BaseException:
             return ()
+
+
+def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
+    """The groups that the function cuts its batch into, and one of twice as many rows."""
+    target = current()
+    axes, statics = leaf_axes(request.roles), request.roles.statics
+    values = target.values({})
+    size, packed = arguments.batch_size(values, axes), Packed(values, statics)
+    in_order = [axis == 0 for axis in packed.axes(axes)]
+
+    def found(rows: int) -> set[minibatches.Cut]:
+        traced = jax.make_jaxpr(arrays_of(target.reference, packed))(abstract_leaves(packed, axes, rows))
+        return set(minibatches.cuts(traced, in_order, rows))
+
+    with prove.x64(target.x64):
+        try:
+            always = found(size) & found(2 * size)
+        except MemoryError:
+            raise
+        except BaseException:
+            always = set()
+    number = math.lcm(*(number for number, _ in always))
+    return protocol.Minibatches(number, all(reshaped for _, reshaped in always))
 
 
 def eps_of_input(leaf: Any) -> float:

@@ -1,0 +1,79 @@
+"""Batches that a function cuts into minibatches: each device gets its rows of every one of them.
+
+With the rows of a device in one piece, a minibatch is the work of some of the devices, and all of the batch
+has to be gathered. Handed out so, no example leaves its device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jax_pmap.emit.weave import FOLD, OWN_SHARE, OWN_SIZE
+from jax_pmap.model import Backend, Refusal, Request
+from jax_pmap.planning.coupling import COUPLED
+from jax_pmap.planning.decide import Observation
+from jax_pmap.planning.roles import Roles
+from jax_pmap.planning.variants import Case, Confirmed, observe_variants
+from jax_pmap.worker import protocol
+
+#: What is no communication.
+WITHIN = (FOLD, OWN_SHARE, OWN_SIZE)
+
+
+def in_minibatches(
+    case: Case, roles: Roles, outcome: Refusal | Confirmed, size: int, devices: int | None
+) -> Confirmed | None:
+    """What observing confirms where each device has its rows of every minibatch; None where that is no gain.
+
+    The `outcome` without that is of a batch of `size`, for as many `devices` as there are, or for these.
+    """
+    if isinstance(outcome, Refusal):
+        gathers = outcome.code in COUPLED
+    else:
+        gathers = any(sync.op == "all_gather" for sync in outcome.observation.syncs)
+    if not gathers or not _can_be_handed_out(case, roles):
+        return None
+    found = case.session.ask(protocol.FindMinibatches(roles.request()), "looking for minibatches")
+    # A compiler that is to take single ones from between the rows of a device gathers them all first.
+    suits = found.reshaped or case.request.backend is not Backend.JIT
+    if found.number == 1 or not suits or size % (found.number * (devices or 1)):
+        return None
+    dealt = dataclasses.replace(roles, minibatches=found.number)
+    other = observe_variants(case, dealt, own_shares=False)
+    if isinstance(other, Refusal):
+        return None
+    better = isinstance(outcome, Refusal) or cost(other.observation) < cost(outcome.observation)
+    return other if better else None
+
+
+def _can_be_handed_out(case: Case, roles: Roles) -> bool:
+    """Whether the emitted file may hand out the batch in groups of rows."""
+    request, facts = case.request, case.target.facts
+    if _asks_for_more(request) or roles.made or facts.collectives or case.target.own_axis:
+        return False
+    described = {argument["name"]: argument for argument in case.loaded.described}
+    return all(
+        set(axes.values()) == {0}
+        and len(axes) == len(described[name]["leaves"])
+        and not described[name]["partition"]
+        for name, axes in roles.axes.items()
+        if axes
+    )
+
+
+def _asks_for_more(request: Request) -> bool:
+    """Whether the file is to do with the batch what takes its rows in one piece, or has no helpers."""
+    return (
+        request.in_place
+        or bool(request.mesh)
+        or request.remainder != "error"
+        or request.processes > 1
+        or request.accumulate > 1
+        or "place" in request.helpers
+    )
+
+
+def cost(observation: Observation) -> tuple[int, int]:
+    """How many collectives there are, and how many bytes a device gives to them."""
+    syncs = [sync for sync in observation.syncs if sync.op not in WITHIN]
+    return len(syncs), sum(sync.bytes for sync in syncs)
