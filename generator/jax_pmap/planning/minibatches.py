@@ -30,7 +30,7 @@ def in_minibatches(
     if isinstance(outcome, Refusal):
         gathers = outcome.code in COUPLED
     else:
-        gathers = any(sync.op == "all_gather" for sync in outcome.observation.syncs)
+        gathers = cost(outcome.observation)[0] > 0
     if not gathers or not _can_be_handed_out(case, roles):
         return None
     found = case.session.ask(protocol.FindMinibatches(roles.request()), "looking for minibatches")
@@ -73,7 +73,11 @@ def _asks_for_more(request: Request) -> bool:
     )
 
 
-def cost(observation: Observation) -> tuple[int, int]:
-    """How many collectives there are, and how many bytes a device gives to them."""
+def cost(observation: Observation) -> tuple[int, int, int]:
+    """How many values are gathered, how many collectives there are, and how many bytes a device gives to them.
+
+    Gathers come first: with all of the batch on every device, fewer collectives mean that all do the same.
+    """
     syncs = [sync for sync in observation.syncs if sync.op not in WITHIN]
-    return len(syncs), sum(sync.bytes for sync in syncs)
+    gathers = sum(sync.op == "all_gather" for sync in syncs)
+    return gathers, len(syncs), sum(sync.bytes for sync in syncs)
