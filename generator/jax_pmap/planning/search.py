@@ -474,4 +474,5 @@ def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) ->
         source_hash=function_text(target.parsed).digest,
     )
     plan = in_parts(on_mesh(plan, request, facts.span), case.body, observation.tree, request, facts.span)
+    roles = dataclasses.replace(roles, minibatches=found.minibatches)
     return Observed(plan, roles, found.variants, found.listings)

@@ -480,6 +480,7 @@ def new_trials(
         draws=given.draws,
         # Two functions on the same devices draw the same numbers as they are.
         repeat=given.draws and not comparison.global_view and own is None,
+        minibatches=roles.minibatches,
         own_axes=target.collectives,
         settled=(*roles.statics, *left_out),
         found=found,

@@ -62,6 +62,8 @@ class Question:
     repeat: bool = False
     #: Whether that generator gives every device its own of as many keys as there are devices.
     siblings: bool = False
+    #: In how many groups of rows each device has its part: those of one are drawn for together.
+    minibatches: int = 1
     #: Whether collectives stand in the reference's own text.
     own_axes: bool = False
     #: Arguments whose numbers are never changed.
@@ -136,6 +138,7 @@ class Question:
 
     def shares(self, rows: int, count: int) -> Shares | None:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
+        rows //= self.minibatches
         return Shares(-(-rows // count), rows, self.siblings) if self.repeat and rows else None
 
     def widths(self, kind: str) -> bool:
