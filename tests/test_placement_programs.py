@@ -80,9 +80,35 @@ def index(axis: str | None) -> Any:
 
 
 R, S = P(), P("i")
+#: Minibatches, and the rows of each divided.
+M, G = floats(4, ROWS, 3), P(None, "i")
 
 
 # --- programs that are equal ------------------------------------------------------------------
+
+
+def rows_of(taken: Callable[[Any, int, int], Any], loop: bool = True) -> Program:
+    """Steps on four minibatches, of which ``taken(batch, i, rows)`` is each, of a batch (4, rows, 3)."""
+
+    def program(axis: Any, w: Any, x: Any) -> Any:
+        x = x.reshape(-1, 3)
+        rows = x.shape[0] // 4
+
+        def step(i: Any, w: Any) -> Any:
+            grad = jax.grad(lambda w: jnp.mean(jnp.tanh(taken(x, i, rows) @ w - 1) ** 2))(w)
+            return w - mean(axis, grad)
+
+        return (
+            lax.fori_loop(0, 4, step, w) if loop else functools.reduce(lambda w, i: step(i, w), range(4), w)
+        )
+
+    return program
+
+
+def of_two(x: Any, i: Any, rows: int) -> Any:
+    """Every minibatch twice, with what is the same for all examples beside it."""
+    half = jnp.split(x, 2)[i // 2]
+    return jnp.where(jnp.ones(half.shape, bool), half, 2.0) + jnp.zeros((len(half), 1))
 
 
 def gradient(axis: Any, w: Any, x: Any, y: Any) -> Any:
@@ -361,6 +387,11 @@ EQUAL = [
     (each_until_done, (X,), (S,), S),
     (kept, (X,), (S,), S),
     (filtered, (W, V), (R, S), R),
+    (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows, rows)), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, rows + i * rows, 2 * rows)), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: x[rows:], loop=False), (W, M), (R, G), R),
+    (rows_of(of_two, loop=False), (W, M), (R, G), R),
 ]
 
 
@@ -470,6 +501,17 @@ def waiting(axis: Any, w: Any, x: Any) -> Any:
 
 
 UNEQUAL = [
+    # Minibatches of other rows: from within one to within the next, and of rows that lie in one piece.
+    (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows + 1, rows)), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * (rows // 2), rows)), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i, rows)), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: x[i * rows + 1 : (i + 1) * rows + 1], loop=False), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: x[: rows // 2], loop=False), (W, M), (R, G), R),
+    (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows, rows)), (W, X), (R, S), R),
+    (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, X), (R, S), R),
+    # Of what every device has whole, a row that the size of its share tells.
+    (lambda axis, x, y: y[len(x) // 2 : len(x) // 2 + 1], (X, X), (S, R), R),
+    (lambda axis, x, y: y.sum(0) + y[len(x) // 2 : len(x) // 2 + 1], (X, X), (S, R), R),
     # What is done is changed, or what goes on, or is kept, is told by something else.
     (until_all_done(lambda done, old, new, x: new, left), (X,), (S,), S),
     (until_all_done(lambda done, old, new, x: jnp.where(done[:, None], new, old), left), (X,), (S,), S),

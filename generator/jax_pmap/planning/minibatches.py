@@ -27,10 +27,7 @@ def in_minibatches(
 
     The `outcome` without that is of a batch of `size`, for as many `devices` as there are, or for these.
     """
-    if isinstance(outcome, Refusal):
-        gathers = outcome.code in COUPLED
-    else:
-        gathers = cost(outcome.observation)[0] > 0
+    gathers = outcome.code in COUPLED if isinstance(outcome, Refusal) else cost(outcome.observation)[0] > 0
     if not gathers or not _can_be_handed_out(case, roles):
         return None
     found = case.session.ask(protocol.FindMinibatches(roles.request()), "looking for minibatches")
@@ -74,7 +71,7 @@ def _asks_for_more(request: Request) -> bool:
 
 
 def cost(observation: Observation) -> tuple[int, int, int]:
-    """How many values are gathered, how many collectives there are, and how many bytes a device gives to them.
+    """How many values are gathered, how many collectives there are, and how many bytes go into them.
 
     Gathers come first: with all of the batch on every device, fewer collectives mean that all do the same.
     """

@@ -233,12 +233,12 @@ class Interpreter:
             return self._known_shapes(arrays)
         if not shape or all(np.all(array == array.flat[0]) for array in arrays):
             values = [array.flat[0] for array in arrays]
-            found = self._powers(values, str(arrays[0].dtype))
+            # Numbers of jax's own, which are Python's, say what they are.
+            dtype = name_of(getattr(first, "dtype", arrays[0].dtype))
+            found = self._powers(values, dtype)
             if found is not None:
                 powers, whole = found
-                return Value(
-                    self.terms.fill(whole, shape, str(arrays[0].dtype)), tuple(Replicated(p) for p in powers)
-                )
+                return Value(self.terms.fill(whole, shape, dtype), tuple(Replicated(p) for p in powers))
         return self.unknown("a number depends on the device count in a way that is not followed")
 
     def _equal(self, numbers: Sequence[Any]) -> bool:
