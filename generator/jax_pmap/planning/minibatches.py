@@ -12,7 +12,7 @@ from jax_pmap.emit.weave import FOLD, OWN_SHARE, OWN_SIZE
 from jax_pmap.model import Backend, Refusal, Request
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
-from jax_pmap.planning.roles import Roles
+from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants
 from jax_pmap.worker import protocol
 
@@ -31,9 +31,11 @@ def in_minibatches(
     if not gathers or not _can_be_handed_out(case, roles):
         return None
     found = case.session.ask(protocol.FindMinibatches(roles.request()), "looking for minibatches")
-    # A compiler that is to take single ones from between the rows of a device gathers them all first.
-    suits = found.reshaped or case.request.backend is not Backend.JIT
-    if found.number == 1 or not suits or size % (found.number * (devices or 1)):
+    compiled = case.request.backend is Backend.JIT
+    # The compiler takes minibatches that the devices do not share evenly, too.
+    sharing = devices or (LARGEST_COUNT if compiled else 1)
+    # To take single ones from between the rows of a device, it would gather them all first.
+    if found.number == 1 or (compiled and not found.reshaped) or size % (found.number * sharing):
         return None
     dealt = dataclasses.replace(roles, minibatches=found.number)
     other = observe_variants(case, dealt, own_shares=False)

@@ -1,0 +1,183 @@
+"""Functions that cut their batch into minibatches: each device gets its rows of every one of them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from project import Project, simulated
+
+STEPS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+optimizer = optax.adam(1e-2)
+
+
+def loss_fn(w, batch, key):
+    kept = jax.random.bernoulli(key, 0.8, batch["x"].shape)
+    ratio = jnp.exp(jnp.tanh((batch["x"] * kept) @ w) - batch["old"])
+    clipped = jnp.clip(ratio, 0.8, 1.2)
+    advantage = batch["y"] - batch["y"].mean()
+    return -jnp.sum(batch["mask"] * jnp.minimum(ratio, clipped) * advantage) / jnp.sum(batch["mask"])
+
+
+def improve(w, state, rollout, key):
+    \"\"\"Two epochs of four minibatches, as in PPO, in the order of the rollout.\"\"\"
+
+    def step(carry, given):
+        w, state = carry
+        loss, grads = jax.value_and_grad(loss_fn)(w, *given)
+        updates, state = optimizer.update(grads, state, w)
+        return (optax.apply_updates(w, updates), state), loss
+
+    def epoch(carry, key):
+        size = rollout["x"].shape[0]
+        parts = jax.tree.map(lambda leaf: leaf.reshape(4, size // 4, *leaf.shape[1:]), rollout)
+        return jax.lax.scan(step, carry, (parts, jax.random.split(key, 4)))
+
+    (w, state), losses = jax.lax.scan(epoch, (w, state), jax.random.split(key, 2))
+    return w, state, losses.mean()
+
+
+def error(w, x, y):
+    return jnp.sqrt(jnp.mean((jnp.tanh(x @ w) - y) ** 2))
+
+
+def sgd(w, part):
+    loss, grads = jax.value_and_grad(error)(w, *part)
+    return w - 0.1 * grads, loss
+
+
+def halves(w, x, y):
+    return jax.lax.scan(sgd, w, (x.reshape(2, -1, 5), y.reshape(2, -1)))
+
+
+def loop(w, x, y):
+    n = len(x) // 4
+
+    def body(i, w):
+        part = [jax.lax.dynamic_slice_in_dim(leaf, i * n, n) for leaf in (x, y)]
+        return w - 0.1 * jax.grad(error)(w, *part)
+
+    return jax.lax.fori_loop(0, 4, body, w)
+
+
+def shuffled(w, x, y, key):
+    order = jax.random.permutation(key, len(x))
+    return halves(w, x[order], y[order])
+
+
+def of_sixteen(w, x, y):
+    k = len(x) // 16
+    return jax.lax.scan(sgd, w, (x.reshape(k, -1, 5), y.reshape(k, -1)))
+
+
+def rows_back(w, x, y):
+    def step(w, part):
+        return sgd(w, part)[0], jnp.tanh(part[0] @ w)
+
+    w, rows = jax.lax.scan(step, w, (x.reshape(4, -1, 5), y.reshape(4, -1)))
+    return w, rows.reshape(-1)
+
+
+def draw(*shape):
+    return np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
+
+
+def inputs(): return draw(5), draw(192, 5), draw(192)
+def with_key(): return *inputs(), jax.random.key(0)
+
+
+def rollouts():
+    rollout = {"x": draw(192, 5), "y": draw(192), "old": draw(192), "mask": np.arange(192) % 3 > 0}
+    return draw(5), optimizer.init(draw(5)), rollout, jax.random.key(0)
+"""
+CALL = """\
+import jax
+import numpy as np
+import steps, steps_pmap
+
+w, x, y = steps.inputs()
+for _ in range(2):
+    for one, other in zip(steps_pmap.halves(w, x, y), steps.halves(w, x, y), strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+    # On the devices, as an earlier call leaves them.
+    x, y = jax.device_put(steps_pmap.shard(x, y), steps_pmap.sharding(None, "batch"))
+    assert x.shape[0] == 2 and len(x.sharding.device_set) == 4
+    steps.halves = lambda *_, found=steps.halves(w, *steps.inputs()[1:]): found
+try:
+    steps_pmap.halves(w, x.reshape(4, 1, *x.shape[1:])[:, 0], y)
+except (TypeError, ValueError) as error:
+    print("other minibatches:", error)
+steps_pmap.halves(w, *(leaf[:100] for leaf in steps.inputs()[1:]))
+"""
+
+
+@pytest.fixture
+def steps(project: Project) -> Project:
+    project.write("steps.py", STEPS)
+    return project
+
+
+def made(steps: Project, name: str, given: str, *options: str) -> Any:
+    """The document of a function that is generated."""
+    words = ("gen", f"steps.py::{name}", "--inputs", f"steps.py::{given}", "--output-format", "json")
+    ran = steps.run(*words, *options)
+    assert ran.exit_code == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_no_example_is_sent(steps: Project) -> None:
+    """Dropout, a mask, and the mean of each minibatch; twice through the rollout."""
+    document = made(steps, "improve", "rollouts")
+    plan, evidence = document["plan"], document["evidence"]
+    assert (plan["minibatches"], plan["multiple_of"]) == (4, 4)
+    assert (evidence["derivation"]["complete"], evidence["derivation"]["multiple"]) == (True, 4)
+    assert "in_axes=(None, None, 1, None)" in document["code"]
+    assert {each["kind"] for each in evidence["collectives"]} == {"all-reduce"}
+    assert evidence["checks"]
+
+
+def test_minibatches_in_a_loop(steps: Project) -> None:
+    document = made(steps, "loop", "inputs", "--no-run")
+    assert document["evidence"]["derivation"]["complete"]
+    assert document["plan"]["minibatches"] == 4
+    assert {sync["op"] for sync in document["plan"]["syncs"]} == {"pmean"}
+
+
+@pytest.mark.parametrize("backend", ["pmap", "shard_map", "jit"])
+def test_the_drop_in(steps: Project, backend: str) -> None:
+    document = made(steps, "halves", "inputs", "--backend", backend, "--no-run")
+    Path("steps_pmap.py").write_text(document["code"])
+    Path("call.py").write_text(CALL)
+    ran = subprocess.run([sys.executable, "call.py"], env=simulated(4), capture_output=True, text=True)
+    words = " ".join(ran.stderr.split())
+    assert "[100, 5]; expected float of rank 2, axis 0 a multiple of 8 (2 for each of the devices)" in words
+    assert "other minibatches:" in ran.stdout
+
+
+def test_minibatches_of_which_larger_batches_have_more(steps: Project) -> None:
+    steps.refused("JP043", "plan", "steps.py::of_sixteen", "--inputs", "steps.py::inputs", exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "options"),
+    [
+        ("shuffled", "with_key", ()),
+        ("rows_back", "inputs", ()),
+        ("halves", "inputs", ("--helper", "place")),
+    ],
+)
+def test_others_gather_as_ever(steps: Project, name: str, given: str, options: tuple[str, ...]) -> None:
+    """Rows in an order that is drawn, what comes back row by row, and what else is done with the batch."""
+    words = ("plan", f"steps.py::{name}", "--inputs", f"steps.py::{given}", *options)
+    ran = steps.run(*words, "--output-format", "json")
+    assert ran.exit_code == 0, ran.stderr
+    plan = json.loads(ran.stdout)["plan"]
+    assert plan["minibatches"] == 1
+    assert "all_gather" in {sync["op"] for sync in plan["syncs"]}
