@@ -165,19 +165,20 @@ def test_minibatches_of_which_larger_batches_have_more(steps: Project) -> None:
     steps.refused("JP043", "plan", "steps.py::of_sixteen", "--inputs", "steps.py::inputs", exit_code=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "options"),
-    [
-        ("shuffled", "with_key", ()),
-        ("rows_back", "inputs", ()),
-        ("halves", "inputs", ("--helper", "place")),
-    ],
-)
-def test_others_gather_as_ever(steps: Project, name: str, given: str, options: tuple[str, ...]) -> None:
-    """Rows in an order that is drawn, what comes back row by row, and what else is done with the batch."""
-    words = ("plan", f"steps.py::{name}", "--inputs", f"steps.py::{given}", *options)
-    ran = steps.run(*words, "--output-format", "json")
+@pytest.mark.parametrize(("name", "given"), [("shuffled", "with_key"), ("rows_back", "inputs")])
+def test_others_gather_as_ever(steps: Project, name: str, given: str) -> None:
+    """Rows in an order that is drawn, and what comes back row by row."""
+    words = ("plan", f"steps.py::{name}", "--inputs", f"steps.py::{given}", "--output-format", "json")
+    ran = steps.run(*words)
     assert ran.exit_code == 0, ran.stderr
     plan = json.loads(ran.stdout)["plan"]
     assert plan["minibatches"] == 1
     assert "all_gather" in {sync["op"] for sync in plan["syncs"]}
+
+
+def test_an_edited_file_leads_back(steps: Project) -> None:
+    made = steps.run("gen", "steps.py::halves", "--inputs", "steps.py::inputs", "--in-place", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "    x, y = merged((x, y))\n    return jax.lax.scan(p_sgd, w," in Path("steps.py").read_text()
+    found = steps.run("check", "steps.py")
+    assert (found.exit_code, "nothing found" in found.words) == (0, True), found.stderr

@@ -123,7 +123,7 @@ class Context:
         mapped_parameters = [self._mapped_parameter(p) for p in unit.parameters]
         arrow = f" -> {unit.returns}" if unit.returns else ""
         mapped_parameters += [*self.partition.statics, *self.device]
-        body = self.partition.body(unit.body, [*self._merged(), *self.mode_guards()])
+        body = self.partition.body(unit.body, self.first_lines())
         body = indented(body, 8 if self.backend is Backend.SHARD_MAP else 4)
         shares = [sync for sync in written(plan, self.backend) if sync.op == OWN_SHARE]
         context: dict[str, Any] = {
@@ -233,7 +233,19 @@ class Context:
             return []
         return [a for a in self.arguments if a.modes and bool(a.partition) is not graph]
 
-    def mode_guards(self) -> list[str]:
+    def first_lines(self) -> list[str]:
+        """Lines of the mapped function ahead of the user's own."""
+        return [*self._merged(), *self._mode_guards()]
+
+    def _merged(self) -> list[str]:
+        """The line that has rows of all minibatches as one batch, as the user's lines do."""
+        if self.plan.minibatches == 1:
+            return []
+        names = [argument.name for argument in self.split]
+        given = names[0] if len(names) == 1 else tuple_source(names)
+        return [f"{', '.join(names)} = {self.n.merged}({given})"]
+
+    def _mode_guards(self) -> list[str]:
         """Lines of the mapped function that refuse a mode that was not proved, once, while it is traced."""
         out = []
         for graph, helper in ((True, self.n.modes), (False, self.n.flags)):
@@ -251,14 +263,6 @@ class Context:
         return out
 
     # --- the mapped function --------------------------------------------------------------
-
-    def _merged(self) -> list[str]:
-        """The line of the mapped function that has rows of all minibatches as one batch, as its body does."""
-        if self.plan.minibatches == 1:
-            return []
-        names = [argument.name for argument in self.split]
-        given = names[0] if len(names) == 1 else tuple_source(names)
-        return [f"{', '.join(names)} = {self.n.merged}({given})"]
 
     def _mapped_parameter(self, parameter: Parameter) -> str:
         # The annotation of *xs and **kwargs is that of one element, not of the container.

@@ -103,8 +103,8 @@ def render_pieces(
         context["user_docstring"] = f'"""{DOCSTRING}"""'
     helpers = tidy(environment().get_template("in_place_helpers.py.jinja").render(context))
     function = tidy(environment().get_template("in_place_function.py.jinja").render(context), width)
-    guards = "\n".join(made.mode_guards())
-    body = made.partition.body(unit.body, tidy(guards, width - 4).splitlines() if guards else ())
+    ahead = "\n".join(made.first_lines())
+    body = made.partition.body(unit.body, tidy(ahead, width - 4).splitlines() if ahead else ())
     used = {
         node.id
         for text in (helpers, function, body)

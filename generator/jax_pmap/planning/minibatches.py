@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from jax_pmap.emit.weave import FOLD, OWN_SHARE, OWN_SIZE
-from jax_pmap.model import Backend, Refusal, Request
+from jax_pmap.model import Backend, Refusal
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles
@@ -28,7 +28,7 @@ def in_minibatches(
     The `outcome` without that is of a batch of `size`, for as many `devices` as there are, or for these.
     """
     gathers = outcome.code in COUPLED if isinstance(outcome, Refusal) else cost(outcome.observation)[0] > 0
-    if not gathers or not _can_be_handed_out(case, roles):
+    if not gathers or not can_be_handed_out(case, roles):
         return None
     found = case.session.ask(protocol.FindMinibatches(roles.request()), "looking for minibatches")
     compiled = case.request.backend is Backend.JIT
@@ -45,10 +45,16 @@ def in_minibatches(
     return other if better else None
 
 
-def _can_be_handed_out(case: Case, roles: Roles) -> bool:
-    """Whether the emitted file may hand out the batch in groups of rows."""
+def can_be_handed_out(case: Case, roles: Roles) -> bool:
+    """Whether the emitted file may hand out the batch in groups of rows.
+
+    Each of several processes has rows in one piece, and so have batches with rows added or left out. In
+    explicit mode the minibatches would be gathered where they are made one batch.
+    """
     request, facts = case.request, case.target.facts
-    if _asks_for_more(request) or roles.made or facts.collectives or case.target.own_axis:
+    if request.processes > 1 or request.accumulate > 1 or request.remainder != "error" or request.explicit:
+        return False
+    if roles.made or facts.collectives or case.target.own_axis:
         return False
     described = {argument["name"]: argument for argument in case.loaded.described}
     return all(
@@ -57,18 +63,6 @@ def _can_be_handed_out(case: Case, roles: Roles) -> bool:
         and not described[name]["partition"]
         for name, axes in roles.axes.items()
         if axes
-    )
-
-
-def _asks_for_more(request: Request) -> bool:
-    """Whether the file is to do with the batch what takes its rows in one piece, or has no helpers."""
-    return (
-        request.in_place
-        or bool(request.mesh)
-        or request.remainder != "error"
-        or request.processes > 1
-        or request.accumulate > 1
-        or "place" in request.helpers
     )
 
 

@@ -34,7 +34,7 @@ from jax_pmap.planning.layers import coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import Inside, begins_inside, check_devices, named_inside
 from jax_pmap.planning.meshes import on_mesh
-from jax_pmap.planning.minibatches import in_minibatches
+from jax_pmap.planning.minibatches import can_be_handed_out, in_minibatches
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
@@ -289,7 +289,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     """Observe one assignment: what it confirmed, or None, with the reason in `tried`."""
     compiled = case.request.backend is Backend.JIT
     tried.observed += 1
-    if case.saved is not None:
+    if case.saved is not None and can_be_handed_out(case, roles):
         roles = dataclasses.replace(roles, minibatches=case.saved.minibatches)
     outcome = observe_variants(case, roles, own_shares=False)
     if tried.observed == 1 and not compiled and _couples(outcome, case.target):
