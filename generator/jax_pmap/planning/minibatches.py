@@ -30,7 +30,8 @@ def in_minibatches(
     gathers = outcome.code in COUPLED if isinstance(outcome, Refusal) else cost(outcome.observation)[0] > 0
     if not gathers or not can_be_handed_out(case, roles):
         return None
-    found = case.session.ask(protocol.FindMinibatches(roles.request()), "looking for minibatches")
+    sizes = case.session.ask(protocol.TellSizes(roles.request()), "tracing the function")
+    found = case.session.ask(protocol.FindMinibatches(roles.request(), sizes), "looking for minibatches")
     compiled = case.request.backend is Backend.JIT
     # The compiler takes minibatches that the devices do not share evenly, too.
     sharing = devices or (LARGEST_COUNT if compiled else 1)

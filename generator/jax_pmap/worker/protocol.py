@@ -648,6 +648,8 @@ class FindMinibatches(Request[Minibatches]):
     """Into how many groups of consecutive rows the function cuts its batch, whatever size that has."""
 
     roles: Roles
+    #: Sizes that are looked at beside the given one and twice that.
+    sizes: tuple[int, ...]
 
 
 # --- the function as it is called -----------------------------------------------------------

@@ -147,7 +147,7 @@ def find_reductions(request: protocol.FindReductions) -> tuple[tuple[protocol.Fr
 
 
 def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
-    """The groups that the function cuts its batch into, and one of twice as many rows."""
+    """The groups that the function cuts its batch into, and those of other sizes that it takes."""
     target = current()
     axes, statics = leaf_axes(request.roles), request.roles.statics
     values = target.values({})
@@ -159,12 +159,14 @@ def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
         return set(minibatches.cuts(traced, in_order, rows))
 
     with prove.x64(target.x64):
-        try:
-            always = found(size) & found(2 * size)
-        except MemoryError:
-            raise
-        except BaseException:
-            always = set()
+        always = found(size)
+        for rows in (2 * size, *request.sizes) if always else ():
+            try:
+                always &= found(rows)
+            except MemoryError:
+                raise
+            except BaseException:  # The function may not take so many.
+                continue
     number = math.lcm(*(number for number, _ in always))
     return protocol.Minibatches(number, all(reshaped for _, reshaped in always))
 
