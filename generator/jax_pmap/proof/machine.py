@@ -128,8 +128,9 @@ def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
         raise _not_there(name, f"it has {chips} chips, and the mesh of {axes} {devices}", span)
     batch, shares = batch_size(plan), plan.shares if plan.mesh else chips
     assert shares is not None
+    shares *= plan.minibatches
     if batch < shares:
-        why = f"a batch of {batch} is smaller than the {shares} chips it is divided among"
+        why = f"a batch of {batch} is too small for the {shares} parts it is divided into"
         raise _not_there(name, why, span, small=True)
     given = [leaf for each in plan.arguments if not each.static for leaf in each.leaves]
     kept = [leaf for each in plan.arguments if each.donated for leaf in each.leaves]

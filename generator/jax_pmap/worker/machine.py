@@ -59,11 +59,11 @@ def compile_for(
     if emitted.mesh is not None and emitted.mesh.devices != count:
         axes = ", ".join(f"{axis}={size}" for axis, size in emitted.mesh.axes.items())
         raise Problem("topology", f"it has {count} chips, and the mesh of {axes} {emitted.mesh.devices}")
-    shares = emitted.mesh.shares if emitted.mesh is not None else count
+    shares = (emitted.mesh.shares if emitted.mesh is not None else count) * question.minibatches
     base = arguments.batch_size(question.data[0], question.axes)
     size = base // shares * shares
     if not size:
-        raise Problem("inputs", f"a batch of {base} is smaller than the {shares} chips it is divided among")
+        raise Problem("inputs", f"a batch of {base} is too small for the {shares} parts it is divided into")
     packed = Packed(question.data[0], question.statics)
     leaves = abstract_leaves(packed, question.axes, size)
     jax.clear_caches()

@@ -33,7 +33,7 @@ from .parallel import (
 from .protocol import Call, Calls, Problem, Row, decode
 from .prove import Trial
 from .proving import check_count, lost_nans, usable_sizes
-from .sizes import check_odd, check_ragged, check_sizes, run_large
+from .sizes import check_odd, check_ragged, check_sizes, raised, run_large
 from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
@@ -181,8 +181,14 @@ def prove_parallel(
     if unshown and not any("failure" in check for check in more):
         kind = "float64" if question.wide else "given"
         large = run_large(trials, make, inconsistent, count, kind, unshown[::-1])
-        more += [] if large is None else [large]
-        if large is None:
+        if large is not None and raised(large):
+            error = large["failure"]["error"]
+            notes.append(
+                f"a batch of {large['batch']:,} fails on {count} devices: {error.type}: {error.message}"
+            )
+        elif large is not None:
+            more.append(large)
+        else:
             notes.append(f"not tried on a batch of {unshown[0]:,}, which is worked on otherwise")
     return checks + more, notes + nans.noted(lost)
 
