@@ -1,4 +1,4 @@
-"""Methods of values and functions held by values, found by running: looked into, carried, and told apart."""
+"""Functions that calls lead to: decorated ones, methods of values, functions that values hold."""
 
 from project import Project
 
@@ -112,6 +112,54 @@ def fit(line, batch):
 def several(models, batch):
     return sum(each.loss(batch) for each in models)
 """
+
+LOSSES = """
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import value_and_grad as vg
+
+
+def weighted(values, w):
+    return jnp.sum(values * w) / jnp.sum(w)
+
+
+@jax.jit
+@partial(vg, argnums=1, has_aux=True)
+def masked(x, p, w):
+    loss = weighted((x @ p) ** 2, w)
+    return loss, {"root": jnp.sqrt(loss)}
+"""
+DECORATED = """
+import jax.numpy as jnp
+import numpy as np
+from losses_d import masked
+
+
+def inputs():
+    draw = np.random.default_rng(0)
+    w = (draw.random(48) < np.linspace(0.2, 1, 48)).astype("f")
+    return draw.normal(size=3).astype("f"), draw.normal(size=(48, 3)).astype("f"), w
+
+
+def step(p, x, w):
+    (loss, found), grads = masked(x, p, w)
+    return p - 0.1 * jnp.clip(grads, -0.2, 0.2), loss, found
+"""
+
+
+def test_a_loss_that_is_decorated_with_its_gradient_is_carried_with_it(shared: Project) -> None:
+    shared.write("losses_d.py", LOSSES)
+    shared.write("decorated.py", DECORATED)
+    made = shared.run("gen", "decorated.py::step", "--inputs", "decorated.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    assert "from jax import value_and_grad as vg\n" in made.stdout
+    assert "@partial(vg, argnums=1, has_aux=True)\ndef masked(x, p, w):" in made.stdout
+    # The sums in the loss, the gradient behind it and before what is not linear.
+    assert made.stdout.count("jax.lax.psum(") == 2
+    assert "grads = jax.lax.pmean(grads, axis_name=AXIS)" in made.stdout
 
 
 def test_methods_of_values_are_looked_into(shared: Project) -> None:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import jax_pmap.sources as sources
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
+from jax_pmap.reading.decorators import KEPT
 from jax_pmap.reading.facts import FunctionFacts, ImportedName
 from jax_pmap.reading.read import read
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import find, statements
-from jax_pmap.syntax.library import HOLDERS, MAPPERS, RECOMPUTERS, WRAPPERS
+from jax_pmap.syntax.library import HOLDERS, MAPPERS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource, parse, resolver_of
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import ALWAYS_THERE, defaults, own_nodes, used_names
@@ -647,9 +648,9 @@ def meant(statement: str) -> str:
 
 
 def plain(facts: FunctionFacts) -> bool:
-    """Whether the decorators of a function leave its arguments and its results as they are."""
+    """Whether a copy of a function needs none of its decorators, or has them as well."""
     return all(
-        each.name in RECOMPUTERS or (each.set_aside and each.name not in MAPPERS) for each in facts.decorators
+        each.name in KEPT or (each.set_aside and each.name not in MAPPERS) for each in facts.decorators
     )
 
 
@@ -733,7 +734,7 @@ def is_private(definition: ast.AST) -> bool:
 def names_called(definition: ast.AST) -> list[str]:
     """Every ``name`` and ``module.name`` that a function reads, in the order of the source.
 
-    Its own decorators are not of it: those that a function is looked into with leave its results as they are.
+    Its own decorators are not of it: what they do with it is known.
     """
     found: dict[str, None] = {}
     decorators = getattr(definition, "decorator_list", ())

@@ -11,6 +11,7 @@ from jax_pmap.emit.weave import RECORDER, method_name, name_node
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.watching import Watch
+from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.facts import FunctionRun, GradientCall
 from jax_pmap.syntax.text import function_text
 from jax_pmap.worker.protocol import Around
@@ -121,7 +122,7 @@ class Bodies:
         for body in (*self.bodies[1:], *callee_bodies):
             source = self.home(body.scope.index).source
             lines = here if source.path == own else elsewhere.setdefault(source.module, list(first))
-            lines.append(body.definition(define(body)))
+            lines += [*decorated(self.home(body.scope.index).facts), body.definition(define(body))]
             scope, home = body.scope.index, self.home(body.scope.index)
             name = method_name(scope) if home.is_apart else home.facts.name
             lines += noted(body, name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from jax_pmap.reading.facts import Decorator, FunctionFacts
 from jax_pmap.reading.wrappers import passes_on
-from jax_pmap.syntax.library import COMPILERS, MAPPERS, RECOMPUTERS
+from jax_pmap.syntax.library import COMPILERS, GRADIENTS, MAPPERS, RECOMPUTERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application
 from jax_pmap.syntax.scopes import parameters, positional
@@ -34,6 +34,8 @@ _OBSERVERS = frozenset(
 )
 
 SET_ASIDE = COMPILERS | MAPPERS | _OBSERVERS
+#: What a copy of a function has as the function does: with another body, they do the same to another one.
+KEPT = RECOMPUTERS | GRADIENTS
 
 _STATIC = ("static_argnums", "static_argnames", "static_broadcasted_argnums")
 _DONATED = ("donate_argnums", "donate_argnames")
@@ -175,4 +177,4 @@ def pmap_hints(
 
 def decorated(facts: FunctionFacts) -> list[str]:
     """The lines of decorators that a copy of a function keeps."""
-    return [f"@{each.text}" for each in facts.decorators if each.name in RECOMPUTERS]
+    return [f"@{each.text}" for each in facts.decorators if each.name in KEPT]
