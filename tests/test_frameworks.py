@@ -107,6 +107,46 @@ SETTINGS = """
 """
 
 
+COUNTED = """
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+
+
+    class Noise(eqx.Module):
+        seen: eqx.nn.StateIndex
+
+        def __init__(self):
+            self.seen = eqx.nn.StateIndex(jnp.array(False))
+
+        def __call__(self, x, state, key):
+            noise = jax.random.normal(key, x.shape)
+            return jnp.mean(jnp.tanh(x + noise)), state.set(self.seen, jnp.array(True))
+
+
+    @eqx.filter_jit
+    def step(model, state, x, key):
+        return model(x, state, key)
+
+
+    def inputs():
+        return *eqx.nn.make_with_state(Noise)(), jnp.ones((24, 3)), jax.random.key(0)
+"""
+
+
+def test_a_library_that_fails_inside_any_map_is_named_as_that(project):
+    pytest.importorskip("equinox")
+    # Equinox holds the type of a constant against that of an argument, which lies on the mesh of the map.
+    project.write("noisy.py", COUNTED)
+    words = ("noisy.py::step", "--inputs", "noisy.py::inputs")
+    if project.run("gen", *words).exit_code == 0:
+        pytest.skip("these versions of jax and Equinox do not")
+    says = ("does not run inside jax.pmap or jax.shard_map, whatever the batch", "Try --backend jit")
+    project.refused("JP068", "gen", *words, says=says, exit_code=1)
+    made = project.run("gen", *words, "--backend", "jit")
+    assert made.exit_code == 0 and "derived for all inputs" in made.stderr, made.stderr
+
+
 def test_a_string_beside_arrays_is_compared_in_the_emitted_file(project):
     code = proved(project, SETTINGS, "apply")
     assert """if settings["mode"] != "mean":""" in code

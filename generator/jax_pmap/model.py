@@ -50,6 +50,8 @@ class Refusal:
     span: Span | None = None
     #: Longer material: the user's own traceback, a list of candidates, a table of errors.
     details: tuple[str, ...] = ()
+    #: Whether it holds whatever is split: nothing else is then tried.
+    final: bool = False
 
 
 class RefusalError(Exception):

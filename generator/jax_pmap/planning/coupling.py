@@ -13,9 +13,13 @@ from jax_pmap.model import Refusal, Span
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.worker.protocol import Raised
 
-#: How jax and equinox speak of values whose types say that they differ between devices, where a loop or a
-#: closure was made for values that do not.
-NOT_INSIDE_A_MAP = re.compile(r"Closure-converted function|manual axis types do not match|to='varying'")
+#: How jax and equinox speak of values whose types say that they differ between devices, or lie on a mesh,
+#: where a loop, a closure or a state was made for values that do not. What is printed of both is the same.
+NOT_INSIDE_A_MAP = re.compile(
+    r"Closure-converted function|manual axis types do not match|to='varying'"
+    r"|The old value is (.+) and the new value is \1\.$",
+    re.DOTALL,
+)
 
 
 #: Refusals of what no set of collectives makes whole: an operation, the statistics of a layer, a call
@@ -121,6 +125,7 @@ def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None) 
             f"whatever the batch{where}: {error.type}: {said}",
             "Try --backend jit, where nothing is mapped, or keep it on one device",
             last.span if last else facts.span,
+            final=True,
         )
     return Refusal(
         "JP068",

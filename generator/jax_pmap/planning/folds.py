@@ -16,7 +16,7 @@ from jax_pmap.emit.places import Body, Expression
 from jax_pmap.emit.weave import AROUND, FOLD, inside_of, weave
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.bodies import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME
-from jax_pmap.planning.coupling import shortened
+from jax_pmap.planning.coupling import fails_on_share, shortened
 from jax_pmap.planning.events import containers_above
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import Roles
@@ -46,7 +46,10 @@ def find_folds(
     opened = False
     for _ in range(ROUNDS):
         answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
-        if answer.unfollowed and not settled:
+        raised = fails_on_share(observer.facts, answer.raised, None) if answer.raised else None
+        if raised is not None and (raised.final or settled):
+            return raised
+        if (answer.unfollowed or raised) and not settled:
             return ()
         if answer.unfollowed:
             return Refusal(

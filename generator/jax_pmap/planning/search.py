@@ -134,6 +134,8 @@ def find_plan(
                 tried.small, tried.few = too_small, roles
             continue
         found = _try(case, roles, whole, tried)
+        if found is None and tried.refusal is not None and tried.refusal.final:
+            raise RefusalError(tried.refusal)
         if found is not None:
             whole_there = found.observation.work > HALF or finder.divides_state(roles)
             if whole_there and saved is None and begins_inside(body, found.observation):
@@ -337,7 +339,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
 def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:
     """Whether examples depend on each other in a way that is not, or not usefully, worked out in parallel."""
     if isinstance(outcome, Refusal):
-        return outcome.code in COUPLED
+        return outcome.code in COUPLED and not outcome.final
     return in_vain(outcome.observation, target.facts)
 
 

@@ -429,7 +429,7 @@ def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
         except MemoryError:
             raise
         except BaseException as error:
-            return protocol.Draws(unfollowed=summary(error))
+            return protocol.Draws(raised=describe_exception(error))
 
 
 def trials_of(

@@ -863,6 +863,8 @@ class Draws:
     returned: bool = False
     #: Why draws and shares cannot be matched.
     unfollowed: str = ""
+    #: What the function raised on a share.
+    raised: Raised | None = None
 
 
 @dataclass(frozen=True, slots=True)
