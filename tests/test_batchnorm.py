@@ -19,7 +19,10 @@ pytest.importorskip("haiku")
 pytest.importorskip("equinox")
 
 OTHERS = """
+    from typing import NamedTuple
+
     import equinox as eqx
+    import flax.linen as nn
     import haiku as hk
     import jax
     import jax.numpy as jnp
@@ -50,6 +53,52 @@ OTHERS = """
 
     def nnx_inputs():
         return nnx.List([nnx.BatchNorm(3, use_running_average=False, rngs=nnx.Rngs(0))]), x
+
+
+    class Classifier(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.BatchNorm(3, rngs=rngs)
+            self.out = nnx.Linear(3, 4, rngs=rngs)
+
+        def __call__(self, x):
+            return self.out(jnp.tanh(self.norm(x)))
+
+
+    @nnx.jit
+    def counted_step(model, metrics, x, labels):
+        def loss_fn(model):
+            logits = model(x)
+            return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(labels)), labels]), logits
+
+        (loss, logits), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model)
+        metrics.update(loss=loss, logits=logits, labels=labels)
+        return grads
+
+
+    def counted_inputs():
+        metrics = nnx.MultiMetric(accuracy=nnx.metrics.Accuracy(), loss=nnx.metrics.Average("loss"))
+        return Classifier(nnx.Rngs(0)), metrics, x, np.arange(24) % 4
+
+
+    class State(NamedTuple):
+        params: dict
+        statistics: dict
+        slow: jax.Array
+
+
+    def stateful_step(state, x):
+        def loss_fn(params):
+            variables = {"params": params, "batch_stats": state.statistics}
+            y, updates = nn.BatchNorm(use_running_average=False).apply(variables, x, mutable=["batch_stats"])
+            return jnp.mean(jnp.tanh(y)), updates["batch_stats"]
+
+        (loss, statistics), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
+        return state._replace(params=grads, statistics=statistics), loss
+
+
+    def stateful_inputs():
+        made = nn.BatchNorm(use_running_average=False).init(jax.random.key(0), x)
+        return State(made["params"], made["batch_stats"], jnp.arange(16.0)), x
 
 
     def equinox_step(layer, state, x):
@@ -93,7 +142,9 @@ ROLES = {
     "evaluate": (("images", "labels"), ("state",)),
     "haiku_step": (("x",), ("params", "state")),
     "nnx_step": (("x",), ("layers",)),
+    "counted_step": (("x", "labels"), ("model", "metrics")),
     "equinox_step": (("x",), ("layer", "state")),
+    "stateful_step": ((), ()),
     "own_step": (("x",), ()),
 }
 
@@ -154,14 +205,27 @@ def test_a_layer_without_axis_is_told_the_axis(
     assert any(f"layers of {library} that name no axis" in note for note in answer.plan.notes)
 
 
+def test_layers_are_told_beside_metrics_that_gather_and_state_that_could_be_split(ask: Ask) -> None:
+    # Metrics add up what every device has whole: that much is gathered, of a small model nearly all.
+    answer = ask("others.py::counted_step", "counted_inputs")
+    assert isinstance(answer, Generated), answer.reason
+    assert answer.plan.layers == ("flax.nnx",)
+    assert answer.evidence.derived and {sync.op for sync in answer.plan.syncs} == {"pmean", "all_gather"}
+    # What is returned as it came divides over devices, and is no batch for that.
+    answer = ask("others.py::stateful_step", "stateful_inputs")
+    assert isinstance(answer, Generated), answer.reason
+    assert answer.plan.layers == ("flax.linen",)
+    assert answer.evidence.derived
+
+
 def test_a_layer_that_cannot_be_told_is_named_with_the_way_out(ask: Ask) -> None:
     # Its own vmap binds the one axis: the devices need another.
     said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP066")
-    assert "`layer` (equinox.nn.BatchNorm, others.py:37)" in said
+    assert "`layer` (equinox.nn.BatchNorm, others.py:86)" in said
     assert "--backend jit" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
     said = refused(ask("others.py::own_step", "own_inputs"), "JP067")
-    assert "`mean = x.mean(axis=0)` (others.py:55) is taken over the examples" in said
+    assert "`mean = x.mean(axis=0)` (others.py:104) is taken over the examples" in said
     assert 'over the axis "batch"' in said and "of a mean by `jax.lax.pmean`" in said
 
 
@@ -177,7 +241,7 @@ def test_the_axis_of_a_layer_is_that_of_the_plan(ask: Ask) -> None:
     assert isinstance(answer, Generated)
     assert answer.evidence is not None and answer.evidence.proved
     assert answer.plan.axis_name == "devices"
-    assert any('only inside a map over the axis "devices" (line 37' in note for note in answer.plan.notes)
+    assert any('only inside a map over the axis "devices" (line 86' in note for note in answer.plan.notes)
 
 
 def test_running_averages_need_no_axis(ask: Ask) -> None:

@@ -21,6 +21,8 @@ from jax_pmap.worker.protocol import Frame, Layer, Problem
 TOLD = frozenset({"flax.linen", "flax.nnx", "haiku"})
 #: Layers that a message names.
 SHOWN = 2
+#: Refusals that a layer may be the reason of: what fails on a share does not compute too little.
+THROUGH_LAYERS = COUPLED - {"JP068"}
 
 
 def to_synchronise(
@@ -44,7 +46,8 @@ def to_synchronise(
 
 def coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Layer]:
     """Calls of layers that take statistics of their batch, by way of the place that a refusal names."""
-    if refusal.code not in COUPLED - {"JP068"} or refusal.span is None:
+    inside = refusal.code == "JP053" and refusal.span != target.facts.span
+    if not (inside or refusal.code in THROUGH_LAYERS) or refusal.span is None:
         return []
     try:
         found = session.ask(protocol.FindLayers(tuple(statics)), "looking for layers")
@@ -71,8 +74,7 @@ def named(
     Returns:
         JP066 if such a layer is come to from the place that `refusal` names, else `refusal` itself.
     """
-    # What fails on a share does not compute too little.
-    if refusal.code not in COUPLED - {"JP068"} or refusal.span is None:
+    if refusal.span is None or (not rows and refusal.code not in THROUGH_LAYERS):
         return refusal
     if not rows:
         return refusal if roles is None else reducing(session, target, refusal, refusal.span, roles)

@@ -261,8 +261,9 @@ class RoleFinder:
                 # A bias has one dimension.
                 name.lower() == "b" and any(len(leaf["shape"]) > 1 for leaf in argument["leaves"])
             ):
-                # UserFunction what a gradient is taken of, a `b` that is not returned is rather a batch.
-                data = 0.3 if self.differentiated and name not in self.facts.returned_names else 0.0
+                # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
+                is_state = name in self.facts.returned_names or name in parts or holds_state(argument)
+                data = 0.3 if self.differentiated and not is_state else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 # A `target` may be labels, and a network that is followed slowly.
                 data = 0.1 if holds_state(argument) else 1.0

@@ -133,6 +133,11 @@ def find_plan(
                     raise RefusalError(too_small)
                 tried.small, tried.few = too_small, roles
             continue
+        if tried.layers is None and finder.divides_state(roles):
+            # What looks like data is rather split with layers that take their statistics over all devices.
+            told = _synchronised(case, tried, whole, finder)
+            if told is not None:
+                return told
         found = _try(case, roles, whole, tried)
         if found is None and tried.refusal is not None and tried.refusal.final:
             raise RefusalError(tried.refusal)
@@ -178,13 +183,9 @@ def find_plan(
         # A parameter with few rows is no batch that is too small, where rows are made inside.
         refusal = inside_refusal if finder.only_state and inside_refusal is not None else tried.small
     if refusal is not None:
-        layers = coupling(session, target, refusal, finder.statics)
-        said = named(session, target, refusal, layers, tried.blamed)
-        said = with_enclosed(session, target, said)
-        said = or_changing(session, target, said, finder.statics)
-        told = _synchronised(case, layers, tried.blamed, whole)
+        told = _synchronised(case, tried, whole, finder) if refusal is tried.refusal else None
         if told is None:
-            raise RefusalError(said)
+            raise RefusalError(_said(case, refusal, tried, finder))
         return told
     coupled = inside_refusal is not None and inside_refusal.code in COUPLED
     if inside_refusal is not None and coupled and not enclosed_arrays(session, target):
@@ -254,16 +255,40 @@ def _multiple(session: Session, roles: Roles, size: int) -> int:
     return math.gcd(*taken)
 
 
-def _synchronised(
-    case: Case, rows: Sequence[protocol.Layer], roles: Roles | None, whole: protocol.Traced
-) -> Observed | None:
-    """The plan in which layers that couple the examples, those of `rows`, do so over all devices."""
-    if roles is None or case.request.backend is Backend.JIT:
+def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: RoleFinder) -> Observed | None:
+    """The plan in which layers that couple the examples take their statistics over all devices.
+
+    None where the refusal so far has another cause, or they cannot be told to.
+
+    Raises:
+        RefusalError: that refusal, where they can, and it was not enough.
+    """
+    refusal, roles = tried.refusal, tried.blamed
+    if refusal is None or roles is None or case.request.backend is Backend.JIT:
         return None
-    layers = to_synchronise(case.session, case.target, rows, roles.statics)
+    if tried.layers is None:
+        tried.layers = coupling(case.session, case.target, refusal, roles.statics)
+    if not tried.layers:
+        return None
+    said = _said(case, refusal, tried, finder)
+    layers = to_synchronise(case.session, case.target, tried.layers, roles.statics)
+    if not layers:
+        return None
     told = dataclasses.replace(case, layers=layers)
-    found = _try(told, roles, whole, _Tried()) if layers else None
-    return None if found is None else _plan(told, roles, whole, found)
+    again = _Tried()
+    found = _try(told, roles, whole, again)
+    if found is None and again.fallback is not None:
+        found = again.fallback[1]
+    if found is None:
+        raise RefusalError(said)
+    return _plan(told, roles, whole, found)
+
+
+def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Refusal:
+    """A refusal with all that is known of its cause: the layers that couple the examples, arrays around."""
+    session, target, rows = case.session, case.target, tried.layers or ()
+    said = with_enclosed(session, target, named(session, target, refusal, rows, tried.blamed))
+    return or_changing(session, target, said, finder.statics)
 
 
 @dataclass(slots=True)
@@ -274,6 +299,8 @@ class _Tried:
     #: The refusal of the likeliest, and the roles it was for.
     refusal: Refusal | None = None
     blamed: Roles | None = None
+    #: The layers that it comes of, once they were looked for.
+    layers: Sequence[protocol.Layer] | None = None
     #: What is too small to be split, and the roles it was found with.
     small: Refusal | None = None
     few: Roles | None = None
