@@ -378,3 +378,32 @@ def test_a_key_that_is_of_the_other_kind_in_another_round_is_refused(shared, nam
     shared.refused("JP051", "plan", f"rounds_meeting.py::{name}", *asked, says=says, exit_code=1)
     planned = shared.run("plan", f"rounds_apart.py::{name}", "--inputs", "rounds_apart.py::inputs")
     assert planned.exit_code == 0, planned.stderr
+
+
+REJECTED = """
+    def sample(key, x):
+        def one(key, low):
+            first, key = jax.random.split(key)
+
+            def again(carry):
+                key, _, rounds = carry
+                key, draw = jax.random.split(key)
+                return key, jax.random.normal(draw), rounds + 1
+
+            start = key, jax.random.normal(first), 0
+            return jax.lax.while_loop(lambda carry: carry[1] < low, again, start)[1:]
+
+        return jax.vmap(one)(jax.random.split(key, len(x)), x)
+
+
+    def inputs(seed):
+        return jax.random.PRNGKey(seed), rows(seed, 24)
+"""
+
+
+def test_draws_in_a_loop_that_ends_by_the_examples_do_not_bar_a_fold(shared):
+    shared.write("rejected.py", source(REJECTED))
+    result = shared.run("gen", "rejected.py::sample", "--inputs", "rejected.py::inputs")
+    assert result.exit_code == 0, result.stderr
+    assert "derived for all inputs" in result.stderr
+    assert folds(result.stdout) == ["key"]

@@ -125,6 +125,8 @@ def expressions(observer: Observer) -> dict[int, Expression]:
 def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tuple[list[Sync], list[int]]:
     """Folds for the needed draws, and the draws for which there is no place."""
     by_number = expressions(observer)
+    # Those that differ for another reason, as in a loop that ends by the examples, take no harm from a fold.
+    own = {i for i, draw in enumerate(answer.draws) if draw.example}
     passed: dict[tuple[int, str], set[int]] = {}
     surely: dict[tuple[int, str], set[int]] = {}
     barred: set[tuple[int, str]] = set()
@@ -136,13 +138,13 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
         surely.setdefault(at, set()).update(i for i in drawn if number in answer.draws[i].always)
         if mark.point < 0:
             inside[at] = drawn
-            if drawn - needed:
+            if drawn - own:
                 barred.add(at)
             continue
         # Source that takes a container apart names it several times; a display's members speak for it.
         text = by_number[mark.point].text
         again = bool(mark.path) and not text.replace(".", "").replace("_", "").isalnum()
-        if mark.kept or mark.divided or not mark.bare or drawn - needed or again:
+        if mark.kept or mark.divided or not mark.bare or drawn - own or again:
             barred.add(at)
     chosen: list[tuple[int, str]] = []
     lost = []
@@ -162,7 +164,7 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
             chosen.remove(at)
     out = [
         Sync(FOLD, value, AROUND, observer.body.head)
-        for value in _objects(observer, [at for at in chosen if at in inside], inside, needed)
+        for value in _objects(observer, [at for at in chosen if at in inside], inside, own)
     ]
     by_point: dict[int, list[str]] = {}
     for point, path in (at for at in chosen if at not in inside):
@@ -182,7 +184,7 @@ def _objects(
     observer: Observer,
     chosen: Sequence[tuple[int, str]],
     inside: Mapping[tuple[int, str], set[int]],
-    needed: set[int],
+    own: set[int],
 ) -> list[str]:
     """Source of the objects whose keys are folded around the body, for keys inside arguments.
 
@@ -192,7 +194,7 @@ def _objects(
     out: list[str] = []
     for point in dict.fromkeys(point for point, _ in chosen):
         name = observer.facts.parameters[-1 - point].name
-        if all(drawn <= needed for (other, _), drawn in inside.items() if other == point):
+        if all(drawn <= own for (other, _), drawn in inside.items() if other == point):
             out.append(name)
         else:
             out += [name + path.removesuffix(".key") for other, path in chosen if other == point]
