@@ -2,13 +2,15 @@
 
 import ast
 import json
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
-from project import Project
+from project import Project, simulated
 
 from jax_pmap.drift import outdated
 from jax_pmap.emit.decomposed import reduction
@@ -360,6 +362,40 @@ def test_a_nested_function_may_change_what_its_function_has(project: Project) ->
 def test_structure_asked_unseen_is_refused(project: Project) -> None:
     write(project, "def f(p, b):\n    return jnp.sum(b['x'] @ p['w']) + jnp.sum(b.get('y', 0.0))\n")
     says = ("may turn out otherwise for another `b`",)
+    project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+
+
+ABSENT = """\
+def f(p, batch):
+    mask = batch.get("mask")
+    y = batch["x"] @ p["w"]
+    return jnp.mean(y) if mask is None else jnp.sum(y * mask) / jnp.sum(mask)
+"""
+USES = """\
+import numpy as np
+from f_pmap import f
+
+p, batch = {"w": np.ones(5, "f")}, {"x": np.ones((24, 5), "f")}
+assert f(p, batch) == f(p, batch | {"mask": None}) == 5
+for rows in (24, 2):
+    try:
+        f(p, {"x": batch["x"][:rows], "mask": np.ones(rows, "f")})
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_a_part_that_no_batch_has_may_be_asked_for(project: Project) -> None:
+    write(project, ABSENT)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts", "-o", "f_pmap.py")
+    assert made.exit_code == 0, made.stderr
+    command = [sys.executable, "-c", USES]
+    done = subprocess.run(command, env=simulated(2), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("f: batch['mask'] is float[") == 2
+    # What is made of the batch may have it.
+    write(project, ABSENT.replace("mask = ", "batch = {**batch}\n    mask = "))
+    says = ("may turn out otherwise for another `batch`",)
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 

@@ -8,8 +8,9 @@ DIAGNOSTIC = Diagnostic(
     exit_code=1,
     meaning=(
         "The function asks whether the batch has a part, as in `batch.get('mask')` or `'mask' in batch`, "
-        "where nothing can raise for the answer that the example inputs never gave. Or it looks up by a size "
-        "what to call, as in `{3: f}.get(x.shape[1], g)(x)`."
+        "where nothing can raise for the answer that the example inputs never gave. (`batch.get('mask')` may "
+        "ask for a part that the example has not: the emitted code takes no batch with more.) Or it looks up "
+        "by a size what to call, as in `{3: f}.get(x.shape[1], g)(x)`."
     ),
     why=(
         "A reduction that nobody saw would be left per device, or get the wrong collective. Branches and the "

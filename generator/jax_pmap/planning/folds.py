@@ -258,7 +258,8 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
             "JP051",
             f"`{observer.facts.name}` draws random numbers for examples, and {why}: each device would draw "
             "the same ones for other examples",
-            "Pass the key as an argument, or split it with jax.random.split in the function itself",
+            "Pass the key as an argument, or split it with jax.random.split in the function itself; or try "
+            "--backend jit, where all is drawn as on one device",
             observer.facts.span,
         )
     return Refusal(

@@ -9,12 +9,13 @@ what they would do with other parts was never compared.
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from jax_pmap.model import refused
-from jax_pmap.planning.roles import Roles
+from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.scopes import root_name
 
@@ -24,11 +25,15 @@ OF_ARRAYS = ("dtype", "ndim", "shape", "size")
 
 
 def check_structure(
-    target: Target, roles: Roles, guards: Callable[[ast.FunctionDef, Path], bool] = lambda *_: False
+    target: Target,
+    roles: Roles,
+    described: Sequence[Described],
+    guards: Callable[[ast.FunctionDef, Path], bool] = lambda *_: False,
 ) -> None:
     """Refuse what asks for the parts of a split argument unseen, or chooses by a size what is called.
 
-    `guards` tells of a function in a file whether what no input reached in it raises.
+    `described` are the example arguments; `guards` tells of a function in a file whether what no input
+    reached in it raises.
 
     Raises:
         RefusalError: JP058, at the first such place.
@@ -66,6 +71,8 @@ def check_structure(
         guarded = isinstance(function, ast.FunctionDef) and guards(function, target.source.path)
         own = function not in apart
         for node, name in asking(function, names, own, tested(function) if own or guarded else frozenset()):
+            if own and stays_absent(node, definition, described, roles):
+                continue
             raise refused(
                 "JP058",
                 f"`{target.parsed.segment(node)}` may turn out otherwise for another `{name}`, and what the "
@@ -176,6 +183,30 @@ def asking(
                 name = root_name(node.left)
         if name in names and isinstance(node, ast.expr) and name is not None:
             yield node, name
+
+
+def stays_absent(
+    node: ast.expr, definition: ast.FunctionDef, described: Sequence[Described], roles: Roles
+) -> bool:
+    """Whether ``batch.get("mask")`` asks for a part that no batch has: the emitted code takes none with it.
+
+    It holds every array of an argument that is split to those of the example. A part that is None is none.
+    """
+    call = ast.unparse(node)
+    asks = re.fullmatch(r"(\w+)\.get\(('\w+')(?:, None)?\)", call)
+    if asks is None:
+        return False
+    name, key = asks.groups()
+    bound = [
+        each
+        for each in ast.walk(definition)
+        if (isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load))
+        or (isinstance(each, ast.arg) and each.arg == name)
+    ]
+    leaves = [leaf for argument in described if argument["name"] == name for leaf in argument["leaves"]]
+    split = len(roles.axes.get(name, {})) == len(leaves) > 0
+    # Bound as the parameter alone, it is the argument wherever it is read.
+    return split and len(bound) == 1 and not any(f"{name}[{key}]" in leaf["path"] for leaf in leaves)
 
 
 def asked(node: ast.expr) -> str | None:

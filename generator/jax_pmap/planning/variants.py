@@ -130,7 +130,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     if isinstance(base, Refusal):
         return base
     if request.backend is not Backend.JIT:
-        check_structure(target, roles, observer.watch.guards)
+        check_structure(target, roles, loaded.described, observer.watch.guards)
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
     syncs = at_work(observer, roles, count, found.syncs, found.observations)
     syncs = minimal(observer, roles, count, syncs, target)
