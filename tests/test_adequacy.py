@@ -380,6 +380,25 @@ def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
     assert certain.wider("given", 0, 24, None) is None
 
 
+def test_roundings_in_every_round_of_a_scan_are_moved() -> None:
+    def steps(values):
+        def step(w, row):
+            # What cancels is rounding alone, and is made as large as anything.
+            zero = jnp.sum(jnp.exp(row)) - jnp.exp(row[0]) - jnp.exp(row[1]) - jnp.exp(row[2])
+            return w - 0.1 * zero / (jnp.abs(zero) + 1e-12), (row * 2, jnp.sum(row > 0))
+
+        return jax.lax.scan(step, values["w"], values["x"], reverse=True)
+
+    values = {"x": np.random.default_rng(0).normal(size=(6, 3)).astype("f"), "w": np.float32(0)}
+    want, run = steps(values), rounded.rounded(steps, ())
+    ways = [run(values, number) for number in range(3)]
+    assert max(abs(float(way[0] - ways[0][0])) for way in ways) > 0.1
+    for way in ways:
+        assert jax.tree.structure(way) == jax.tree.structure(want)
+        assert np.array_equal(way[1][1], want[1][1])
+        assert np.allclose(way[1][0], want[1][0], rtol=1e-6)
+
+
 def test_an_integer_that_is_wider_in_our_64_bit_mode_alone_is_no_difference() -> None:
     got, want = {"n": np.int32(3), "x": np.float64(1)}, {"n": np.int64(3), "x": np.float64(1)}
     with prove.x64(True):

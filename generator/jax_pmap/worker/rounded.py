@@ -5,7 +5,7 @@ rounding say nothing of those that the function makes itself: of sums, products 
 over in a deep network. Each of their results is moved here by up to one rounding, in the precision it has.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -69,7 +69,10 @@ def is_narrow(value: Any) -> bool:
 
 
 class _Moved(Forward[Any]):
-    """Runs a program with its roundings moved in way `number`; inside loops, those of their results alone."""
+    """Runs a program with its roundings moved in way `number`, in every round of a scan another way.
+
+    Of other loops and of branches, those of the results alone.
+    """
 
     enters = frozenset({"jit"})
 
@@ -84,12 +87,28 @@ class _Moved(Forward[Any]):
         return results
 
     def operation(self, equation: Any, values: list[Any]) -> list[Any]:
-        name, results = primitive_name(equation), bind(equation, values)
+        name = primitive_name(equation)
+        results = self._scanned(equation.params, values) if name == "scan" else bind(equation, values)
         every = name in ROUNDED or name in ("scan", "while", "cond")
         return [
             moved(each, self.number) if every or (name not in EXACT and is_narrow(each)) else each
             for each in results
         ]
+
+    def _scanned(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
+        """The results of a scan: its steps make much of a rounding, as Adam does of a gradient near zero."""
+        first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+
+        def step(carried: tuple[Any, list[Any]], rows: list[Any]) -> tuple[tuple[Any, list[Any]], list[Any]]:
+            number, carry = carried
+            given = [*values[:first], *carry, *rows]
+            out = evaluated(params["jaxpr"], given, number)
+            return (mixed(number + np.uint32(1)), out[: len(carry)]), out[len(carry) :]
+
+        start = jnp.asarray(self.number, jnp.uint32), values[first:last]
+        options = {name: params[name] for name in ("length", "reverse", "unroll")}
+        (_, carry), rows = jax.lax.scan(step, start, values[last:], **options)
+        return [*carry, *rows]
 
 
 def evaluated(jaxpr: Any, given: Sequence[Any], number: Any) -> list[Any]:
