@@ -181,6 +181,12 @@ def accumulated(axis: Any, w: Any, v: Any) -> Any:
     return total(axis, grads)
 
 
+def added_to_whole(axis: Any, w: Any, v: Any, reduced: Any = mean, each: Any = jnp.mean) -> Any:
+    """A loop begins with what is whole, and adds what is partial."""
+    rows = jnp.swapaxes(v, 0, 1)
+    return reduced(axis, lax.scan(lambda h, x: (h + each(x * w, 0), h.sum() * 2), w, rows)[0])
+
+
 def iterated(axis: Any, w: Any, x: Any) -> Any:
     def body(state: Any) -> Any:
         i, w = state
@@ -387,6 +393,7 @@ EQUAL = [
     (each_until_done, (X,), (S,), S),
     (kept, (X,), (S,), S),
     (filtered, (W, V), (R, S), R),
+    (added_to_whole, (W, V), (R, S), R),
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows, rows)), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, rows + i * rows, 2 * rows)), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, M), (R, G), R),
@@ -600,6 +607,9 @@ UNEQUAL = [
     (lambda axis, w: jnp.minimum(w, -jnp.inf) if axis is None else w, (W,), (R,), R),
     # One number is spread, and not one of each row.
     (lambda axis, w: jnp.zeros((2, 3)) + (w[:1] if axis is None else w[1:2])[None], (W,), (R,), R),
+    # What a loop begins with is added once, and not on every device.
+    (lambda axis, w, v: added_to_whole(axis, w, v, total, jnp.sum), (W, V), (R, S), R),
+    (lambda axis, w, v: added_to_whole(axis, w, v, mean, jnp.sum), (W, V), (R, S), R),
 ]
 
 

@@ -325,7 +325,8 @@ class Sync:
     #: ``"fold_in"``, a PRNG key made another on every device, for numbers that belong to examples, and
     #: ``"own_share"``, a device's part of a value that all of them have whole; ``"own_size"``, of a number of
     #: rows. For arrays that the devices have in parts, ``"gather_parts"`` puts these together;
-    #: ``"psum_scatter"`` and ``"pmean_scatter"`` give a device its part of a sum or a mean.
+    #: ``"psum_scatter"`` and ``"pmean_scatter"`` give a device its part of a sum or a mean. Of ``"psum"`` and
+    #: ``"pmean"`` with `like`, a device has its part already, or cuts it out.
     op: str
     #: The value as the reader knows it: ``"loss"``, ``"metrics['n']"`` or a short expression.
     value: str
@@ -349,6 +350,8 @@ class Sync:
     #: What the devices have in parts, where it is put together or something is divided like it: the argument
     #: or its part, as source: ``"state.params"``.
     like: str = ""
+    #: The axes of a mesh along which it goes; ``""`` is that of the batch.
+    along: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +447,10 @@ class Plan:
         """Among how many devices the batch is divided, or None for all that are there."""
         along = (axis.size for axis in self.mesh if axis.name == self.axis_name)
         return next(along, self.devices.number)
+
+    def along(self, sync: Sync) -> tuple[str, ...]:
+        """The names of the axes along which a collective goes."""
+        return tuple(name or self.axis_name for name in sync.along)
 
 
 # --- the placements of values ----------------------------------------------------------------

@@ -174,10 +174,14 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
         )
     backend = options["backend"] or config.backend
     divides = bool(options["spec"] or options["fsdp"])
-    in_parts = backend == Backend.SHARD_MAP and len(axes) == 1 and divides
+    in_parts = backend == Backend.SHARD_MAP and divides
     if backend not in (Backend.JIT, AUTO) and not in_parts:
         form = backend or Backend.PMAP
-        takes = "has one axis of devices" if form == Backend.SHARD_MAP else "divides no array but the batch"
+        takes = (
+            "has a mesh where --spec or --fsdp divides arrays"
+            if form == Backend.SHARD_MAP
+            else "divides no array but the batch"
+        )
         other = "" if divides or len(axes) > 1 else f", or --devices {number} --axis-name {along}"
         raise refused(
             "JP046",

@@ -202,7 +202,9 @@ def _best(request: Request, say: Say, given: Session | None) -> Generated:
     """
     from jax_pmap.proof.choice import choose
 
-    forms = [Backend.JIT] if request.mesh else [Backend.SHARD_MAP, Backend.JIT]
+    # A mesh of shard_map code is one that arrays are divided over.
+    written_out = not request.mesh or request.spec or request.fsdp
+    forms = [Backend.SHARD_MAP, Backend.JIT] if written_out else [Backend.JIT]
     if request.accumulate > 1:
         forms.remove(Backend.JIT)
     made: list[Generated] = []
@@ -391,7 +393,7 @@ def _proved(
             error_details(problem.error),
         ) from None
     except RefusalError as error:
-        if error.refusal.code == "JP045" and any(sync.like for sync in plan.syncs):
+        if error.refusal.code == "JP045" and any(sync.like or any(sync.along) for sync in plan.syncs):
             raise refused(
                 "JP046",
                 "in shard_map code each device goes on with its own part of what is divided as soon as the "
@@ -399,7 +401,7 @@ def _proved(
                 "Use --backend jit, where the compiler works out what else devices have to send each other, "
                 "for the norm of all gradients say",
                 facts.span,
-                error.refusal.details,
+                (*(note for note in plan.notes if note.startswith("along `")), *error.refusal.details),
             ) from None
         classes = loaded.carried.classes if loaded.carried else ()
         if error.refusal.code == "JP045" and classes and "another structure" in error.refusal.reason:

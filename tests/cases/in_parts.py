@@ -110,10 +110,10 @@ def gathered(name, tree):
     """The arrays of `name` whole, of which each device has a part."""
 
     def whole(leaf, spec):
-        if AXIS not in tuple(spec):
-            return leaf
-        dimension = tuple(spec).index(AXIS)
-        return jax.lax.all_gather(leaf, AXIS, axis=dimension, tiled=True)
+        for dimension, axis in enumerate(spec):
+            if axis is not None:
+                leaf = jax.lax.all_gather(leaf, axis, axis=dimension, tiled=True)
+        return leaf
 
     return jax.tree.map(whole, tree, specs_of(name, tree))
 

@@ -35,14 +35,14 @@ from jax_pmap.emit.source import (
 )
 from jax_pmap.emit.specs import RESULT, partition_spec, placed_arguments, spec_table
 from jax_pmap.emit.weave import AROUND, OWN_SHARE, written
-from jax_pmap.model import Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role
+from jax_pmap.model import GATHERED, Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
 
 #: Columns for a docstring in a function at top level, quotes and indentation taken off.
 DOCSTRING_WIDTH = 86
 
-#: What a device gets its part of.
-_SCATTERED = {"psum_scatter": "sum", "pmean_scatter": "mean"}
+#: What a device gets of gradients, or has its part of.
+_SCATTERED = {"psum": "sum", "pmean": "mean", "psum_scatter": "sum", "pmean_scatter": "mean"}
 
 #: What is imported for libraries whose layers are synchronised by intercepting calls.
 LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
@@ -377,13 +377,40 @@ class Context:
             ),
             "out_specs": self._out_specs(spec),
             "parts": bool(self.put) and self.backend is Backend.SHARD_MAP,
-            "scattered": next((_SCATTERED[s.op] for s in self.plan.syncs if s.op in _SCATTERED), ""),
+            **self._parts(),
             "inner": inner,
             "inner_signature": f"def {inner}({', '.join(parameters)}):",
             "dynamic": [a.name for a in dynamic],
             "in_shardings": tuple_source([tree_source(tree, self._sharding) for tree in axes]),
             "out_shardings": tree_source(result, self._sharding),
             "jit_options": self._options("static_argnums"),
+        }
+
+    def _parts(self) -> dict[str, Any]:
+        """What the helpers of arrays in parts need: along which axes they are gathered, summed and cut."""
+        plan, n = self.plan, self.n
+        names = {"": n.axis} | {axis.name: string(axis.name) for axis in plan.mesh}
+        gathered = next((sync.along for sync in plan.syncs if sync.op == GATHERED), ())
+        scattered = next((sync for sync in plan.syncs if sync.like and sync.op in _SCATTERED), None)
+        op = _SCATTERED[scattered.op] if scattered is not None else ""
+        summed = scattered.along if scattered is not None else ()
+        kept = [names[name] for name in summed if name]
+        every = {name for leaves in self.specs.values() for names_ in leaves for name in names_}
+        # What is a mean along several axes is one of all of them.
+        means = [names[name] for name in summed if name or op == "mean"] if kept else []
+        mean = f"{n.jax}.lax.p{op}(leaf, {n.axis})"
+        return {
+            "gathered": [names[name] for name in gathered],
+            "all_gathered": len(every) == len(gathered),
+            "gathers": "is not None"
+            if len(every) == len(gathered)
+            else _one_of([names[name] for name in gathered]),
+            "scattered": op,
+            "cuts": _one_of([names[name] for name in gathered if name]),
+            "kept": kept,
+            "means": tuple_source(means) if means else "",
+            "divides": "" in gathered,
+            "reduced": "leaf" if kept and op == "mean" else mean,
         }
 
     def _specs_of(self, name: str) -> str:
@@ -853,6 +880,13 @@ def _spelled_out(argument: Argument, axis: int) -> AxesNode | None:
     kind = "tuple" if keys[0].isdigit() else "dict"
     names = () if kind == "tuple" else tuple(f'"{key[1:-1]}"' for key in keys)
     return AxesNode(kind, names, (axis,) * len(keys))
+
+
+def _one_of(names: Sequence[str]) -> str:
+    """Source behind a value that tells whether it is one of some names; ``""`` of none."""
+    if not names:
+        return ""
+    return f"== {names[0]}" if len(names) == 1 else f"in {tuple_source([*names])}"
 
 
 def _outer_tuple_kept(axes: Axes) -> Axes:

@@ -8,6 +8,7 @@ user's file; a `Sync` from a saved plan finds its node again by its span.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -26,6 +27,8 @@ RECORDER = "__jax_pmap__"
 #: What stands in a `Sync` for what is no collective: a key made another on every device, a device's part of a
 #: value that all of them have whole, and of a number of rows.
 FOLD, OWN_SHARE, OWN_SIZE = "fold_in", "own_share", "own_size"
+#: Collectives that do not add.
+EXTREMES = frozenset({"pmax", "pmin"})
 #: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.
 AROUND = "around"
 Placed = TypeVar("Placed", Sync, Guard)
@@ -110,7 +113,8 @@ class Editor(cst.CSTTransformer):
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
-        self.wrap: dict[tuple[int, int, int, int], Sync] = {}
+        #: What stands around expressions, one along each axis.
+        self.wrap: dict[tuple[int, int, int, int], dict[tuple[str, ...], Sync]] = {}
         #: Folds of the keys inside objects.
         self.around: list[Sync] = []
         #: Calls that are given the name of the axis, with the parameter.
@@ -123,7 +127,7 @@ class Editor(cst.CSTTransformer):
             elif sync.where == "after":
                 self.after.setdefault(place(sync.span), []).append(sync)
             else:
-                self.wrap[place(sync.span)] = sync
+                self.wrap.setdefault(place(sync.span), {})[sync.along] = sync
         self.guards = {place(guard.span): guard for guard in guards}
         self.used: set[tuple[str, tuple[int, int, int, int]]] = set()
 
@@ -131,14 +135,24 @@ class Editor(cst.CSTTransformer):
         """Syncs whose span matched nothing."""
         return [
             *(s for where, syncs in self.after.items() if ("after", where) not in self.used for s in syncs),
-            *(s for where, s in self.wrap.items() if ("wrap", where) not in self.used),
+            *(
+                sync
+                for where, syncs in self.wrap.items()
+                if ("wrap", where) not in self.used
+                for sync in syncs.values()
+            ),
             *self.named.values(),
             *(s for s in self.around if place(s.span) != place(self.body.head)),
         ]
 
-    def collective(self, op: str, value: str) -> str:
-        """Source of a collective over the axis."""
-        return f"{self.jax}.lax.{op}({value}, axis_name={self.axis})"
+    def collective(self, op: str, value: str, along: Sequence[str] = ("",)) -> str:
+        """Source of a collective over the axis of the batch, or over others."""
+        return f"{self.jax}.lax.{op}({value}, axis_name={self.axes(along)})"
+
+    def axes(self, along: Sequence[str]) -> str:
+        """Source of the names of axes; ``""`` is that of the batch."""
+        names = [string(name) if name else self.axis for name in along]
+        return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
     def tap(self, point: int, value: cst.BaseExpression, method: str = "tap") -> cst.BaseExpression:
         """``__jax_pmap__.tap(point, value)``, or another method of the recorder."""
@@ -207,8 +221,10 @@ class Editor(cst.CSTTransformer):
         if expression is not None:
             plain = updated
             where = place(expression.span)
-            sync = self.wrap.get(where)
-            if sync is not None and sync.value == expression.text:
+            # An extreme over one axis is that of sums over another.
+            for sync in sorted(self.wrap.get(where, {}).values(), key=lambda each: each.op in EXTREMES):
+                if sync.value != expression.text:
+                    continue
                 self.used.add(("wrap", where))
                 if sync.op in TOGETHER:
                     updated = self.together(sync, original, updated)
@@ -267,7 +283,7 @@ class Editor(cst.CSTTransformer):
             assert isinstance(call, cst.Call)
             return call.with_changes(args=[call.args[0], call.args[1].with_changes(value=value)])
         if sync.op != FOLD:
-            return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axis, sync.axis)
+            return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axes(sync.along), sync.axis)
         if sync.paths != ("",):
             return cst.parse_expression(rebuild(sync.value, [sync], lambda _, key: self.fold(key)))
         call = cst.parse_expression(self.fold("key"))
@@ -297,7 +313,8 @@ class Editor(cst.CSTTransformer):
             and not (parameter == "x" and found.name in UPDATES.values())
         }
         named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
-        made = cst.parse_expression(found.written(self.collective, f"{self.jax}.numpy", named))
+        collective = functools.partial(self.collective, along=sync.along)
+        made = cst.parse_expression(found.written(collective, f"{self.jax}.numpy", named))
         made = made.visit(_Substituted({name: changed[p] for p, name in named.items()}))  # type: ignore[assignment]
         # The call was one operand, whatever stood around it.
         bare = not isinstance(made, cst.BinaryOperation) or self.body.is_member(original)
@@ -393,20 +410,22 @@ class Editor(cst.CSTTransformer):
     def assignments(self, syncs: Sequence[Sync]) -> list[str]:
         """``loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)`` and its like."""
         lines = []
-        by_op: dict[str, list[str]] = {}
-        parts: dict[str, list[Sync]] = {}
+        by_op: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        parts: dict[tuple[str, tuple[str, ...]], list[Sync]] = {}
         for sync in syncs:
             if sync.like:
                 lines.append(f"{sync.value} = {self.in_parts(sync, sync.value)}")
             elif sync.paths == ("",):
-                by_op.setdefault(sync.op, []).append(sync.value)
+                by_op.setdefault((sync.op, sync.along), []).append(sync.value)
             else:
-                parts.setdefault(sync.value, []).append(sync)
-        for op, values in by_op.items():
+                parts.setdefault((sync.value, sync.along), []).append(sync)
+        for (op, along), values in by_op.items():
             names = ", ".join(values)
-            lines.append(f"{names} = {self.collective(op, f'({names})' if len(values) > 1 else names)}")
-        for value, leaves in parts.items():
-            lines.append(f"{value} = {rebuild(value, leaves, self.collective)}")
+            value = f"({names})" if len(values) > 1 else names
+            lines.append(f"{names} = {self.collective(op, value, along)}")
+        for (value, along), leaves in parts.items():
+            collective = functools.partial(self.collective, along=along)
+            lines.append(f"{value} = {rebuild(value, leaves, collective)}")
         return lines
 
     def branch(self, original: cst.CSTNode, updated: cst.BaseSuite) -> cst.BaseSuite:

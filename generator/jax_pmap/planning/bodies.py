@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.callees import CallGraph, UserFunction
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
-OWN_DRAWS_NAME = "__jax_pmap_own_draws__"
-#: What observed code calls: the device's share of a value, and the folding of keys inside objects.
+OWN_DRAWS_NAME, SCATTERED_NAME = "__jax_pmap_own_draws__", "__jax_pmap_scattered__"
+#: What observed code calls: the device's share of a value, the folding of keys inside objects, and the mean
+#: over devices of gradients, of which they have their own where they have parts of what they are taken of.
 HELPERS = f"""\
 @__jax_pmap_contextlib__.contextmanager
 def {OWN_DRAWS_NAME}(*objects):
@@ -39,6 +40,12 @@ def {OWN_SHARE_NAME}(tree, axis=0):
         size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
         return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
     return {JAX}.tree.map(part, tree)
+
+def {SCATTERED_NAME}(name, tree):
+    def own(leaf, is_part):
+        return leaf / {JAX}.lax.psum(1, {{axis}}) if is_part else {JAX}.lax.pmean(leaf, {{axis}})
+    leaves, structure = {JAX}.tree.flatten(tree)
+    return structure.unflatten([own(*each) for each in zip(leaves, {{parted}}[name], strict=True)])
 """
 
 
@@ -50,6 +57,8 @@ class Bodies:
     ) -> None:
         """The tables of `body` alone; `settled` arguments have no values but those that are tried."""
         self.body, self.call_graph, self.axis_name, self.settled = body, call_graph, axis_name, settled
+        #: Of arguments, or parts of them, whether the devices have parts of each of their arrays.
+        self.parted: Mapping[str, tuple[bool, ...]] = {}
         self.bodies: list[Body] = []
         #: What each body is the body of, and the body each statement stands in.
         self.homes: dict[int, UserFunction] = {}
@@ -115,7 +124,7 @@ class Bodies:
             "import contextlib as __jax_pmap_contextlib__",
             "import functools as __jax_pmap_functools__",
             f"import jax as {JAX}",
-            HELPERS.format(axis=repr(self.axis_name)),
+            HELPERS.format(axis=repr(self.axis_name), parted=dict(self.parted)),
         ]
         here, elsewhere = list(first), dict[str, list[str]]()
         own = self.call_graph.origin.source.path

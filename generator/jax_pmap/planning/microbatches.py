@@ -103,6 +103,15 @@ def _check(target: Target, plan: Plan) -> None:
     """
     span = target.facts.span
     for sync in plan.syncs:
+        other = next((name for name in sync.along if name), None)
+        if other is not None:
+            raise refused(
+                CODE,
+                f"`{sync.value}`: it is made whole along `{other}`, too, and microbatches are of code with "
+                "one axis of devices",
+                "Leave --accumulate out",
+                sync.span,
+            )
         if sync.op not in (*SUMS, *DECOMPOSED):
             why, hint = OTHERS.get(sync.op, NO_SUM)
             raise refused(CODE, f"`{sync.value}`: {why.format(op=sync.op)}", hint, sync.span)

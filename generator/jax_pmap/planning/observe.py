@@ -13,7 +13,7 @@ from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import inside_of, weave
 from jax_pmap.model import Refusal, Sync
-from jax_pmap.planning.bodies import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME
+from jax_pmap.planning.bodies import JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, SCATTERED_NAME
 from jax_pmap.planning.callees import Callees
 from jax_pmap.planning.decide import Decider, Observation
 from jax_pmap.planning.events import State
@@ -73,6 +73,7 @@ class Observer(Placer):
                 jax=JAX,
                 own_share=OWN_SHARE_NAME,
                 own_draws=OWN_DRAWS_NAME,
+                parts=("", SCATTERED_NAME),
                 taps=taps,
                 reach=body is self.body or self.watch.is_watched(body),
                 renames=self.renames(body, callee_bodies),
@@ -99,6 +100,7 @@ class Observer(Placer):
             self.axis_name,
             count,
             self.rows,
+            bool(self.parted),
         )
         if self._last is None or self._last[0] != request:
             self._last = request, self.session.ask(request, "tracing the function")

@@ -1,16 +1,19 @@
-"""Arrays that shard_map code has in parts: gathered before they are used, their gradients scattered.
+"""Arrays that shard_map code has in parts: what is said between the devices that have them.
 
-The plan is that of data parallelism, where every device has them whole. Here a device has a part of each, as
-of a row of the batch: up to the gradients the parts are put together, and from the mean of the gradients on,
-of which it gets its part alone, it goes on with its own. Whether that gives the same, the proof shows.
+The plan is that of data parallelism, where every device has them whole. Here a device has a part of each.
+Along the axis of the batch, as of a row of it: up to the gradients the parts are put together, and from the
+mean of the gradients on, of which it gets its part alone, it goes on with its own. Along another axis, where
+all devices have the same rows, they work with their parts as they are if collectives are found with which
+that gives the same (tensor parallelism); else parts are put together there, too, and all do the same work.
+Whether the code gives the same, the proof shows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.leaf_paths import keys_of
@@ -21,7 +24,9 @@ from jax_pmap.model import (
     AxesNode,
     Backend,
     Leaf,
+    MeshAxis,
     Plan,
+    Refusal,
     RefusalError,
     Request,
     Role,
@@ -32,9 +37,19 @@ from jax_pmap.model import (
 
 #: Source of a name with attributes and constant keys behind it.
 CHAIN = re.compile(r"[^\W\d]\w*(?:\.\w+|\[(?:\d+|'[^']*'|\"[^\"]*\")\])*")
+#: Collectives that go along several axes as along one.
+REDUCTIONS = frozenset({"psum", "pmean", "pmax", "pmin"})
+#: What refusals say of rows of a batch, and what it is of parts of an array.
+OF_PARTS = {
+    "couples the examples of the batch": "needs whole what devices have in parts",
+    "on one device's share of the batch": "on a device's own parts",
+}
+#: Finds the collectives with which devices along an axis work with their own parts, for a plan, beside those
+#: of gradients that are given.
+Find: TypeAlias = Callable[[Plan, MeshAxis, Sequence[Sync]], "tuple[Sync, ...] | Refusal"]
 
 
-def in_parts(plan: Plan, body: Body, tree: Any, request: Request, span: Span) -> Plan:
+def in_parts(plan: Plan, body: Body, tree: Any, request: Request, span: Span, find: Find) -> Plan:
     """`plan` with what its arrays in parts need in shard_map code; any other as it is.
 
     Args:
@@ -43,6 +58,7 @@ def in_parts(plan: Plan, body: Body, tree: Any, request: Request, span: Span) ->
         tree: the containers of the result, as the worker describes them.
         request: the question.
         span: where to point.
+        find: asked for each axis but that of the batch.
 
     Raises:
         RefusalError: JP046 for what jit code alone does.
@@ -51,36 +67,69 @@ def in_parts(plan: Plan, body: Body, tree: Any, request: Request, span: Span) ->
         return plan
     _check(plan, span)
     loads = list(_loads(plan, body))
-    gradients: dict[Sync, Expression] = {}
+    #: Of a sum or a mean of gradients, where they are taken, and of what.
+    gradients: dict[Sync, tuple[Span, Expression]] = {}
     for sync in plan.syncs:
         if sync.op in SCATTERED and sync.paths == ("",) and inside(place(sync.span), place(body.scope.span)):
-            found = _gradient_of(sync, loads, plan)
+            made = _made(sync, body)
+            found = _gradient_of(sync, made, loads, plan)
             if found is not None:
-                gradients[sync] = found
-    regions = [place(sync.span) for sync in gradients]
-    first = min((_line_of(region, body) for region in regions), default=None)
-    gathers = [
-        Sync(GATHERED, load.text, "wrap", load.span, bytes=_bytes(plan, load, whole=False), like=load.text)
-        for load in loads
-        if first is None
-        or place(load.span)[2:] <= first
-        or any(inside(place(load.span), region) for region in regions)
-    ]
-    syncs = [
-        dataclasses.replace(sync, op=SCATTERED[sync.op], like=gradients[sync].text)
-        if sync in gradients
-        else sync
-        for sync in plan.syncs
-    ]
-    if len({sync.op for sync in syncs if sync.like}) > 1:
+                gradients[sync] = made, found
+    scattered = {
+        sync: dataclasses.replace(sync, op=SCATTERED[sync.op], like=load.text, span=made)
+        for sync, (made, load) in gradients.items()
+    }
+    if len({sync.op for sync in scattered.values()}) > 1:
         raise _for_jit("some of its gradients are sums over the devices, and some means", span)
+    used = {name for leaf in _parted(plan) for names in leaf.spec for name in names}
     fed = {"result" + path for name, path in plan.chain}
     outputs = tuple(
         leaf if leaf.axis is not None or _below(leaf, fed) else dataclasses.replace(leaf, spec=())
         for leaf in plan.outputs
     )
+    plan = dataclasses.replace(plan, outputs=outputs, output_axes=_opened(plan.output_axes, tree))
+    kept: list[str] = []
+    more: list[Sync] = []
+    notes: list[str] = []
+    for axis in plan.mesh:
+        if axis.name == plan.axis_name:
+            continue
+        if axis.name not in used:
+            notes.append(f"nothing is divided along `{axis.name}`: devices along it repeat each other's work")
+            continue
+        answer = find(plan, axis, tuple(scattered.values()))
+        if isinstance(answer, Refusal):
+            notes.append(_repeated(axis, answer))
+        else:
+            kept.append(axis.name)
+            more += [dataclasses.replace(sync, along=(axis.name,)) for sync in answer]
+    gathered = [axis.name for axis in plan.mesh if axis.name in used and axis.name not in kept]
+    regions = [place(made) for made, _ in gradients.values()]
+    first = min((_line_of(region, body) for region in regions), default=None)
+    gathers = [
+        Sync(
+            GATHERED,
+            load.text,
+            "wrap",
+            load.span,
+            bytes=_bytes(plan, load, gathered),
+            like=load.text,
+            along=tuple(_along(gathered, plan)),
+        )
+        for load in _loads(plan, body, gathered)
+        if first is None
+        or place(load.span)[2:] <= first
+        or any(inside(place(load.span), region) for region in regions)
+    ]
+    divided = plan.axis_name in gathered
+    syncs = [
+        dataclasses.replace(scattered[sync], op=scattered[sync].op if divided else sync.op, along=("", *kept))
+        if sync in scattered
+        else sync
+        for sync in plan.syncs
+    ]
     return dataclasses.replace(
-        plan, syncs=(*gathers, *syncs), outputs=outputs, output_axes=_opened(plan.output_axes, tree)
+        plan, syncs=(*gathers, *_together([*more, *syncs], plan)), notes=(*plan.notes, *notes)
     )
 
 
@@ -88,10 +137,39 @@ def on_whole(syncs: Sequence[Sync]) -> tuple[Sync, ...]:
     """The collectives of data parallelism, of some for arrays in parts."""
     plain = {scattered: op for op, scattered in SCATTERED.items()}
     return tuple(
-        dataclasses.replace(sync, op=plain[sync.op], like="") if sync.like else sync
+        dataclasses.replace(sync, op=plain.get(sync.op, sync.op), like="", along=("",))
         for sync in syncs
-        if sync.op != GATHERED
+        if sync.op != GATHERED and "" in sync.along
     )
+
+
+def _repeated(axis: MeshAxis, why: Refusal) -> str:
+    """The note of an axis along which all devices do the same."""
+    where = f" ({why.span.file}:{why.span.line})" if why.span is not None else ""
+    reason = why.reason
+    for of_rows, of_parts in OF_PARTS.items():
+        reason = reason.replace(of_rows, of_parts)
+    return (
+        f"along `{axis.name}` memory is divided and work is repeated: devices gather their parts and compute "
+        f"the same, since with parts alone it is not derived: {reason}{where}. `--backend jit` divides the "
+        "work, too"
+    )
+
+
+def _along(names: Sequence[str], plan: Plan) -> Iterator[str]:
+    """Axes as a `Sync` has them."""
+    yield from ("" if name == plan.axis_name else name for name in names)
+
+
+def _together(syncs: Sequence[Sync], plan: Plan) -> tuple[Sync, ...]:
+    """One collective of several axes where there is one of the same kind, of the same value, along each."""
+    order = ["" if axis.name == plan.axis_name else axis.name for axis in plan.mesh]
+    found: dict[Any, Sync] = {}
+    for sync in syncs:
+        key = dataclasses.replace(sync, bytes=0, along=() if sync.op in REDUCTIONS else sync.along)
+        along = {*sync.along, *(found[key].along if key in found else ())}
+        found[key] = dataclasses.replace(sync, along=tuple(sorted(along, key=order.index)))
+    return tuple(found.values())
 
 
 def _line_of(region: tuple[int, int, int, int], body: Body) -> tuple[int, int]:
@@ -115,26 +193,45 @@ def _check(plan: Plan, span: Span) -> None:
     Raises:
         RefusalError: JP046.
     """
-    along = {name for leaf in _parted(plan) for names in leaf.spec for name in names}
-    others = sorted(along - {plan.axis_name})
-    if others:
-        raise _for_jit(f"along `{others[0]}` the batch is not divided", span)
+    for leaf in _parted(plan):
+        several = next((names for names in leaf.spec if len(names) > 1), None)
+        if several is not None:
+            axes = " and ".join(f"`{name}`" for name in several)
+            raise _for_jit(f"one dimension of `{leaf.path}` is divided along {axes}", span)
     for argument in plan.arguments:
         in_parts = any(leaf.spec and leaf.axis is None for leaf in argument.leaves)
         if in_parts and argument.name in plan.mutated:
             raise _for_jit(f"`{argument.name}` is changed in place", span)
 
 
-def _parted(plan: Plan) -> Iterator[Leaf]:
-    """Arrays of the arguments that devices have in parts, those of the batch apart."""
+def _parted(plan: Plan, axes: Collection[str] | None = None) -> Iterator[Leaf]:
+    """Arrays of the arguments, but for the batch, that devices have in parts, along any axis or some."""
     for argument in plan.arguments:
-        yield from (leaf for leaf in argument.leaves if leaf.spec and leaf.axis is None)
+        for leaf in argument.leaves:
+            if leaf.axis is None and is_part(leaf, axes):
+                yield leaf
 
 
-def _loads(plan: Plan, body: Body) -> Iterator[Expression]:
+def is_part(leaf: Leaf, axes: Collection[str] | None = None) -> bool:
+    """Whether devices have parts of an array, along any axis or some."""
+    return any(axes is None or name in axes for names in leaf.spec for name in names)
+
+
+def parts_below(plan: Plan, source: str, axes: Collection[str]) -> tuple[bool, ...]:
+    """Of each array below an argument or a part of one, whether devices along some axes have parts of it."""
+    keys = keys_of(source)
+    leaves = (leaf for argument in plan.arguments for leaf in argument.leaves)
+    return tuple(
+        is_part(leaf, axes)
+        for leaf in leaves
+        if leaf.role is not Role.STATIC and keys_of(leaf.path)[: len(keys)] == keys
+    )
+
+
+def _loads(plan: Plan, body: Body, axes: Collection[str] | None = None) -> Iterator[Expression]:
     """Where the function reads an argument, or a part of one, in which there are arrays in parts."""
     leaves = [leaf for argument in plan.arguments for leaf in argument.leaves if leaf.role is not Role.STATIC]
-    parted = [keys_of(leaf.path) for leaf in _parted(plan)]
+    parted = [keys_of(leaf.path) for leaf in _parted(plan, axes)]
     known = {keys_of(leaf.path)[:end] for leaf in leaves for end in range(1, len(keys_of(leaf.path)) + 1)}
     by_point = {each.point: each for each in body.expressions}
     for each in body.expressions:
@@ -142,8 +239,9 @@ def _loads(plan: Plan, body: Body) -> Iterator[Expression]:
         outer = by_point.get(each.parent) if each.parent is not None else None
         if keys is None or (outer is not None and _keys(outer, body) in known):
             continue
-        # A method's object is left as it is: the code of one has no arrays.
-        if any(path[: len(keys)] == keys for path in parted) and not _is_called_on(each, body):
+        # A method's object is left as it is, unless it is an array: the code of one has no arrays.
+        held = any(path[: len(keys)] == keys for path in parted)
+        if held and (keys in parted or not _is_called_on(each, body)):
             yield each
 
 
@@ -162,17 +260,29 @@ def _keys(expression: Expression, body: Body) -> tuple[str, ...] | None:
     return None if scope is not body.scope and keys[0] in scope.parameters else keys
 
 
-def _gradient_of(sync: Sync, loads: Sequence[Expression], plan: Plan) -> Expression | None:
+def _made(sync: Sync, body: Body) -> Span:
+    """Where the value of a collective is made, which may stand behind a later statement."""
+    ahead = [
+        each.span
+        for each in body.statements.values()
+        if each.scope == body.scope.index
+        and sync.value in dict(each.names)
+        and place(each.span) <= place(sync.span)
+    ]
+    return max(ahead, key=place) if sync.where == "after" and ahead else sync.span
+
+
+def _gradient_of(sync: Sync, made: Span, loads: Sequence[Expression], plan: Plan) -> Expression | None:
     """What the value of a sum or a mean over the devices is the gradient of, if it is of arrays in parts."""
-    within = [load for load in loads if inside(place(load.span), place(sync.span))]
-    alike = [load for load in within if _bytes(plan, load, whole=True) == sync.bytes]
+    within = [load for load in loads if inside(place(load.span), place(made))]
+    alike = [load for load in within if _bytes(plan, load) == sync.bytes]
     return alike[0] if len(alike) == 1 else None
 
 
-def _bytes(plan: Plan, load: Expression, *, whole: bool) -> int:
-    """Bytes of the arrays below an argument or a part of one: of all, or of those that are gathered."""
+def _bytes(plan: Plan, load: Expression, axes: Collection[str] | None = None) -> int:
+    """Bytes of the arrays below an argument or a part of one: of all, or of those in parts along `axes`."""
     keys = keys_of(load.text)
-    leaves = (leaf for argument in plan.arguments for leaf in argument.leaves if whole or leaf.spec)
+    leaves = (leaf for each in plan.arguments for leaf in each.leaves if axes is None or is_part(leaf, axes))
     return sum(leaf.bytes() for leaf in leaves if keys_of(leaf.path)[: len(keys)] == keys)
 
 

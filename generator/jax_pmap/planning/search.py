@@ -43,6 +43,7 @@ from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, reference_runs
 from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles
+from jax_pmap.planning.tensor import along_axis
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
@@ -502,6 +503,8 @@ def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) ->
         settings=loaded.settings,
         source_hash=function_text(target.parsed).digest,
     )
-    plan = in_parts(on_mesh(plan, request, facts.span), case.body, observation.tree, request, facts.span)
+    find = functools.partial(along_axis, case, roles, found.variants)
+    plan = on_mesh(plan, request, facts.span)
+    plan = in_parts(plan, case.body, observation.tree, request, facts.span, find)
     roles = dataclasses.replace(roles, minibatches=found.minibatches)
     return Observed(plan, roles, found.variants, found.listings)

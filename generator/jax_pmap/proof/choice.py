@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from jax_pmap.model import Generated, Refusal
+from jax_pmap.model import GATHERED, Generated, Refusal
 from jax_pmap.units import human_bytes
 
 #: Sizes that are less than this apart do not decide.
@@ -27,6 +27,11 @@ def _repeated(made: Generated) -> int:
     return sum(sync.bytes for sync in made.plan.syncs if sync.op == "all_gather")
 
 
+def _parts(made: Generated) -> int:
+    """Bytes that devices gather along other axes than that of the batch, to do the same work there."""
+    return sum(sync.bytes for sync in made.plan.syncs if sync.op == GATHERED and any(sync.along))
+
+
 def _held(made: Generated) -> int:
     """Bytes of memory on a device."""
     return made.evidence.memory.total if made.evidence.memory is not None else 0
@@ -35,6 +40,7 @@ def _held(made: Generated) -> int:
 #: (what is less in the better form, how it is said of the two), the weightiest first.
 TESTS: tuple[tuple[Callable[[Generated], int], str], ...] = (
     (_rounds, "in {other} all devices wait for the slowest in each round of a loop"),
+    (_parts, "in {other} devices along an axis of the mesh do the same work on {more} that they gather"),
     (_sent, "its compiled program communicates {less} on a device, that of {other} {more}"),
     (_held, "it takes {less} of memory on a device, {other} {more}"),
     (_repeated, "in {other} all devices do the same work on {more} that they gather"),
@@ -45,8 +51,9 @@ def choose(made: Sequence[Generated], refusals: Sequence[Refusal]) -> Generated:
     """The best of some forms of one function, with a note that says why.
 
     A form that is refused is not in question. Of two, that one is better in which no device waits for others
-    in the rounds of a loop, then the one that communicates less, then that which takes less memory, then that
-    in which no work is repeated; where all is alike, the first of `made`.
+    in the rounds of a loop, then the one in which parts of parameters are not gathered for repeated work,
+    then the one that communicates less, then that which takes less memory, then that in which no work is
+    repeated; where all is alike, the first of `made`.
     """
     best, why = made[0], ""
     for other in made[1:]:

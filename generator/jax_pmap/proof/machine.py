@@ -143,16 +143,16 @@ def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
 
 def _planned(plan: Plan, chips: int) -> tuple[Collective, ...]:
     """The collectives of a plan, each once, with the bytes of their results on a chip."""
-    along = (plan.axis_name,) if len(plan.mesh) > 1 else ()
-    found: dict[str, Collective] = {}
+    found: dict[tuple[str, tuple[str, ...]], Collective] = {}
     for sync in plan.syncs:
         if not sync.bytes or sync.op in ON_CHIP:
             continue
         kind = WIRES.get(sync.op, "all-reduce")
         size = sync.bytes // (plan.shares or chips) if kind == "reduce-scatter" else sync.bytes
-        before = found.get(kind, Collective(kind, 0, 0, along))
-        found[kind] = dataclasses.replace(before, count=before.count + 1, bytes=before.bytes + size)
-    return tuple(found[kind] for kind in sorted(found))
+        along = plan.along(sync) if len(plan.mesh) > 1 else ()
+        before = found.get((kind, along), Collective(kind, 0, 0, along))
+        found[kind, along] = dataclasses.replace(before, count=before.count + 1, bytes=before.bytes + size)
+    return tuple(found[key] for key in sorted(found))
 
 
 def _not_there(name: str, why: str, span: Span, *, small: bool = False) -> RefusalError:

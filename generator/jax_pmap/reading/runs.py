@@ -41,17 +41,24 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in parameters}
         for function in functions:
             if function in given:
-                yield given[function], name in CARRYING, function == DECIDES
+                yield _unwrapped(parsed, given[function]), name in CARRYING, function == DECIDES
     elif name in ("jax.lax.cond", "jax.lax.switch") and len(call.args) > 2:
         branches: Sequence[ast.expr] = call.args[1:3]
         if name == "jax.lax.switch":
             branches = getattr(call.args[1], "elts", ())
         for branch in branches:
-            yield branch, False, False
+            yield _unwrapped(parsed, branch), False, False
     else:
         made = parsed.last_value(call.func)
         if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | BATCHERS:
             yield made.args[0], False, False
+
+
+def _unwrapped(parsed: ParsedSource, function: ast.expr) -> ast.expr:
+    """``layer`` of ``jax.checkpoint(layer)``; any other as it is."""
+    while isinstance(function, ast.Call) and function.args and parsed.qualname(function.func) in WRAPPERS:
+        function = function.args[0]
+    return function
 
 
 def host_functions(parsed: ParsedSource) -> frozenset[str]:

@@ -400,7 +400,7 @@ def _check(decoded: Any, path: str) -> None:
             _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
         if decoded.where == "around" and decoded.op != "fold_in":
             _refuse(f"`{path}.where` is `around`, which only fold_in can be.")
-        if (decoded.op in IN_PARTS) != bool(decoded.like):
+        if decoded.op not in SCATTERED and (decoded.op in IN_PARTS) != bool(decoded.like):
             _refuse(f"`{path}` has op `{decoded.op}` and like `{decoded.like}`.")
         if (decoded.op in ("all_gather", "own_share")) != (decoded.axis is not None):
             _refuse(f"`{path}` has op `{decoded.op}` and axis `{json.dumps(decoded.axis)}`.")
@@ -414,8 +414,14 @@ def _check(decoded: Any, path: str) -> None:
             _refuse(f"`{path}` has role `{decoded.role}` and axis `{json.dumps(decoded.axis)}`.")
         if decoded.axis is not None and not 0 <= decoded.axis < len(decoded.shape):
             _refuse(f"`{path}.axis` is `{decoded.axis}`; the leaf has {len(decoded.shape)} axes.")
-    elif isinstance(decoded, Plan) and not decoded.axis_name.isidentifier():
-        _refuse(f"`{path}.axis_name` is {_shown(decoded.axis_name)}; it has to be an identifier.")
+    elif isinstance(decoded, Plan):
+        if not decoded.axis_name.isidentifier():
+            _refuse(f"`{path}.axis_name` is {_shown(decoded.axis_name)}; it has to be an identifier.")
+        known = {"", *(axis.name for axis in decoded.mesh)} - {decoded.axis_name}
+        for number, sync in enumerate(decoded.syncs):
+            if not sync.along or not known.issuperset(sync.along):
+                named = _shown(list(sync.along))
+                _refuse(f"`{path}.syncs[{number}].along` is {named}, which the mesh does not have.")
 
 
 def _check_choice(value: str, known: tuple[str, ...], path: str) -> None:

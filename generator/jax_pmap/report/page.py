@@ -200,7 +200,7 @@ def _proved(result: Generated) -> dict[str, Any]:
     devices = devices_shown(result)
     written = result.backend is not Backend.JIT
     in_order = _in_order(plan, result.listings, written)
-    steps = [_step(together, devices, written) for together in in_order]
+    steps = [_step(plan, together, devices, written) for together in in_order]
     held = [_held_argument(argument, devices) for argument in plan.arguments]
     results = _held_result(plan, devices)
     return {
@@ -305,10 +305,10 @@ def _in_order(plan: Plan, listings: Sequence[Listing], written: bool) -> list[li
     met: dict[Span, int] = {}
     for number, value in enumerate(value for each in _traced(listings) for value in each.values):
         met.setdefault(value.bound_by or value.span, number)
-    groups: dict[tuple[str, Span, str], list[Sync]] = {}
+    groups: dict[tuple[str, tuple[str, ...], Span, str], list[Sync]] = {}
     for sync in plan.syncs:
         if written or sync.op not in ("fold_in", "own_share", "own_size"):
-            groups.setdefault((sync.op, sync.span, sync.where), []).append(sync)
+            groups.setdefault((sync.op, sync.along, sync.span, sync.where), []).append(sync)
     return sorted(groups.values(), key=lambda each: met.get(each[0].span, -1))
 
 
@@ -317,9 +317,13 @@ def _traced(listings: Sequence[Listing]) -> Iterator[Listing]:
     return reversed(listings)
 
 
-def _step(syncs: Sequence[Sync], devices: int, written: bool) -> Step:
+def _step(plan: Plan, syncs: Sequence[Sync], devices: int, written: bool) -> Step:
     first = syncs[0]
     wire, what = _WIRE[first.op]
+    if len(plan.mesh) > 1 and written:
+        along = plan.along(first)
+        devices = math.prod(axis.size for axis in plan.mesh if axis.name in along)
+        what += f", along {' and '.join(along)}"
     size = sum(sync.bytes for sync in syncs)
     # Each device of a ring sends its share of a sum once around, and of the result once more.
     rounds = (2 if wire == "all-reduce" else 1) * (devices - 1) / devices
@@ -395,7 +399,7 @@ def _function(plan: Plan, listing: Listing, devices: int, written: bool) -> Func
     for together in _in_order(plan, (listing,), written):
         if together[0] in here:
             span = together[0].span
-            steps.setdefault(span.end_line or span.line, []).append(_step(together, devices, written))
+            steps.setdefault(span.end_line or span.line, []).append(_step(plan, together, devices, written))
     values: dict[int, list[tuple[str, str, str]]] = {}
     source = listing.text.split("\n")
     for value in listing.values:

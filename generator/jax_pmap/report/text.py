@@ -373,9 +373,11 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
     written = backend is not Backend.JIT
     if not written:
         console.print(("  needed; the compiler inserts them", "dim"))
+    several = written and any(name for sync in plan.syncs for name in sync.along)
     columns = [
         Column("sync" if written else "kind"),
         Column("value", wraps=True),
+        *([Column("along")] if several else []),
         Column("where"),
         Column("bytes", right=True),
     ]
@@ -395,7 +397,8 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
             value += ": the device's part"
         op = sync.op if written else _KINDS[sync.op]
         size = human_bytes(sync.bytes) if sync.bytes else ""
-        rows.append([(op, "green"), (clean(value), ""), (place(sync.span), ""), (size, "")])
+        along: list[Cell] = [(", ".join(plan.along(sync)), "")] if several else []
+        rows.append([(op, "green"), (clean(value), ""), *along, (place(sync.span), ""), (size, "")])
     print_table(columns, rows, console)
 
 

@@ -11,11 +11,12 @@ from jax.sharding import Mesh
 
 
 @contextlib.contextmanager
-def of_sizes(sizes: "Sequence[int] | None") -> Iterator[None]:
+def of_sizes(sizes: "Sequence[int] | None", every: Sequence[Any] = ()) -> Iterator[None]:
     """Let every mesh with as many axes as there are `sizes` be made of these, of the first of its devices.
 
     ``np.array(jax.devices()).reshape(2, -1)`` has an axis that is 2 for any number of devices: what a program
-    does with it shows where it is 3. None changes nothing.
+    does with it shows where it is 3. Where a mesh has too few devices, those of `every` are taken. None
+    changes nothing.
     """
     if sizes is None:
         yield
@@ -25,8 +26,9 @@ def of_sizes(sizes: "Sequence[int] | None") -> Iterator[None]:
 
     def of_these(cls: type[Mesh], devices: Any, axis_names: Any, *args: Any, **kwargs: Any) -> Mesh:
         given = np.asarray(devices)
-        if given.ndim == len(wanted) and given.size >= math.prod(wanted):
-            devices = given.ravel()[: math.prod(wanted)].reshape(wanted)
+        enough = given.ravel() if given.size >= math.prod(wanted) else np.asarray(every)
+        if given.ndim == len(wanted) and enough.size >= math.prod(wanted):
+            devices = enough[: math.prod(wanted)].reshape(wanted)
         return create(cls, devices, axis_names, *args, **kwargs)
 
     Mesh.__new__ = of_these

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,7 @@ from .examples import (
     inputs_from_specs,
     plain,
 )
-from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
+from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
@@ -244,6 +245,8 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
     batch.
     """
     target, axes, count = current(), leaf_axes(request.roles), request.count
+    if request.own_sizes:
+        return observed(request, None)
     base = arguments.batch_size(target.values(request.overrides), axes)
     unit = count * request.roles.minibatches
     if isinstance(axes, arguments.MadeInside):
@@ -268,8 +271,8 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
     return larger if larger.raised is None else answer
 
 
-def observed(request: protocol.Observe, size: int) -> protocol.Observation:
-    """The answer of `observe_code` from a batch of `size`.
+def observed(request: protocol.Observe, size: int | None) -> protocol.Observation:
+    """The answer of `observe_code` from a batch of `size`, or from leaves as they are.
 
     Raises:
         Problem: ``"reference"``, the original is not traced for so many.
@@ -290,12 +293,20 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
         return anew
 
     packed = Packed(target.values(request.overrides), request.roles.statics)
+    given = abstract_leaves(packed, axes, size)
+    divided = list(zip(given, packed.axes(axes), strict=True))
+    if size is None:
+        # What shares all of them evenly. What has a size of 1 is broadcast, which is another program.
+        sizes = [leaf.shape[axis] for leaf, axis in divided if axis is not None]
+        size = math.gcd(*sizes)
+        counts = [*(each for each in counts_for(size, count, 7) if each < min(sizes)), 1]
+    else:
+        counts = counts_for(size // request.roles.minibatches, count, 7)
 
     def original() -> placed.Whole:
-        leaves = abstract_leaves(packed, axes, size)
         anew = tapped(request.original)
         try:
-            program = placed.Program(anew, recorder, packed, leaves, wrap=target.one_device.run)
+            program = placed.Program(anew, recorder, packed, given, wrap=target.one_device.run)
         except (MemoryError, Problem):
             raise
         except BaseException as error:
@@ -303,14 +314,17 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
             raise Problem("reference", summary(error), error=found) from error
         return placed.Whole(program, packed)
 
-    key = protocol.encode((request.original, axes, request.overrides)), size
+    key = protocol.encode((request.original, axes, request.overrides)), size, request.own_sizes
     with prove.x64(target.x64):
         whole = target.once("placed", key, original, last=True)
         recorder.most = count * observe.largest(whole.program.events)
         shard = tapped(request.tapped)
 
         def share(devices: int) -> placed.Program:
-            leaves = abstract_leaves(packed, axes, size // devices)
+            leaves = [
+                leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
+                for leaf, axis in divided
+            ]
             return placed.Program(shard, recorder, packed, leaves, {name: devices})
 
         try:
@@ -329,12 +343,13 @@ def observed(request: protocol.Observe, size: int) -> protocol.Observation:
             first,
             count,
             share,
-            counts_for(size // request.roles.minibatches, count, 7),
+            counts,
             name,
             packed,
             axes,
             request.roles.minibatches,
             request.results,
+            request.own_sizes,
         )
     parts, all_of_it = (work(each.jaxpr, is_no_mark) for each in (first, whole.program))
     return protocol.Observation(

@@ -35,6 +35,8 @@ from .protocol import Problem
 Event = dict[str, Any]
 Idle = dict[int, bool]
 REPLICATED, VARYING = "replicated", "varying"
+#: Where devices have parts of parameters: a derivative by one, as many times too large as there are devices.
+SCALED = "scaled"
 #: Inside a function that `jax.vmap` maps over the examples: of each example its own.
 MAPPED = "mapped"
 #: Divided into groups, or over the rounds of a loop: what is done to each group by itself couples it.
@@ -167,6 +169,7 @@ def placed_events(
     axes: LeafAxes,
     minibatches: int,
     results: Sequence[int],
+    parameters: bool,
 ) -> tuple[list[Event], Idle]:
     """Kinds of every leaf of every event, in the order of the trace, and `idle_collectives`.
 
@@ -213,7 +216,10 @@ def placed_events(
             leaves = zip(others[occurrence]["leaves"], *(each["leaves"] for each in row), strict=True)
             # No caller could put together what comes back in groups.
             groups = 1 if point in results else minibatches
-            kinds = [leaf_kind(left, right, whole.values, found, counts, groups) for left, *right in leaves]
+            kinds = [
+                leaf_kind(left, right, whole.values, found, counts, groups, parameters)
+                for left, *right in leaves
+            ]
             answer["leaves"] = [kind for kind in kinds if kind is not None]
             for leaf in answer["leaves"] if point in results else ():
                 # No caller could put it together.
@@ -251,6 +257,7 @@ def leaf_kind(
     found: Mapping[int, tuple[Value, tuple[int, ...]]],
     counts: Sequence[int],
     minibatches: int,
+    parameters: bool,
 ) -> Event | None:
     """Kind of one leaf: `left` from the whole batch, `rows` from the shares for each count of devices.
 
@@ -269,8 +276,11 @@ def leaf_kind(
         if left["index"] not in wanted or right["index"] not in found:
             return None
         value, mapped = found[right["index"]]
+        one, place = wanted[left["index"]][0], value.places[0]
+        if parameters and isinstance(place, Sharded) and place.power == -1 and value.term == one.term:
+            return {**answer, "kind": SCALED}
         outer = range(1, minibatches + 1)
-        return {**answer, **kind_of(value, wanted[left["index"]][0], mapped, left, right, counts[0], outer)}
+        return {**answer, **kind_of(value, one, mapped, left, right, counts[0], outer)}
     if "value" in left and all("value" in row for row in rows):
         kind = number_kind(left["value"], [row["value"] for row in rows], counts)
         return {**answer, "kind": kind, "number": True}

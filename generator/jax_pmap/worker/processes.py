@@ -4,6 +4,7 @@ All of them do the same at the same time: what one process has is put together i
 compared.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ def prove_in_processes(
     if is_abstract(question.data[0]):
         raise Problem("inputs", "the inputs are shapes alone")
     shares = count if emitted.mesh is None else emitted.mesh.shares
+    question = trials.question = dataclasses.replace(question, among=shares)
     base = arguments.batch_size(question.data[0], question.axes)
     size = base // (shares * multiple) * shares * multiple
     if not size:

@@ -815,6 +815,8 @@ class Observe(Request[Observation]):
     count: int
     #: Rows of the batch, where it is not the given one.
     rows: int | None = None
+    #: Whether what is divided is no batch: each leaf has a size of its own, as parameters have.
+    own_sizes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

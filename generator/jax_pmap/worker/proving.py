@@ -134,9 +134,9 @@ def prove_emitted(
     them. With `fixed`, the code chooses its devices
     itself. Unless `remainder` is ``"error"``, batches that do not divide are run as well.
     """
-    question = trials.question
-    base = arguments.batch_size(question.data[0], question.axes)
     shares = emitted.mesh.shares if emitted.mesh is not None else 0
+    question = trials.question = dataclasses.replace(trials.question, among=shares)
+    base = arguments.batch_size(question.data[0], question.axes)
     try:
         sizes, skipped = usable_sizes(trials, counts, base, shares)
     except Problem:

@@ -79,6 +79,8 @@ class Question:
     others: bool = True
     #: Whether the reference runs on the same devices as the function that is held to it.
     parallel: bool = False
+    #: Among how many devices the batch is divided, where these are not all; 0 where they are.
+    among: int = 0
 
     @property
     def wide(self) -> bool:
@@ -138,8 +140,8 @@ class Question:
 
     def shares(self, rows: int, count: int) -> Shares | None:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
-        rows //= self.minibatches
-        return Shares(-(-rows // count), rows, self.siblings) if self.repeat and rows else None
+        rows, number = rows // self.minibatches, self.among or count
+        return Shares(-(-rows // number), rows, self.siblings) if self.repeat and rows else None
 
     def widths(self, kind: str) -> bool:
         """Whether integers have the widths in a precision that they have in the user's 64-bit mode."""

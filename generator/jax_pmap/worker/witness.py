@@ -139,7 +139,7 @@ def _derived(
     small = operations(reference.jaxpr) <= FEW
     chosen = counts_for(size, most=4 if small else 2) if mesh is None else [mesh.devices]
     try:
-        found = _compared(reference, parallel, packed, leaves, chosen)
+        found = _compared(reference, parallel, packed, leaves, chosen, mesh)
     except _Untraced as problem:
         return _ended(str(problem)), math.lcm(_asked_by(problem.found, size), multiple)
     asked = _multiple(found.unmet, size)
@@ -152,7 +152,8 @@ def _derived(
     for larger, rows, counts in others:
         # A slice that takes all of a small batch is another program on a large one.
         try:
-            found = _compared(larger, parallel, packed, abstract_leaves(packed, question.axes, rows), counts)
+            given = abstract_leaves(packed, question.axes, rows)
+            found = _compared(larger, parallel, packed, given, counts, mesh)
         except _Untraced as problem:
             if larger is not others[-1][0]:
                 continue  # Whoever calls it with so many is told.
@@ -252,15 +253,16 @@ def _compared(
     packed: Packed,
     leaves: Sequence[Any],
     chosen: Sequence[int],
+    mesh: "OnMesh | None" = None,
 ) -> Derivation:
-    """The parallel function on some counts of devices, held against the traced reference.
+    """The parallel function on some counts of devices, or on its `mesh`, held against the traced reference.
 
     Raises:
         _Untraced: it cannot be.
     """
     failed = ""
     try:
-        [programs] = _everywhere({"it is": parallel}, packed, leaves, chosen)
+        [programs] = _everywhere({"it is": parallel}, packed, leaves, chosen, mesh)
     except _Untraced as problem:
         programs, failed = list(problem.programs), str(problem)
     why = _other_form(reference, programs)
@@ -278,6 +280,7 @@ def _everywhere(
     packed: Packed,
     leaves: Sequence[Any],
     chosen: Sequence[int],
+    mesh: "OnMesh | None" = None,
 ) -> list[list[Traced]]:
     """Functions on some counts of devices, or on meshes of several sizes; each by what a message says of it.
 
@@ -297,7 +300,7 @@ def _everywhere(
         if len(rows[0]) < 2:
             raise
         return rows
-    return _on_meshes(list(functions.values()), packed, leaves, rows, chosen)
+    return _on_meshes(list(functions.values()), packed, leaves, rows, chosen, mesh)
 
 
 def _traced(
@@ -331,8 +334,10 @@ def _traced_on(
     leaves: Sequence[Any],
     count: int,
     sizes: "Sequence[int] | None" = None,
+    *,
+    more: bool = False,
 ) -> Traced:
-    """A function on so many devices, its meshes of the `sizes` that are asked for.
+    """A function on so many devices, its meshes of the `sizes` that are asked for, with `more` devices too.
 
     Raises:
         _Untraced: it is not there for so many, or fails.
@@ -340,7 +345,8 @@ def _traced_on(
     # jax keeps what it traced: a function that asks for the number of devices would give the first.
     jax.clear_caches()
     try:
-        with prove.only_devices(count), meshes.of_sizes(sizes):
+        every = jax.devices() if more else ()
+        with prove.only_devices(count), meshes.of_sizes(sizes, every):
             called = function(count)
             with meshes.set_inside():
                 return Traced(called, packed, leaves)
@@ -360,6 +366,7 @@ def _on_meshes(
     leaves: Sequence[Any],
     traced: Sequence[Sequence[Traced]],
     counts: Sequence[int],
+    mesh: "OnMesh | None" = None,
 ) -> list[list[Traced]]:
     """Functions of which one has a mesh of several axes, with each of these in several sizes by itself.
 
@@ -368,6 +375,9 @@ def _on_meshes(
     counts too.
     Where none has such a mesh, where it has more axes than the devices here suffice for, or one is not traced
     so, they are as they were `traced`.
+
+    Where the `mesh` is known, the program is that of its sizes, and others are there to tell what depends on
+    them: those with which it is another program are left out.
     """
     before = [list(row) for row in traced]
     try:
@@ -375,28 +385,37 @@ def _on_meshes(
     except Apart:
         return before
     most = len(jax.devices())
-    first = [2] * number
+    first = [2] * number if mesh is None else list(mesh.axes.values())
     written = number == 1 and len(before[0]) == 1
-    if (number < 2 and not written) or math.prod(first) > most:
+    if not number or (number < 2 and not written) or (mesh is None and math.prod(first) > most):
         return before
 
     def made(sizes: Sequence[int]) -> "list[Traced] | None":
         # Code that writes the number of devices down takes no other.
         for count in dict.fromkeys((math.prod(sizes), *counts, most)):
             try:
-                return [_traced_on(each, packed, leaves, count, sizes) for each in functions]
+                return [
+                    _traced_on(each, packed, leaves, count, sizes, more=mesh is not None)
+                    for each in functions
+                ]
             except _Untraced:
                 continue
         return None
 
-    found = [made(first), *([[row[0] for row in before]] if written else [])]
+    def alike(one: Sequence[Traced], other: Sequence[Traced]) -> bool:
+        return [operations(each.jaxpr) for each in one] == [operations(each.jaxpr) for each in other]
+
+    start = made(first) if mesh is None else [row[0] for row in before]
+    found = [start, *([[row[0] for row in before]] if written and mesh is None else [])]
     enough = 1 if operations(traced[0][0].jaxpr) > FEW else 2
-    for at in range(number):
+    for at in (at for at, size in enumerate(first) if size > 1):
         others: list[list[Traced] | None] = []
-        for size in (3, 4):
+        # One device tells least. An array of which each device has one row alone is broadcast.
+        for size in (3, 4) if mesh is None else (2, 3, 4, 1):
             sizes = [*first[:at], size, *first[at + 1 :]]
-            fits = len(others) < enough and math.prod(sizes) <= most
-            if fits and (other := made(sizes)) is not None:
+            fits = len(others) < (enough if size > 1 else 1) and math.prod(sizes) <= most
+            other = made(sizes) if fits and sizes != first else None
+            if other is not None and (mesh is None or (start is not None and alike(start, other))):
                 others.append(other)
         found += others or [None]
     jax.clear_caches()

@@ -933,9 +933,9 @@ class Interpreter:
     ) -> "tuple[list[list[Placement]], list[Value]]":
         """Placements of a carry that a round gives back as it takes them, and what that round makes.
 
-        Zeros that start a carry fit every placement; what is whole at the start may be partial or sharded
-        after a round only if it is zero. `loops` are those around this one that the start of each value
-        differs by; what a round adds to these is put there.
+        Zeros that start a carry fit every placement; what is whole at the start may be sharded after a round
+        only if it is zero, and partial in one way. `loops` are those around this one that the start of each
+        value differs by; what a round adds to these is put there.
         """
         places = [list(value.places) for value in start]
         zeros = {index: value for index, value in enumerate(start) if self.terms.is_zero(value.term)}
@@ -956,6 +956,8 @@ class Interpreter:
                     zero = self.terms.is_zero(given.term) and isinstance(
                         given.places[at], (Replicated, Sharded)
                     )
+                    # What is whole is one N-th of itself, N times.
+                    part = isinstance(now, Replicated) and place == Partial(now.power - 1)
                     fits = isinstance(place, (Replicated, Partial)) and isinstance(now, Replicated)
                     if isinstance(place, Sharded) and isinstance(now, Sharded):
                         fits = (place.axis, place.outer) == (now.axis, now.outer)
@@ -972,7 +974,8 @@ class Interpreter:
                         fits = (
                             place.loop < self._depth and isinstance(now, Sharded) and now.axis == place.axis
                         )
-                    if (zero and fits and now == given.places[at]) or isinstance(place, Unknown):
+                    taken = part or (zero and fits)
+                    if (taken and now == given.places[at]) or isinstance(place, Unknown):
                         places[index][at] = place
                     else:
                         places[index][at] = Unknown(
