@@ -200,3 +200,32 @@ def test_rows_are_repeated_until_the_shares_suit_the_function(project: Project) 
         text=True,
     )
     assert "axis 0 a multiple of 16 (4 for each of the devices)" in done.stderr
+
+
+def test_minibatches_of_a_shuffled_batch_need_rows_for_each(project: Project) -> None:
+    """Each device works on its part of every minibatch: on some batches on three devices alone."""
+    code = """\
+import jax
+import jax.numpy as jnp
+
+
+def epochs(w, hidden, x, key):
+    def epoch(w, key):
+        order = jax.random.permutation(key, x.shape[0])
+        minibatches = x[order].reshape(4, -1, x.shape[1])
+
+        def step(w, rows):
+            return w - 0.1 * jax.grad(lambda w: jnp.mean((jnp.tanh(rows @ hidden) @ w - 1) ** 2))(w), None
+
+        return jax.lax.scan(step, w, minibatches)[0], None
+
+    return jax.lax.scan(epoch, w, jax.random.split(key, 2))[0]
+"""
+    project.write("epochs.py", code)
+    shapes = {"w": "f32[62]", "hidden": "f32[30,62]", "x": "f32[192,30]", "key": "key"}
+    given = [word for name, shape in shapes.items() for word in ("--arg", f"{name}={shape}")]
+    asked = ("--shard", "x", "--no-run", "--output-format", "json")
+    made = project.run("gen", "epochs.py::epochs", *given, *asked)
+    assert made.exit_code == 0, made.stderr
+    derivation = json.loads(made.stdout)["evidence"]["derivation"]
+    assert (derivation["complete"], derivation["multiple"]) == (True, 4)

@@ -326,6 +326,9 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
         other = observe_variants(case, roles, own_shares=True)
         if isinstance(other, Confirmed) and (other.observation.share or 0.0) <= MOST_IN_SHARES:
             outcome = other
+        elif isinstance(other, Confirmed) and isinstance(outcome, Refusal):
+            # There is a way, which is of no use: that is why, and not what the first attempt ended at.
+            outcome = gathered_in_vain(case.body, other.observation)
     if case.saved is None:
         wanted = _wanted(case.request)
         dealt = in_minibatches(case, roles, outcome, batch_of(roles, case.loaded), wanted)

@@ -103,6 +103,10 @@ def witness(
     for rows in telling(answer.operations) if answer.complete else ():
         with prove.x64(question.x64):
             why = _otherwise_on(question, parallel, packed, rows)
+            share = answer.batch // max(answer.counts)
+            suits = None if why is None else _suiting(question, parallel, packed, rows, share // multiple)
+        if suits is not None:
+            return dataclasses.replace(answer, asked=multiple * suits)
         if why is not None:
             unshown = (*answer.unshown, rows)
             answer = dataclasses.replace(answer, complete=False, endings=(why,), unshown=unshown)
@@ -201,6 +205,30 @@ def _otherwise_on(
     first = found.endings[0]
     why = f"a batch of {rows} is worked on in another way than the given one, and there {first.why}"
     return dataclasses.replace(first, why=why)
+
+
+def _suiting(
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    rows: int,
+    share: int,
+) -> int | None:
+    """What shares are a multiple of for which the function is equal, where it is not for a batch of `rows`.
+
+    It cuts its share in parts, say: the `share` that it took has as many rows as these need.
+    """
+    for part in (part for part in range(2, share + 1) if share % part == 0):
+        leaves = abstract_leaves(packed, question.axes, rows * part)
+        try:
+            reference = Traced(question.traceable, packed, leaves)
+            if _compared(reference, parallel, packed, leaves, counts_for(rows * part)).complete:
+                return part
+        except Problem:
+            raise
+        except (_Untraced, Exception):
+            continue
+    return None
 
 
 def _multiple(conditions: Sequence[Multiple], size: int) -> int:
