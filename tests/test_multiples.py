@@ -227,5 +227,10 @@ def epochs(w, hidden, x, key):
     asked = ("--shard", "x", "--no-run", "--output-format", "json")
     made = project.run("gen", "epochs.py::epochs", *given, *asked)
     assert made.exit_code == 0, made.stderr
-    derivation = json.loads(made.stdout)["evidence"]["derivation"]
+    document = json.loads(made.stdout)
+    derivation = document["evidence"]["derivation"]
     assert (derivation["complete"], derivation["multiple"]) == (True, 4)
+    # The batch alone is gathered, and each device goes on with its part of the minibatches.
+    syncs = [(sync["op"], sync["value"]) for sync in document["plan"]["syncs"]]
+    assert [value for op, value in syncs if op == "all_gather"] == ["x"]
+    assert [value for op, value in syncs if op == "own_share"] == ["x[order].reshape(4, -1, x.shape[1])"]

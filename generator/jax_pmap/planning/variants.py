@@ -10,9 +10,10 @@ from typing import Any
 
 from jax_pmap.emit.callees import CallGraph
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
-from jax_pmap.emit.weave import FOLD
+from jax_pmap.emit.weave import FOLD, OWN_SHARE
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
+from jax_pmap.planning.benefit import MOST_IN_SHARES
 from jax_pmap.planning.callables import (
     beside_arrays,
     constant_source,
@@ -134,6 +135,8 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
     found = _observe_others(observer, roles, base, size, count, restricted, by_name)
     syncs = at_work(observer, roles, count, found.syncs, found.observations)
     syncs = minimal(observer, roles, count, syncs, target)
+    if (direct := without_detours(observer, roles, count, syncs)) is not None:
+        syncs, base = direct.syncs, dataclasses.replace(base, share=direct.share, work=direct.work)
     for variant in found.variants:
         folded = find_folds(observer, roles, variant, count, syncs)
         if isinstance(folded, Refusal):
@@ -287,6 +290,38 @@ def minimal(
         if not isinstance(outcome, Refusal) and len(outcome.syncs) == len(fewer):
             kept = fewer
     return tuple(kept)
+
+
+def without_detours(
+    observer: Observer, roles: Roles, count: int, syncs: tuple[Sync, ...]
+) -> Observation | None:
+    """What is seen without parts of what is whole that are gathered again in a later statement; None of none.
+
+    Of a permutation, devices would go on with their part, take these rows of the batch, and gather the rows
+    to make minibatches of them: left whole, it takes one gather less.
+    """
+    found: Observation | None = None
+    for part in (sync for sync in syncs if sync.op == OWN_SHARE and sync not in roles.made):
+        kept = syncs if found is None else found.syncs
+        later = [sync for sync in kept if sync.op == "all_gather" and sync.span.line > part.span.line]
+        for gathers in _of_one_line(later):
+            fewer = tuple(sync for sync in kept if sync not in (part, *gathers))
+            outcome = observer.observe(roles, {}, count, fewer)
+            if isinstance(outcome, Refusal) or len(outcome.syncs) > len(fewer):
+                continue
+            if outcome.work <= MOST_IN_SHARES:
+                found = outcome
+                break
+    return found
+
+
+def _of_one_line(gathers: Sequence[Sync]) -> Iterator[list[Sync]]:
+    """All gathers of a line, then all but one: what a statement gathers first it may need."""
+    for line in sorted({sync.span.line for sync in gathers}):
+        found = [sync for sync in gathers if sync.span.line == line]
+        yield found
+        if len(found) > 1:
+            yield from ([other for other in found if other is not each] for each in found)
 
 
 def at_work(
