@@ -65,8 +65,8 @@ def test_lambdas_that_are_called_at_once_become_assignments() -> None:
         values = 1
         values_2 = x @ w
         taken_2 = b
-        total = jax.lax.psum(jnp.sum(values_2), axis_name=AXIS)
-        y = values_2 / total * taken_2
+        total_values_2 = jax.lax.psum(jnp.sum(values_2), axis_name=AXIS)
+        y = values_2 / total_values_2 * taken_2
         """
     )
 
@@ -102,3 +102,22 @@ def test_what_is_synchronised_alone_is_explained(synced: str, later: str, word: 
     )
     assert ("#" in made) is bool(word)
     assert word in made
+
+
+def test_one_collective_takes_what_does_not_need_the_other() -> None:
+    made = named(
+        """
+        loss = jax.lax.psum(jnp.sum(losses * mask), axis_name=AXIS) / jax.lax.psum(jnp.sum(b["mask"]), axis_name=AXIS)
+        """  # noqa: E501
+    )
+    assert made == textwrap.dedent(
+        """
+        total, total_mask = jax.lax.psum((jnp.sum(losses * mask), jnp.sum(b["mask"])), axis_name=AXIS)
+        loss = total / total_mask
+        """
+    )
+    # A size is a number of Python's, and what needs the first comes behind it.
+    needs = "jnp.sum((x - jax.lax.psum(jnp.sum(x * y), axis_name=AXIS)) * one_name * another_one)"
+    for second in (needs, "x.shape[0]"):
+        both = f"y = jax.lax.psum(jnp.sum(x * y), axis_name=AXIS) / jax.lax.psum({second}, axis_name=AXIS)\n"
+        assert named(both).count("= jax.lax.psum(") == 2

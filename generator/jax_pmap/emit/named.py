@@ -153,9 +153,10 @@ class _Naming(cst.CSTTransformer):
         short = self.shortened(value, room - around, room - 5)
         if not self.lines:
             return [line]
-        first = self.lines[0].with_changes(leading_lines=line.leading_lines)
+        lines = together(self.lines, self.axis)
+        first = lines[0].with_changes(leading_lines=line.leading_lines)
         last = line.with_changes(leading_lines=(), body=[only.with_changes(value=short)])
-        return [first, *self.lines[1:], last]
+        return [first, *lines[1:], last]
 
     def shortened(self, value: cst.BaseExpression, room: int, inner: int) -> cst.BaseExpression:
         """An expression that has to fit into `room` columns, its parts into `inner` on lines of their own."""
@@ -205,6 +206,52 @@ class _Naming(cst.CSTTransformer):
             self.lines.append(cst.SimpleStatementLine([cst.Assign([target], value)]))
             self.held[code] = name
         return self.held[code]
+
+
+def together(lines: Sequence[cst.SimpleStatementLine], axis: str) -> list[cst.SimpleStatementLine]:
+    """Assignments with one collective of a tuple in place of several of one kind.
+
+    ``total = psum(a); count = psum(b)`` becomes ``total, count = psum((a, b))``, where `b` needs no `total`.
+    """
+    out: list[cst.SimpleStatementLine] = []
+    for line in lines:
+        name, call = _assignment(line)
+        first = next((each for each in out if _alike(_assignment(each)[1], call, axis)), None)
+        read = set(re.findall(r"\w+", _code(call)))
+        behind = out[out.index(first) :] if first is not None else out
+        if first is None or any(read & set(re.findall(r"\w+", _assignment(each)[0])) for each in behind):
+            out.append(line)
+            continue
+        names, one = _assignment(first)
+        assert isinstance(one, cst.Call) and isinstance(call, cst.Call)
+        operand, added = one.args[0].value, cst.Element(call.args[0].value)
+        members = (
+            operand.elements if isinstance(operand, cst.Tuple) and ", " in names else [cst.Element(operand)]
+        )
+        whole = cst.parse_module("").code_for_node(cst.Tuple([*members, added]))
+        rest = cst.parse_module("").code_for_node(one.with_changes(args=one.args[1:]))
+        func, _, keywords = rest.partition("(")
+        made = cst.parse_statement(f"{names}, {name} = {func}({whole}, {keywords}")
+        assert isinstance(made, cst.SimpleStatementLine)
+        out[out.index(first)] = made
+    return out
+
+
+def _assignment(line: cst.SimpleStatementLine) -> tuple[str, cst.BaseExpression]:
+    """The names that a line assigns to, and the value."""
+    only = line.body[0]
+    assert isinstance(only, cst.Assign)
+    return _code(only.targets[0].target), only.value
+
+
+def _alike(one: cst.BaseExpression, other: cst.BaseExpression, axis: str) -> bool:
+    """Whether two calls are one collective of two arrays; a size of Python's takes none."""
+    op = _operation(one, axis)
+    if op not in ("psum", "pmean", "pmax", "pmin") or op != _operation(other, axis):
+        return False
+    assert isinstance(one, cst.Call) and isinstance(other, cst.Call)
+    sizes = any(_wanted(op, each.args[0].value) == "count" for each in (one, other))
+    return not sizes and [_code(each) for each in one.args[1:]] == [_code(each) for each in other.args[1:]]
 
 
 class _Named(cst.CSTTransformer):
@@ -284,6 +331,8 @@ def _wanted(op: str, operand: cst.BaseExpression) -> str:
         return "count"
     if op == "all_gather":
         return "gathered"
+    if op == "psum" and (summed := re.fullmatch(r"[\w.]*\bsum\([\w.\[\"']*?(\w+)[\"'\]]*\)", source)):
+        return f"total_{summed[1]}"
     return _CALLED[op] + ("_square" if re.search(r"\*\* 2\b", source) and op in ("psum", "pmean") else "")
 
 
