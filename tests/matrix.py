@@ -55,7 +55,8 @@ def environment(python: str, jax: str) -> Path | None:
     interpreter = folder / "bin" / "python"
     if not (folder / "made").exists():
         found = shutil.which(f"python{python}")
-        if found is None:
+        # What stands in for several versions may have none of this one.
+        if found is None or subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
             return None
         subprocess.run([found, "-m", "venv", "--clear", str(folder)], check=True)
         subprocess.run([str(interpreter), "-m", "pip", "install", "-q", f"jax=={jax}", "numpy"], check=True)

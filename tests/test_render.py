@@ -225,7 +225,7 @@ CASES = {
             ("params, {'x': x[:15], 'y': y[:15]}", "batch['x'] is float[15, 3]; expected float of rank 2, "),
             ("params, {'x': x, 'y': y[:, None]}", "batch['y'] is float[24, 1]; expected float of rank 1, "),
             ("params, {'x': x.astype(int), 'y': y}", "batch['x'] is int[24, 3]; expected float of rank 2, "),
-            ("params, {'x': x, 'y': y, 'z': y}", "batch['z'] is float[24]; expected no leaf of rank 0, "),
+            ("params, {'x': x, 'y': y, 'z': y}", "batch['z'] is float[24]; expected no leaf of rank -1, "),
         ),
         devices=(Devices(), Devices(count=3), Devices(ids=(1, 5))),
         helpers=("place", "devices"),

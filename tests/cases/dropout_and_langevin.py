@@ -110,7 +110,7 @@ def shard(batch):
 
     def split(path, leaf):
         name, shape = f"batch{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", 0))
+        kind, rank = PROVED.get(name, ("no leaf", -1))
         found = jax.dtypes.scalar_type_of(leaf).__name__
         sizes.update(shape[:1])
         if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:

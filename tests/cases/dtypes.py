@@ -54,7 +54,7 @@ def shard(z, h):
     def split(path, leaf):
         name = ("z", "h")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", 0))
+        kind, rank = PROVED.get(name, ("no leaf", -1))
         if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__

@@ -102,7 +102,7 @@ def shard(x):
 
     def split(path, leaf):
         name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", 0))
+        kind, rank = PROVED.get(name, ("no leaf", -1))
         found = jax.dtypes.scalar_type_of(leaf).__name__
         if (found, len(shape)) != (kind, rank) or shape[0] % count:
             raise ValueError(

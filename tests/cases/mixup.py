@@ -49,7 +49,7 @@ def shard(x):
 
     def split(path, leaf):
         name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", 0))
+        kind, rank = PROVED.get(name, ("no leaf", -1))
         if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
             return leaf  # by an earlier call
         found = jax.dtypes.scalar_type_of(leaf).__name__

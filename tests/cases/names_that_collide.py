@@ -66,7 +66,7 @@ def shard_(x):
 
     def split(path, leaf):
         name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", 0))
+        kind, rank = PROVED.get(name, ("no leaf", -1))
         if (
             getattr(leaf, "sharding", None) == sharding(AXIS_)
             and len(shape) == rank + 1

@@ -70,7 +70,7 @@ def shard(xs, h0):
             return leaf
         name = ("xs", "h0")[path[0].idx] + jax.tree_util.keystr(path[1:])
         shape = np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", 0))
+        kind, rank = PROVED.get(name, ("no leaf", -1))
         if (
             getattr(leaf, "sharding", None) == sharding(*[None] * axis, AXIS)
             and len(shape) == rank + 1

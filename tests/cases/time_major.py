@@ -66,7 +66,7 @@ def shard(sequence):
 
     def split(path, leaf):
         name, shape = f"sequence{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", 0))
+        kind, rank = PROVED.get(name, ("no leaf", -1))
         if (
             getattr(leaf, "sharding", None) == sharding(None, AXIS)
             and len(shape) == rank + 1
