@@ -35,23 +35,32 @@ class Rule:
         return self.diagnostic.code
 
 
-def diagnostic(
-    code: str, title: str, *, meaning: str, why: str, cure: str, invalid: str, valid: str
-) -> Diagnostic:
-    """The diagnostic of a rule: its first invalid snippet is the example, its first valid one the cure."""
+def rule(
+    code: str,
+    title: str,
+    find: Find,
+    *,
+    meaning: str,
+    why: str,
+    cure: str,
+    invalid: tuple[str, ...],
+    valid: tuple[str, ...],
+) -> Rule:
+    """A rule and its diagnostic: the first invalid snippet is the example, the first valid one the cure."""
     from jax_pmap.diagnostics.base import Diagnostic
 
-    return Diagnostic(
+    diagnostic = Diagnostic(
         code=code,
         title=title,
         exit_code=1,
         meaning=meaning,
         why=why,
         cure=cure,
-        example=invalid,
+        example=invalid[0],
         command="jax-pmap check train.py",
-        fixed=valid,
+        fixed=valid[0],
     )
+    return Rule(diagnostic, find, valid, invalid)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -109,22 +109,18 @@ def _edits(module: Module, call: ast.expr) -> tuple[Edit, ...]:
     return (Edit(start, opening, f"{partial}({name},{gap}"), *imports)
 
 
-RULE = Rule(
-    diagnostic(
-        "JP101",
-        "pmap called without a function",
-        meaning="`jax.pmap(axis_name=...)` is written as if it returned a decorator.",
-        why=(
-            "It does not, in any version of jax: `pmap` takes the function as its first argument, so the "
-            "line "
-            "raises `TypeError: pmap() missing 1 required positional argument`."
-        ),
-        cure="Collect the options with `functools.partial(jax.pmap, ...)`. `--fix` does so.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP101",
+    "pmap called without a function",
     find,
-    VALID,
-    INVALID,
+    meaning="`jax.pmap(axis_name=...)` is written as if it returned a decorator.",
+    why=(
+        "It does not, in any version of jax: `pmap` takes the function as its first argument, so the "
+        "line "
+        "raises `TypeError: pmap() missing 1 required positional argument`."
+    ),
+    cure="Collect the options with `functools.partial(jax.pmap, ...)`. `--fix` does so.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -135,23 +135,17 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP102",
-        "collective over an axis that is not mapped",
-        meaning=(
-            "A mapped function calls a collective under another axis name than the one it is mapped with."
-        ),
-        why=(
-            "The call raises `NameError: unbound axis name` when the function is traced, which is at the "
-            "first call."
-        ),
-        cure="Give `pmap` and the collectives the same name; a constant for it keeps them together.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP102",
+    "collective over an axis that is not mapped",
     find,
-    VALID,
-    INVALID,
+    meaning=("A mapped function calls a collective under another axis name than the one it is mapped with."),
+    why=(
+        "The call raises `NameError: unbound axis name` when the function is traced, which is at the "
+        "first call."
+    ),
+    cure="Give `pmap` and the collectives the same name; a constant for it keeps them together.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

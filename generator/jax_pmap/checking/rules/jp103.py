@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -148,24 +148,19 @@ def _edits(module: Module, mapping: Mapping, axis: str) -> tuple[Edit, ...]:
     return (Edit(at, at, f', axis_name="{axis}"'),)
 
 
-RULE = Rule(
-    diagnostic(
-        "JP103",
-        "collective without a mapped axis",
-        meaning="A collective names no axis, or names one that `pmap` was not given.",
-        why=(
-            "Without the argument the call is a `TypeError`; without `axis_name` on the `pmap` it is a "
-            "`NameError: unbound axis name` when the function is first called."
-        ),
-        cure=(
-            'Give both the same name: `jax.pmap(f, axis_name="batch")`. `--fix` adds it where one name is '
-            "used."
-        ),
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP103",
+    "collective without a mapped axis",
     find,
-    VALID,
-    INVALID,
+    meaning="A collective names no axis, or names one that `pmap` was not given.",
+    why=(
+        "Without the argument the call is a `TypeError`; without `axis_name` on the `pmap` it is a "
+        "`NameError: unbound axis name` when the function is first called."
+    ),
+    cure=(
+        'Give both the same name: `jax.pmap(f, axis_name="batch")`. `--fix` adds it where one name is used.'
+    ),
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

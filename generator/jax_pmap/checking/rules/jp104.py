@@ -7,7 +7,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.gradients import Gradients, gradients, returned_reduction
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import Function, names_in, positional
 
 INVALID = (
@@ -251,26 +251,22 @@ def _elsewhere(module: Module, mappings: Mappings, made: Gradients, function: Fu
     )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP104",
-        "gradients not synchronised before an update",
-        meaning=(
-            "A mapped function takes a gradient of its share of the batch and updates the parameters with "
-            "it, "
-            "and no collective is applied in between."
-        ),
-        why=(
-            "Every device then trains a model of its own on its share: the copies drift apart without an "
-            "error, "
-            "and it even looks faster, since nothing is communicated."
-        ),
-        cure="Average the gradients over the axis before the update.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP104",
+    "gradients not synchronised before an update",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A mapped function takes a gradient of its share of the batch and updates the parameters with "
+        "it, "
+        "and no collective is applied in between."
+    ),
+    why=(
+        "Every device then trains a model of its own on its share: the copies drift apart without an "
+        "error, "
+        "and it even looks faster, since nothing is communicated."
+    ),
+    cure="Average the gradients over the axis before the update.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

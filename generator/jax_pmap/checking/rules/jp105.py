@@ -6,7 +6,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -231,22 +231,18 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP105",
-        "reduction inside the differentiated loss",
-        meaning="The loss whose gradient is taken ends in a `psum` or `pmean`.",
-        why=(
-            "Under `pmap`, and in a `shard_map` with `check_vma=False`, the gradient of a `psum` is a `psum` "
-            "of what flows back, the same on all devices: the result is the device's own gradient, N times "
-            "too large for `psum`, and not the gradient of the mean."
-        ),
-        cure="Keep the loss local, and synchronise loss and gradients after they were computed.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP105",
+    "reduction inside the differentiated loss",
     find,
-    VALID,
-    INVALID,
+    meaning="The loss whose gradient is taken ends in a `psum` or `pmean`.",
+    why=(
+        "Under `pmap`, and in a `shard_map` with `check_vma=False`, the gradient of a `psum` is a `psum` "
+        "of what flows back, the same on all devices: the result is the device's own gradient, N times "
+        "too large for `psum`, and not the gradient of the mean."
+    ),
+    cure="Keep the loss local, and synchronise loss and gradients after they were computed.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

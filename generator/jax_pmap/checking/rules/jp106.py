@@ -6,7 +6,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import Function
 
 INVALID = (
@@ -211,21 +211,17 @@ def _tells_devices_apart(mappings: Mappings, function: Function) -> bool:
     )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP106",
-        "same random key on every device",
-        meaning="A mapped function draws noise for its share of the batch from a key that all devices share.",
-        why=(
-            "Each device then draws the same numbers: the same dropout mask, the same noise, N times over. "
-            "Nothing fails; the randomness is just less than it looks."
-        ),
-        cure="Fold the device's index into the key, or give every device a key of its own.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP106",
+    "same random key on every device",
     find,
-    VALID,
-    INVALID,
+    meaning="A mapped function draws noise for its share of the batch from a key that all devices share.",
+    why=(
+        "Each device then draws the same numbers: the same dropout mask, the same noise, N times over. "
+        "Nothing fails; the randomness is just less than it looks."
+    ),
+    cure="Fold the device's index into the key, or give every device a key of its own.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.removed import uses
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -156,21 +156,17 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             yield module.finding("JP107", use.node, use.message, use.hint, use.edits)
 
 
-RULE = Rule(
-    diagnostic(
-        "JP107",
-        "removed from jax",
-        meaning="The code uses what current versions of jax no longer have: a name, a parameter, an option.",
-        why="It is an `AttributeError`, `ImportError` or `TypeError` as soon as jax is upgraded.",
-        cure=(
-            "Each finding names the version and what to write instead; `--fix` writes it where a name has a "
-            "new one. Code that asks first (`hasattr`, `try`, a version) is left alone."
-        ),
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP107",
+    "removed from jax",
     find,
-    VALID,
-    INVALID,
+    meaning="The code uses what current versions of jax no longer have: a name, a parameter, an option.",
+    why="It is an `AttributeError`, `ImportError` or `TypeError` as soon as jax is upgraded.",
+    cure=(
+        "Each finding names the version and what to write instead; `--fix` writes it where a name has a "
+        "new one. Code that asks first (`hasattr`, `try`, a version) is left alone."
+    ),
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

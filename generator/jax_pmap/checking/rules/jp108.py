@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -144,27 +144,23 @@ def _placed(module: Module, call: ast.Call, argument: ast.expr, axis: object) ->
     return isinstance(names, tuple) and axis not in names
 
 
-RULE = Rule(
-    diagnostic(
-        "JP108",
-        "mesh context around pmap",
-        meaning=(
-            "A function mapped with `pmap` is called under `jax.set_mesh`, or on an array placed with a "
-            "mesh that `jax.make_mesh` made."
-        ),
-        why=(
-            "`pmap` makes a mesh of its own and accepts no other around it: jax raises an error about a "
-            "context mesh, or a bare `KeyError` with the name of an axis."
-        ),
-        cure=(
-            "Call it outside the block. For arrays, make the mesh with `jax.sharding.Mesh` and the axis "
-            "name of the `pmap`."
-        ),
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP108",
+    "mesh context around pmap",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A function mapped with `pmap` is called under `jax.set_mesh`, or on an array placed with a "
+        "mesh that `jax.make_mesh` made."
+    ),
+    why=(
+        "`pmap` makes a mesh of its own and accepts no other around it: jax raises an error about a "
+        "context mesh, or a bare `KeyError` with the name of an axis."
+    ),
+    cure=(
+        "Call it outside the block. For arrays, make the mesh with `jax.sharding.Mesh` and the axis "
+        "name of the `pmap`."
+    ),
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

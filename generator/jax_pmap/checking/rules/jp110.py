@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -65,21 +65,17 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP110",
-        "negative out_axes",
-        meaning="`out_axes` of a `pmap` holds a negative number.",
-        why=(
-            "It is no error since jax 0.8, and the device axis does not end up last: an output of `(2, 2)` "
-            "on 4 devices comes back as `(8, 2, 1)`."
-        ),
-        cure="Count from the front: for outputs of rank 2, the last place of the device axis is 2.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP110",
+    "negative out_axes",
     find,
-    VALID,
-    INVALID,
+    meaning="`out_axes` of a `pmap` holds a negative number.",
+    why=(
+        "It is no error since jax 0.8, and the device axis does not end up last: an output of `(2, 2)` "
+        "on 4 devices comes back as `(8, 2, 1)`."
+    ),
+    cure="Count from the front: for outputs of rank 2, the last place of the device axis is 2.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

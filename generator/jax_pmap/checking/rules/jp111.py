@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import names_in
 
 INVALID = (
@@ -123,24 +123,20 @@ def _is_called(module: Module, node: ast.Call, loop: ast.AST) -> bool:
     return any(isinstance(call.func, ast.Name) and call.func.id == name for call in module.calls(loop))
 
 
-RULE = Rule(
-    diagnostic(
-        "JP111",
-        "pmap made anew in a loop",
-        meaning=(
-            "A loop makes the mapped function anew in every turn, from a lambda or a `partial` in which "
-            "nothing changes."
-        ),
-        why=(
-            "jax keeps compiled code by function: a new lambda is a new function, so each turn traces and "
-            "compiles again. This can take longer than the work."
-        ),
-        cure="Make the mapped function once, before the loop.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP111",
+    "pmap made anew in a loop",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A loop makes the mapped function anew in every turn, from a lambda or a `partial` in which "
+        "nothing changes."
+    ),
+    why=(
+        "jax keeps compiled code by function: a new lambda is a new function, so each turn traces and "
+        "compiles again. This can take longer than the work."
+    ),
+    cure="Make the mapped function once, before the loop.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

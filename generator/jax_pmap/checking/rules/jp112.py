@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -115,27 +115,22 @@ def _finding(module: Module, node: ast.expr, edits: tuple[Edit, ...]) -> Finding
     )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP112",
-        "jit around pmap",
-        meaning=(
-            "A function that was mapped with `pmap` is compiled with `jit` once more, or called in one "
-            "that is."
-        ),
-        why=(
-            "`pmap` compiles by itself. `jit` around it gathers the inputs onto one device before they are "
-            "split again, which costs more than it saves."
-        ),
-        cure=(
-            "Leave out the outer `jit`. The other way around, `jit` inside `pmap`, is harmless. `--fix` "
-            "takes it out where it stands directly around."
-        ),
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP112",
+    "jit around pmap",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A function that was mapped with `pmap` is compiled with `jit` once more, or called in one that is."
+    ),
+    why=(
+        "`pmap` compiles by itself. `jit` around it gathers the inputs onto one device before they are "
+        "split again, which costs more than it saves."
+    ),
+    cure=(
+        "Leave out the outer `jit`. The other way around, `jit` inside `pmap`, is harmless. `--fix` "
+        "takes it out where it stands directly around."
+    ),
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

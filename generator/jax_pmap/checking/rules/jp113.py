@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Edit, Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import returned_by
 
 INVALID = (
@@ -199,23 +199,19 @@ def _reaches_pmap(module: Module, mappings: Mappings, call: ast.Call, depth: int
     return any(_reaches_pmap(module, mappings, each, depth - 1) for each in asked)
 
 
-RULE = Rule(
-    diagnostic(
-        "JP113",
-        "device_count for local_device_count",
-        meaning=(
-            "An array for `pmap` is given a leading axis of `jax.device_count()`, or of `len(jax.devices())`."
-        ),
-        why=(
-            "Those count the devices of all hosts. Each host hands `pmap` its own part, whose leading axis "
-            "is `jax.local_device_count()`. On one host the two agree, so it shows up only on a cluster."
-        ),
-        cure="Use `jax.local_device_count()`. `--fix` does so where the call stands in the shape itself.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP113",
+    "device_count for local_device_count",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "An array for `pmap` is given a leading axis of `jax.device_count()`, or of `len(jax.devices())`."
+    ),
+    why=(
+        "Those count the devices of all hosts. Each host hands `pmap` its own part, whose leading axis "
+        "is `jax.local_device_count()`. On one host the two agree, so it shows up only on a cluster."
+    ),
+    cure="Use `jax.local_device_count()`. `--fix` does so where the call stands in the shape itself.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -144,25 +144,21 @@ def _returns_arrays(function: ast.AST) -> bool:
     return True
 
 
-RULE = Rule(
-    diagnostic(
-        "JP114",
-        "unreplicated by indexing",
-        meaning="A replicated result of `pmap` is made a single one by taking its first entry.",
-        why=(
-            "Since jax 0.8 the index is a computation over all devices instead of a look at one copy, "
-            "which is slow; where there are several hosts it fails, because the first copy may be on "
-            "another one."
-        ),
-        cure=(
-            "Let the function return one copy (`out_axes=None`), or read a copy this host has: "
-            "`x.addressable_shards[0].data[0]`."
-        ),
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP114",
+    "unreplicated by indexing",
     find,
-    VALID,
-    INVALID,
+    meaning="A replicated result of `pmap` is made a single one by taking its first entry.",
+    why=(
+        "Since jax 0.8 the index is a computation over all devices instead of a look at one copy, "
+        "which is slow; where there are several hosts it fails, because the first copy may be on "
+        "another one."
+    ),
+    cure=(
+        "Let the function return one copy (`out_axes=None`), or read a copy this host has: "
+        "`x.addressable_shards[0].data[0]`."
+    ),
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -61,18 +61,14 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP115",
-        "pmap inside pmap",
-        meaning="A function that is mapped with `pmap` maps another one with `pmap`.",
-        why="Since jax 0.8 it is an error about a context mesh.",
-        cure="Use `jax.vmap` for the inner map, or one `jax.shard_map` over a mesh with two axes.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP115",
+    "pmap inside pmap",
     find,
-    VALID,
-    INVALID,
+    meaning="A function that is mapped with `pmap` maps another one with `pmap`.",
+    why="Since jax 0.8 it is an error about a context mesh.",
+    cure="Use `jax.vmap` for the inner map, or one `jax.shard_map` over a mesh with two axes.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -74,21 +74,17 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
             )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP116",
-        "keyword argument to a pmapped function",
-        meaning="A function that was mapped with an `in_axes` tuple is called with keyword arguments.",
-        why=(
-            "`in_axes` counts positional arguments only, and keyword arguments are always mapped over axis "
-            "0: the call fails with an error about pytree structure."
-        ),
-        cure="Give all arguments by position.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP116",
+    "keyword argument to a pmapped function",
     find,
-    VALID,
-    INVALID,
+    meaning="A function that was mapped with an `in_axes` tuple is called with keyword arguments.",
+    why=(
+        "`in_axes` counts positional arguments only, and keyword arguments are always mapped over axis "
+        "0: the call fails with an error about pytree structure."
+    ),
+    cure="Give all arguments by position.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -94,18 +94,14 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                     )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP117",
-        "static argument that changes every call",
-        meaning="The counter of a loop is given to a static argument of a mapped function.",
-        why="A static argument is part of what is compiled: each new value compiles the function again.",
-        cure="Take it out of `static_broadcasted_argnums` and put `None` at its place in `in_axes`.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP117",
+    "static argument that changes every call",
     find,
-    VALID,
-    INVALID,
+    meaning="The counter of a loop is given to a static argument of a mapped function.",
+    why="A static argument is part of what is compiled: each new value compiles the function again.",
+    cure="Take it out of `static_broadcasted_argnums` and put `None` at its place in `in_axes`.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

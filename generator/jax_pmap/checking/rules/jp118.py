@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -114,23 +114,17 @@ def _read_again(module: Module, statement: ast.Assign, name: str) -> ast.Name | 
     return None
 
 
-RULE = Rule(
-    diagnostic(
-        "JP118",
-        "donated array used again",
-        meaning=(
-            "An array was given to a donated argument of a mapped function, and is read again afterwards."
-        ),
-        why=(
-            "Donating gives the buffers away: reading the array raises `Array has been deleted`. Where the "
-            "array was not placed on the devices before, nothing is deleted and tests miss it."
-        ),
-        cure="Go on with what the function returned, or do not donate the argument.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP118",
+    "donated array used again",
     find,
-    VALID,
-    INVALID,
+    meaning=("An array was given to a donated argument of a mapped function, and is read again afterwards."),
+    why=(
+        "Donating gives the buffers away: reading the array raises `Array has been deleted`. Where the "
+        "array was not placed on the devices before, nothing is deleted and tests miss it."
+    ),
+    cure="Go on with what the function returned, or do not donate the argument.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

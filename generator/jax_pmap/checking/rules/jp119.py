@@ -7,7 +7,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.gradients import gradients
 from jax_pmap.checking.mapped import REDUCTIONS, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.scopes import names_in
 
 INVALID = (
@@ -176,23 +176,18 @@ def _is_clip(module: Module, call: ast.Call) -> bool:
     )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP119",
-        "gradients clipped before they are averaged",
-        meaning=(
-            "A mapped function clips the gradients of its share of the batch, and averages them afterwards."
-        ),
-        why=(
-            "The mean of clipped gradients is not the clipped mean: the update depends on the number of "
-            "devices."
-        ),
-        cure="Average the gradients first, then clip.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP119",
+    "gradients clipped before they are averaged",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A mapped function clips the gradients of its share of the batch, and averages them afterwards."
+    ),
+    why=(
+        "The mean of clipped gradients is not the clipped mean: the update depends on the number of devices."
+    ),
+    cure="Average the gradients first, then clip.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

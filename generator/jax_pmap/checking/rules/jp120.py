@@ -8,7 +8,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.checking.values import Gradient, Reduction, leaves
 
 INVALID = (
@@ -280,29 +280,25 @@ def _first(reductions: list[Reduction], made: Gradient) -> Reduction | None:
     return None
 
 
-RULE = Rule(
-    diagnostic(
-        "JP120",
-        "gradients of `shard_map` averaged twice",
-        meaning=(
-            "The body of a `shard_map` takes the gradient of a replicated argument and applies `pmean` or "
-            "`psum` to it, as the body of a `pmap` has to."
-        ),
-        why=(
-            "With `check_vma=True`, the default, `shard_map` knows that the argument is the same on every "
-            "device, and sums its gradient over the devices by itself. A `pmean` after it changes nothing "
-            "then, and the gradient stays N times too large; a `psum` makes it N² times too large. Nothing "
-            "fails."
-        ),
-        cure=(
-            "Switch the check off, so that the body means what it means under `pmap`; or take the gradient "
-            "of the averaged loss."
-        ),
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP120",
+    "gradients of `shard_map` averaged twice",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "The body of a `shard_map` takes the gradient of a replicated argument and applies `pmean` or "
+        "`psum` to it, as the body of a `pmap` has to."
+    ),
+    why=(
+        "With `check_vma=True`, the default, `shard_map` knows that the argument is the same on every "
+        "device, and sums its gradient over the devices by itself. A `pmean` after it changes nothing "
+        "then, and the gradient stays N times too large; a `psum` makes it N² times too large. Nothing "
+        "fails."
+    ),
+    cure=(
+        "Switch the check off, so that the body means what it means under `pmap`; or take the gradient "
+        "of the averaged loss."
+    ),
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

@@ -7,7 +7,7 @@ from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.flow import events
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.checking.values import Reduction, leaves
 
 INVALID = (
@@ -214,25 +214,21 @@ def _ratio(reduction: Reduction) -> ast.BinOp | None:
     return None
 
 
-RULE = Rule(
-    diagnostic(
-        "JP121",
-        "average of masked means",
-        meaning=(
-            "A mapped function divides by the sum of a mask or of weights on its own share of the batch, and "
-            "averages the quotients, or their gradients, over the devices."
-        ),
-        why=(
-            "The quotients have different weights: a device with two valid rows counts as much as one with "
-            "two hundred, and one with none makes everything NaN. Nothing fails, and with full batches the "
-            "numbers are even right."
-        ),
-        cure="Sum numerator and denominator over the devices, then divide.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP121",
+    "average of masked means",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A mapped function divides by the sum of a mask or of weights on its own share of the batch, and "
+        "averages the quotients, or their gradients, over the devices."
+    ),
+    why=(
+        "The quotients have different weights: a device with two valid rows counts as much as one with "
+        "two hundred, and one with none makes everything NaN. Nothing fails, and with full batches the "
+        "numbers are even right."
+    ),
+    cure="Sum numerator and denominator over the devices, then divide.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

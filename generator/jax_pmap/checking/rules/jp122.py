@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mapping, Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 from jax_pmap.syntax.resolve import returned_by
 from jax_pmap.syntax.scopes import Function, positional
 
@@ -195,21 +195,17 @@ def _makes_constant(call: ast.Call) -> bool:
     return name in ("zeros_like", "ones_like", "full_like", "shape", "ndim", "size", "result_type")
 
 
-RULE = Rule(
-    diagnostic(
-        "JP122",
-        "`out_axes=None` for a result that differs",
-        meaning=(
-            "A mapped function returns what it computed from its own share of the batch, without a "
-            "collective, and `out_axes=None` says that all devices agree on it."
-        ),
-        why="jax does not look: the caller gets the value of device 0, and the other shares are lost.",
-        cure="Reduce it over the axis first, or leave `out_axes` out to get one value for each device.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP122",
+    "`out_axes=None` for a result that differs",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A mapped function returns what it computed from its own share of the batch, without a "
+        "collective, and `out_axes=None` says that all devices agree on it."
+    ),
+    why="jax does not look: the caller gets the value of device 0, and the other shares are lost.",
+    cure="Reduce it over the axis first, or leave `out_axes` out to get one value for each device.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

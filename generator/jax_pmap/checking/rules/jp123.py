@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from jax_pmap.checking.findings import Finding
 from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -121,24 +121,20 @@ def _asks(module: Module, statement: ast.Assign) -> bool:
     return name != "XLA_FLAGS" or "xla_force_host_platform_device_count" in ast.unparse(statement.value)
 
 
-RULE = Rule(
-    diagnostic(
-        "JP123",
-        "device count set too late",
-        meaning=(
-            "A script asks for simulated devices (`XLA_FLAGS` or `JAX_NUM_CPU_DEVICES`) after a statement "
-            "that made jax look for its devices."
-        ),
-        why=(
-            "jax reads both once, when it first needs a device. What is set later is not seen, and the "
-            "program runs on one device without a word."
-        ),
-        cure="Set the variable first, best before jax is imported, or outside the program.",
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP123",
+    "device count set too late",
     find,
-    VALID,
-    INVALID,
+    meaning=(
+        "A script asks for simulated devices (`XLA_FLAGS` or `JAX_NUM_CPU_DEVICES`) after a statement "
+        "that made jax look for its devices."
+    ),
+    why=(
+        "jax reads both once, when it first needs a device. What is set later is not seen, and the "
+        "program runs on one device without a word."
+    ),
+    cure="Set the variable first, best before jax is imported, or outside the program.",
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic

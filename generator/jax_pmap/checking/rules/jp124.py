@@ -8,7 +8,7 @@ from jax_pmap.checking.mapped import Mappings
 from jax_pmap.checking.module import Module
 from jax_pmap.checking.removals import WITH_MESH
 from jax_pmap.checking.removed import uses
-from jax_pmap.checking.rule import Rule, diagnostic
+from jax_pmap.checking.rule import rule
 
 INVALID = (
     """\
@@ -124,24 +124,20 @@ def _is_mesh(module: Module, node: ast.expr) -> bool:
     )
 
 
-RULE = Rule(
-    diagnostic(
-        "JP124",
-        "deprecated in jax",
-        meaning="The code uses what jax still has and will remove: a name, or `with mesh:`.",
-        why=(
-            "Today it is a `DeprecationWarning`, which most programs never show; with one of the next "
-            "versions it is an error."
-        ),
-        cure=(
-            "Each finding names the version and what to write instead. Code that asks first (`hasattr`, "
-            "`try`, a version) is left alone; `--ignore JP124` leaves deprecations for later."
-        ),
-        invalid=INVALID[0],
-        valid=VALID[0],
-    ),
+RULE = rule(
+    "JP124",
+    "deprecated in jax",
     find,
-    VALID,
-    INVALID,
+    meaning="The code uses what jax still has and will remove: a name, or `with mesh:`.",
+    why=(
+        "Today it is a `DeprecationWarning`, which most programs never show; with one of the next "
+        "versions it is an error."
+    ),
+    cure=(
+        "Each finding names the version and what to write instead. Code that asks first (`hasattr`, "
+        "`try`, a version) is left alone; `--ignore JP124` leaves deprecations for later."
+    ),
+    invalid=INVALID,
+    valid=VALID,
 )
 DIAGNOSTIC = RULE.diagnostic
