@@ -336,8 +336,9 @@ class CallGraph:
             for node in ast.walk(tree)
         )
 
-    def _class(self, name: str, source: Source, is_object: bool = False) -> Owner | None:
+    def _class(self, name: str, source: Source) -> Owner | None:
         """The class of this name in a file, or that an object of this name is made of there."""
+        is_object = False
         for _ in range(PASSED_ON):
             names = resolver_of(source)
             only = names.bound_once(names.tree, name)

@@ -42,7 +42,6 @@ def capture(
     say: Say,
     *,
     sources: Mapping[Path, str] | None = None,
-    visible: int = 1,
 ) -> Captured:
     """Run the program of `request` in the worker until it calls the target; that call is the example.
 
@@ -54,7 +53,6 @@ def capture(
         request: names the program.
         say: told in a line what is going on.
         sources: texts by absolute path that stand in for files, such as an edited one.
-        visible: how many devices the program sees.
 
     Raises:
         RefusalError: JP019 where the program fails or ends before the call, JP020 where it calls the target
@@ -76,7 +74,6 @@ def capture(
                 str(source.root),
                 {str(path): stand_in for path, stand_in in (sources or {}).items()},
                 eager=eager,
-                visible=visible,
                 collectives=bool(target.facts.collectives),
                 in_place=target.facts.changes_seen,
             )

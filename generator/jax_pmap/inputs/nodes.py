@@ -52,10 +52,10 @@ class Node:
         """The element at a position, counted from the end when negative."""
         return self.positions.setdefault(index, Node(self.word, self.path and f"{self.path}[{index}]"))
 
-    def element(self, word: str = "") -> Node:
+    def element(self) -> Node:
         """Any element."""
         if self.each is None:
-            self.each = Node(word or self.word)
+            self.each = Node(self.word)
         return self.each
 
 

@@ -94,7 +94,7 @@ class Mending:
                 continue  # `(_, aux), grads = …`: what nothing reads needs no collective.
             if event_ is None or event_.unaligned or not event_.partial() or name in self.table.mutated:
                 continue
-            for sync in self._syncs_for(name, event_, statement.span, "after", numbers=False):
+            for sync in self._syncs_for(name, event_, statement.span, numbers=False):
                 added |= state.add(sync, point)
         return added
 
@@ -242,24 +242,24 @@ class Mending:
         """Make whole the partial leaves of a result that has others too."""
         assert statement.value is not None
         value, added = self.table.by_point[statement.value], False
-        for sync in self._syncs_for("result", whole, statement.span, "after", numbers=True):
+        for sync in self._syncs_for("result", whole, statement.span, numbers=True):
             if sync.paths == ("",):
                 sync = dataclasses.replace(sync, value=value.text, where="wrap", span=value.span)
             added |= state.add(sync, statement.value)
         return added
 
-    def _syncs_for(self, value: str, event: Event, span: Span, where: str, numbers: bool) -> list[Sync]:
+    def _syncs_for(self, value: str, event: Event, span: Span, numbers: bool) -> list[Sync]:
         """One sync for the whole value, or one for each partial leaf with the containers around it."""
         op = event.whole_op(numbers)
         if op is not None:
-            return [self.table.sync(op, value, where, span, event)]
+            return [self.table.sync(op, value, "after", span, event)]
         partial = event.partial(numbers or len(event.leaves) > 1)
         ops = {leaf["kind"] for leaf in partial}
         # An average, maximum or minimum of equal copies is that copy; integers would change type.
         rest_whole = all(leaf["kind"] == "replicated" or leaf in partial for leaf in event.leaves)
         floats = all(leaf["dtype"].startswith(("float", "bfloat", "complex")) for leaf in event.leaves)
         together = (
-            [self.table.sync(next(iter(ops)), value, where, span, event)]
+            [self.table.sync(next(iter(ops)), value, "after", span, event)]
             if len(ops) == 1 and "psum" not in ops and rest_whole and floats
             else []
         )
@@ -269,7 +269,7 @@ class Mending:
         if containers is not None:
             return [
                 dataclasses.replace(
-                    self.table.sync(leaf["kind"], value, where, span, event, [leaf]),
+                    self.table.sync(leaf["kind"], value, "after", span, event, [leaf]),
                     paths=(leaf["path"],),
                     containers=containers,
                 )

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax_pmap.model import Request, Source, Sync, refused
+from jax_pmap.model import Request, Sync, refused
 from jax_pmap.options import no_argument
 from jax_pmap.planning.identities import identities
 from jax_pmap.reading.facts import FunctionFacts
@@ -67,7 +67,6 @@ class Roles:
 class _Leaf:
     argument: str
     index: int
-    path: str
     shape: tuple[int, ...]
     #: How much the argument looks like data: 1 named so, 0 like parameters, between: unknown.
     data: float
@@ -79,14 +78,13 @@ class RoleFinder:
     def __init__(
         self,
         session: Session,
-        source: Source,
         facts: FunctionFacts,
         request: Request,
         described: Sequence[Described],
         *,
         most: bool = False,
     ) -> None:
-        self.session, self.source, self.facts, self.request = session, source, facts, request
+        self.session, self.facts, self.request = session, facts, request
         #: Whether to begin with all arrays of the batch's length: what is given with a device axis is given
         #: in shares, whatever it is called.
         self.most = most
@@ -278,7 +276,7 @@ class RoleFinder:
                 data = 0.6 if unknown == 1 else 0.3
             for index, leaf in enumerate(argument["leaves"]):
                 if leaf["category"] in ("array", "key") and (name, index) not in self.keys:
-                    out.append(_Leaf(name, index, leaf["path"], tuple(leaf["shape"]), data))
+                    out.append(_Leaf(name, index, tuple(leaf["shape"]), data))
         return out
 
     # -- the search --------------------------------------------------------------------------

@@ -93,11 +93,11 @@ def find_plan(
     body = Body(function_text(target.parsed))
     inside = named_inside(body, request.shard, [argument["name"] for argument in loaded.described])
     request = dataclasses.replace(request, shard=tuple(x for x in request.shard if x not in inside))
-    finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
+    finder = RoleFinder(session, target.facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
     if session.compile_as(whole.compiled_as):
         loaded = load(session, target, request, say)
-        finder = RoleFinder(session, target.source, target.facts, request, loaded.described)
+        finder = RoleFinder(session, target.facts, request, loaded.described)
         whole = reference_runs(session, target, finder)
     called = as_called(session, target, finder, request, whole)
     if called.changed:

@@ -48,7 +48,7 @@ class Watch:
         `settled` are its arguments that have no other values, `known` the bodies of functions that have one
         already.
         """
-        self.call_graph, self.numbers = call_graph, numbers
+        self.call_graph = call_graph
         #: How many methods that running has shown there were to find.
         self.methods = len(call_graph.callees)
         #: Each function with those it names: (name it calls by, function).

@@ -271,7 +271,7 @@ class _Verification:
     def _roles_of(self, loaded: Loaded) -> RoleFinder:
         """What finds the roles of the inputs."""
         lead, target = self.runs[-1].session, self.target
-        return RoleFinder(lead, target.source, target.facts, self.request, loaded.described, most=True)
+        return RoleFinder(lead, target.facts, self.request, loaded.described, most=True)
 
     def _search(
         self, finder: RoleFinder, candidates: Iterable[Roles], loaded: Loaded, whole: protocol.Traced

@@ -271,7 +271,7 @@ def run(request: protocol.Capture) -> Call:
     failed: BaseException | None = None
     with watching(watch), set_up(request.program), jit_disabled(request.eager):
         load.keep_devices()
-        with prove.only_devices(request.visible):
+        with prove.only_devices(1):
             watch.running = True
             try:
                 failed = start(request.program, watch)

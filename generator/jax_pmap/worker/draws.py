@@ -179,17 +179,14 @@ class Followed:
     results: list[Flow]
 
 
-def follow(closed: Any, varying: Sequence[bool] = ()) -> Followed:
-    """Follow keys through a closed jaxpr whose inputs differ between devices where `varying` says so.
+def follow(closed: Any) -> Followed:
+    """Follow keys through a closed jaxpr whose inputs are the same on all devices.
 
     Raises:
         Unfollowed: random numbers are drawn inside an operation this module cannot look into.
     """
     keys = _Keys()
-    given = [
-        Flow(varying=each, keys=keys.key(("given", i)))
-        for i, each in enumerate(varying or [False] * len(closed.in_avals))
-    ]
+    given = [Flow(keys=keys.key(("given", i))) for i in range(len(closed.in_avals))]
     results = keys.run(closed, given)
     return Followed(closed, keys.draws, keys.marks, results)
 

@@ -15,8 +15,6 @@ from .trials import Question
 
 #: An explanation has to leave this share of the error at most.
 LEFT = 1e-3
-#: Truth values of which that many are alike by chance.
-FEW_BOOLS = 16
 
 
 def explain(

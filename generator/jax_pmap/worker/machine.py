@@ -1,6 +1,5 @@
 """Emitted code compiled for TPUs that are not there: what a chip holds, and what chips say to each other."""
 
-import contextlib
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
@@ -18,20 +17,6 @@ from .jaxpr.walk import equations
 from .protocol import Machine, Problem
 from .server import summary
 from .trials import Emitted, Question
-
-
-@contextlib.contextmanager
-def shown(devices: "list[Any]") -> Iterator[None]:
-    """Let code that asks jax for its devices see these."""
-    names = ("devices", "local_devices", "device_count", "local_device_count")
-    saved = {name: getattr(jax, name) for name in names}
-    jax.devices = jax.local_devices = lambda *args, **kwargs: list(devices)
-    jax.device_count = jax.local_device_count = lambda *args, **kwargs: len(devices)
-    try:
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(jax, name, value)
 
 
 def compile_for(
@@ -67,7 +52,7 @@ def compile_for(
     packed = Packed(question.data[0], question.statics)
     leaves = abstract_leaves(packed, question.axes, size)
     jax.clear_caches()
-    with prove.x64(question.x64), shown(devices):
+    with prove.x64(question.x64), prove.shown(devices, len(devices)):
         function = emitted.define(count, question.x64)
         with meshes.set_inside():
             traced = Traced(lambda values: question.invoke(function, values), packed, leaves)

@@ -501,7 +501,6 @@ def new_trials(
         found=found,
         derived=comparison.derived,
         others=comparison.others,
-        parallel=own is not None,
     )
     return Trials(question)
 

@@ -355,8 +355,6 @@ class Capture(Request[Captured]):
     sources: Mapping[str, str]
     #: Whether it runs without jit.
     eager: bool
-    #: How many devices it sees.
-    visible: int
     collectives: bool
     in_place: bool
 

@@ -30,18 +30,22 @@ class Differs(Exception):
 
 
 @contextlib.contextmanager
-def only_devices(count: int) -> Iterator[None]:
-    """Let code that asks jax for its devices see the first `count` of them."""
+def shown(devices: Sequence[Any], count: int) -> Iterator[None]:
+    """Let code that asks jax for its devices see these, of which it is told that there are `count`."""
     names = ("devices", "local_devices", "device_count", "local_device_count")
     saved = {name: getattr(jax, name) for name in names}
-    visible = saved["devices"]()[:count]
-    jax.devices = jax.local_devices = lambda *args, **kwargs: list(visible)
+    jax.devices = jax.local_devices = lambda *args, **kwargs: list(devices)
     jax.device_count = jax.local_device_count = lambda *args, **kwargs: count
     try:
         yield
     finally:
         for name, value in saved.items():
             setattr(jax, name, value)
+
+
+def only_devices(count: int) -> contextlib.AbstractContextManager[None]:
+    """Let code that asks jax for its devices see the first `count` of them, or as many as there are."""
+    return shown(jax.devices()[:count], count)
 
 
 @contextlib.contextmanager

@@ -77,8 +77,6 @@ class Question:
     derived: bool = False
     #: Whether there is room for other inputs than those given, where that is so.
     others: bool = True
-    #: Whether the reference runs on the same devices as the function that is held to it.
-    parallel: bool = False
     #: Among how many devices the batch is divided, where these are not all; 0 where they are.
     among: int = 0
 

@@ -1,7 +1,7 @@
 """Show a parallel program equal to its reference by the placements and the meanings of their results."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import protocol
@@ -26,8 +26,7 @@ class Derivation:
     draws: bool = False
     #: Where a sum over the devices is taken of what is whole on each of them already.
     repeated: tuple[Place, ...] = ()
-    #: Names of the rules that were used, and of primitives without one, which were measured.
-    rules: frozenset[str] = field(default=frozenset())
+    #: Names of primitives without a rule, which were measured.
     measured: tuple[str, ...] = ()
     #: What it holds under, and what more would be shown where the traces met these.
     conditions: tuple[Multiple, ...] = ()
@@ -179,7 +178,6 @@ def derivation_of(
         tuple(endings),
         first.own_draws or walk.own_draws,
         tuple(place for path in walk.repeated for place in places_of(path)[:1]),
-        frozenset(walk.rules_used | first.rules_used),
         tuple(sorted({*first.measured, *walk.measured})),
         multiples({**first.conditions, **walk.conditions}),
         multiples({**first.unmet, **walk.unmet}),

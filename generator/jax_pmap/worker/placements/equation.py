@@ -114,14 +114,14 @@ class Equation:
         """Size along a sharded axis of an operand on all devices together."""
         return self.inputs[0][operand][axis] * self.counts[0]
 
-    def in_multiples(self, operand: int, axis: int, multiple: int) -> None:
-        """Say that the rule holds where the share along an axis is a multiple of a number.
+    def in_multiples(self, axis: int, multiple: int) -> None:
+        """Say that the rule holds where the first operand's share along an axis is a multiple of a number.
 
         Raises:
             Unmet: those in the traces are not all so.
         """
-        self.conditions.append(Condition(multiple, self.whole_size(operand, axis), self.axis))
-        if any(shapes[operand][axis] % multiple for shapes in self.inputs):
+        self.conditions.append(Condition(multiple, self.whole_size(0, axis), self.axis))
+        if any(shapes[0][axis] % multiple for shapes in self.inputs):
             raise Unmet(f"each device needs a multiple of {multiple} of them")
 
     def value(self, operand: int) -> Any:

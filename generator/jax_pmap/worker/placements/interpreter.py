@@ -162,7 +162,6 @@ class Interpreter:
         #: What relations hold under, and what they would hold under, where the traces do not show it.
         self.conditions: dict[Condition, None] = {}
         self.unmet: dict[Condition, None] = {}
-        self.rules_used: set[str] = set()
         #: Whether a key of a device's own was met: what is drawn with it is equal in distribution only.
         self.own_draws = False
         #: Sums over devices of what is whole on each of them already.
@@ -523,8 +522,6 @@ class Interpreter:
                 return [Unknown(str(stuck), self.path(equation))] * count
             self.measured.setdefault(eq.name)
             return rows
-        if found is not None:
-            self.rules_used.add(eq.name)
         try:
             if found is None or groups:
                 result = of_groups(found, eq, places)

@@ -99,7 +99,7 @@ def reshape(eq: Equation, x: Placement, *_: Placement, dimensions: Any = None, *
             rows, groups = eq.shape(0)[x.axis] // x.outer, eq.out()[placed.axis] // placed.outer
             if groups and rows > groups:
                 # Sizes in the program may be rounded (`len(x) // 4`): other shares are other groups.
-                eq.in_multiples(0, x.axis, rows // groups * x.outer)
+                eq.in_multiples(x.axis, rows // groups * x.outer)
         return placed
     if isinstance(x, Mixed):
         return regrouped(eq, x)
@@ -271,7 +271,7 @@ def slice_(
         if whole and (strides is None or strides[axis] == 1) and eq.varying() == (axis,):
             return x
         if strides is not None and x.outer == 1 and every_nth(eq, axis, start_indices[axis], strides[axis]):
-            eq.in_multiples(0, axis, strides[axis])
+            eq.in_multiples(axis, strides[axis])
             return x
         bounds = [[params[name][axis] for params in eq.every] for name in ("start_indices", "limit_indices")]
         first, end = (groups_in(eq, x, rows) for rows in bounds)
