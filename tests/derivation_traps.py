@@ -54,6 +54,11 @@ class Trap:
         )
 
 
+def blocks(x: Any) -> Any:
+    """Rows as one block for each device."""
+    return x.reshape(lax.axis_size("i"), -1, *x.shape[1:])
+
+
 def inputs(dtype: str) -> tuple[Any, ...]:
     """`w` (6,), `x` (24, 6), `y` (24,), whole numbers `k`, weights `m` that are unlike on each device."""
     draw = np.random.default_rng(3)
@@ -384,6 +389,37 @@ TRAPS: dict[str, Trap] = {
         lambda w, x, y, k, m: (
             lax.dynamic_slice_in_dim(
                 x, lax.axis_index("i") * (x.shape[0] // lax.axis_size("i")), x.shape[0] // lax.axis_size("i")
+            )
+            * 2
+        ),
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    "own block": Trap(
+        True,
+        lambda w, x, y, k, m: x * 2,
+        lambda w, x, y, k, m: lax.dynamic_index_in_dim(blocks(x), lax.axis_index("i"), 0, keepdims=False) * 2,
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    "the block of the next device": Trap(
+        False,
+        lambda w, x, y, k, m: x * 2,
+        lambda w, x, y, k, m: (
+            lax.dynamic_index_in_dim(
+                blocks(x), (lax.axis_index("i") + 1) % lax.axis_size("i"), 0, keepdims=False
+            )
+            * 2
+        ),
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    "one row of each block": Trap(
+        False,
+        lambda w, x, y, k, m: x * 2,
+        lambda w, x, y, k, m: (
+            lax.dynamic_index_in_dim(
+                x.reshape(-1, lax.axis_size("i"), *x.shape[1:]), lax.axis_index("i"), 1, keepdims=False
             )
             * 2
         ),

@@ -80,8 +80,9 @@ def own_share(tree, axis=0):
             raise ValueError(
                 f"step: axis {axis} of {x.shape} does not divide over {count} devices"
             )
-        return jax.lax.dynamic_slice_in_dim(
-            x, jax.lax.axis_index(AXIS) * size, size, axis
+        parts = x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+        return jax.lax.dynamic_index_in_dim(
+            parts, jax.lax.axis_index(AXIS), axis, keepdims=False
         )
 
     return jax.tree.map(part, tree)

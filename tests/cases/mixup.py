@@ -74,7 +74,10 @@ def own_share(x, axis=0):
         raise ValueError(
             f"mixup: axis {axis} of {x.shape} does not divide over {count} devices"
         )
-    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(AXIS) * size, size, axis)
+    parts = x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+    return jax.lax.dynamic_index_in_dim(
+        parts, jax.lax.axis_index(AXIS), axis, keepdims=False
+    )
 
 
 def unshard(tree):

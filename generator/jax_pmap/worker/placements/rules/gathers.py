@@ -7,6 +7,7 @@ from typing import Any
 from ..equation import Equation, Result, Same, Stuck, rule
 from ..lattice import (
     WHOLE,
+    Blocks,
     Copies,
     Extreme,
     Index,
@@ -304,6 +305,8 @@ def own_part(eq: Equation, x: Placement, starts: Sequence[Placement], own: Seque
     """A slice as long as a share, from where this device's share begins."""
     start = starts[own[0]]
     assert isinstance(start, Index)
+    if isinstance(x, Blocks) and own == [x.axis] and start.length == 0:
+        return own_block(eq, x, starts)
     axis = eq.split()
     whole = [i for i in range(len(starts)) if i != axis]
     ok = (
@@ -322,6 +325,18 @@ def own_part(eq: Equation, x: Placement, starts: Sequence[Placement], own: Seque
         # One row for each device: the rows are N.
         raise Stuck("the device's index is used as a position")
     raise Stuck(describe(start))
+
+
+def own_block(eq: Equation, x: Blocks, starts: Sequence[Placement]) -> Result:
+    """The block of this device, of an array that was divided into one for each."""
+    axis, given = x.axis, eq.terms[eq.operands[0].term].shape
+    others = [i for i in range(len(starts)) if i != axis]
+    ok = all(shapes[0][axis] == 1 for shapes in eq.outputs) and all(
+        whole_indices(eq, i + 1, starts[i]) and covers(eq, i, "slice_sizes") for i in others
+    )
+    if ok and given is not None:
+        return Same(Sharded(axis + 1, x.power), 0, (*given[:axis], 1, *given[axis:]))
+    raise Stuck(describe(x))
 
 
 @rule("dynamic_update_slice")
