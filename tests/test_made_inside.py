@@ -132,8 +132,9 @@ def test_the_header_says_which_numbers_of_devices_divide_the_rows(made: Project)
     assert "# Proved: derived for all inputs and device counts that divide 24; not run" in result.stdout
 
 
-def test_a_slice_at_the_end_of_the_data_is_divided_as_it_is(made: Project) -> None:
+@pytest.mark.parametrize("backend", ["pmap", "jit"])
+def test_a_slice_at_the_end_of_the_data_is_divided_as_it_is(made: Project, backend: str) -> None:
     """XLA makes one slice of two in a row, and forgets that the first one would leave the data."""
-    result = made.run("gen", "made.py::clamped", "--inputs", "made.py::for_clamped")
+    result = made.run("gen", "made.py::clamped", "--inputs", "made.py::for_clamped", "--backend", backend)
     assert result.exit_code == 0, result.stderr
     assert "= own_share(jax.lax.dynamic_slice_in_dim(" in result.stdout
