@@ -380,6 +380,15 @@ def test_an_output_that_cannot_be_written(project, prepare, output, says):
     project.refused("JP016", "gen", *TARGET, "-o", output, says=says)
 
 
+@pytest.mark.parametrize("how", ["--force", "--diff"])
+def test_the_file_of_the_target_is_never_the_output(project, how):
+    project.write("train.py", module("raise RuntimeError"))
+    before = (project.folder / "train.py").read_text()
+    says = ("`train.py` holds `double` itself", "--in-place", "-o train_pmap.py")
+    project.refused("JP016", "gen", *TARGET, "-o", "./train.py", how, says=says)
+    assert (project.folder / "train.py").read_text() == before
+
+
 # --- interpreters -------------------------------------------------------------------------
 
 

@@ -336,6 +336,27 @@ def test_a_function_that_changes_by_itself_is_refused_for_that(project: Project)
     project.refused("JP049", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
 
 
+PARALLEL = """\
+import functools
+
+
+@functools.partial(jax.pmap, axis_name="i", in_axes=(None, 0), out_axes=None)
+def on_devices(p, x):
+    return jax.lax.pmean(jnp.mean((x @ p["w"]) ** 2), "i")
+
+
+def f(p, batch):
+    x = batch["x"]
+    return on_devices(p, x.reshape(jax.local_device_count(), -1, *x.shape[1:]))
+"""
+
+
+def test_a_function_that_is_parallel_is_refused_for_that(project: Project) -> None:
+    write(project, PARALLEL)
+    says = ("`f` is parallel already", "jax-pmap verify f.py::f --against FILE::FUNC")
+    project.refused("JP055", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+
+
 WRITES_OUTSIDE = """\
 def f(p, batch):
     top, kept = 0.0, {"sums": [jnp.zeros(())]}

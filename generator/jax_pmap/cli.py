@@ -415,9 +415,13 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
     if options["force"] and not output:
         read.refuse("`--force` has no file to overwrite.", "Name it: `--force -o FILE`.")
     request = _request(options)
-    if output and not options["diff"]:
-        from jax_pmap.files import check_writable
+    if output:
+        from jax_pmap.files import check_beside, check_writable
+        from jax_pmap.locate import locate
 
+        if Path(output).is_file():
+            check_beside(Path(output), locate(request.target, request.directory))
+    if output and not options["diff"]:
         check_writable(Path(output), force=options["force"])
 
     result = _generated(request, options, say)

@@ -207,6 +207,20 @@ def check_writable(path: Path, *, force: bool = False) -> None:
     _writable(path, force)
 
 
+def check_beside(path: Path, source: Source) -> None:
+    """Refuse to put emitted code in the place of the file that holds its target, whatever is forced.
+
+    Raises:
+        RefusalError: JP016.
+    """
+    if path.resolve() == source.path.resolve():
+        _refuse(
+            f"`{path}` holds `{source.qualname}` itself: a generated file would replace all of it.",
+            "Change the function where it stands with `--in-place`, or name a new file: "
+            f"`-o {path.with_stem(path.stem + '_pmap')}`.",
+        )
+
+
 def check_page(path: Path) -> None:
     """Refuse now what `write_page` would refuse after the work.
 

@@ -7,9 +7,9 @@ DIAGNOSTIC = Diagnostic(
     title="output path cannot be written",
     exit_code=2,
     meaning=(
-        "The file named by `-o` is a folder, is read-only, lies in a folder that does not exist, "
-        "or was changed by hand since it was generated. Or that named by `--report` is one of the first "
-        "three, or is there and no report."
+        "The file named by `-o` is a folder, is read-only, lies in a folder that does not exist, was "
+        "changed by hand since it was generated, or holds the target itself. Or that named by `--report` is "
+        "one of the first three, or is there and no report."
     ),
     why="Nothing of yours is overwritten unless you say so, and nothing is written in part.",
     cure=(

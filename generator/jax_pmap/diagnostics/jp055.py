@@ -7,7 +7,8 @@ DIAGNOSTIC = Diagnostic(
     title="nothing to parallelise",
     exit_code=1,
     meaning=(
-        "No output depends on an argument that could be split, so every device would compute the same result."
+        "No output depends on an argument that could be split, so every device would compute the same "
+        "result. Or the function is parallel already: it calls a `pmap` or `shard_map`."
     ),
     why=(
         "More devices would cost more and give nothing. Often it means that the wrong function "

@@ -19,18 +19,29 @@ CHANGES = ("time", "datetime", "random", "numpy.random", "os.urandom", "uuid", "
 
 
 def or_changing(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> Refusal:
-    """`refusal`, or that the function returns another result each time it is traced (JP049)."""
+    """`refusal`, or what is wrong with the function on one device, which no comparison can do without.
+
+    That is a map over devices inside it (JP055), or another result each time it is traced (JP049).
+    """
     if refusal.code not in BY_COMPARING:
         return refusal
     try:
-        same = session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice")
+        found = session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice")
     except (Problem, RefusalError):
         return refusal
-    if same:
+    if found == "same":
         return refusal
-    found = _changing(target)
-    span = target.parsed.span(found) if found is not None else target.facts.span
-    what = f"`{target.parsed.segment(found)}`" if found is not None else "something it calls"
+    if found == "mapped":
+        return Refusal(
+            "JP055",
+            f"`{target.facts.name}` is parallel already: it calls a `pmap` or `shard_map`",
+            "Name the function on one device that it was made from. Or prove it as it is: jax-pmap verify "
+            f"{target.source.shown_path}::{target.source.qualname} --against FILE::FUNC",
+            target.facts.span,
+        )
+    call = _changing(target)
+    span = target.parsed.span(call) if call is not None else target.facts.span
+    what = f"`{target.parsed.segment(call)}`" if call is not None else "something it calls"
     return Refusal(
         "JP049",
         f"`{target.facts.name}` returns another result each time it is traced, by {what}, so no two runs "

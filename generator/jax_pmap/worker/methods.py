@@ -6,7 +6,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -50,6 +50,7 @@ from .examples import (
     plain,
 )
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
+from .jaxpr.walk import is_mapped
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
@@ -201,14 +202,16 @@ def reference_of(statics: Sequence[str], overrides: Mapping[str, str]) -> Callab
     return target.once("compiled", key, lambda: Compiled(target.reference, statics))
 
 
-def repeats(request: protocol.Repeats) -> bool:
-    """Whether the reference, traced twice, means the same both times."""
+def repeats(request: protocol.Repeats) -> Literal["same", "mapped", "other"]:
+    """Whether the reference, traced twice, means the same both times, or is a program for several devices."""
     target = current()
     packed = Packed(target.values({}), request.statics)
     leaves = abstract_leaves(packed, {})
     with prove.x64(target.x64):
         one, other = (Traced(target.reference, packed, leaves).jaxpr for _ in range(2))
-    return same_meaning(one, other, leaf_names(packed))
+    if same_meaning(one, other, leaf_names(packed)):
+        return "same"
+    return "mapped" if is_mapped(one) else "other"
 
 
 def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengthen.Found:

@@ -586,8 +586,8 @@ class Precision(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats(Request[bool]):
-    """Whether the reference, traced twice, means the same both times."""
+class Repeats(Request[Literal["same", "mapped", "other"]]):
+    """Whether the reference, traced twice, means the same both times, or is a program for several devices."""
 
     statics: tuple[str, ...]
 
