@@ -132,9 +132,13 @@ def _inputs(
                 or "Correct it; it is called with a seed where it takes one, else without arguments"
             )
         elif problem.known:
-            hint = f"Functions in it: {', '.join(f'`{name}`' for name in problem.known[:8])}"
+            listed = ", ".join(f"`{name}`" for name in problem.known[:8])
+            hint = f"Write one that returns ({takes}), or name one of {listed}"
         elif problem.message.startswith(("there is no file", "it is neither")):
-            hint = "Write --inputs FILE::callable or --inputs package.module:callable"
+            hint = (
+                "Write --inputs FILE::callable or --inputs package.module:callable, for instance "
+                f"{target.source.shown_path}::make_inputs, which returns ({takes})"
+            )
         else:
             hint = f"Return the arguments of `{facts.name}` as a tuple, ({takes}), or as (args, kwargs)"
         raise refused(

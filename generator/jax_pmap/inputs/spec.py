@@ -137,7 +137,7 @@ class _Reader:
                 "JP006",
                 f"`--arg {self.text}` cannot be read: {problem} (column {column + 1}).",
                 _ACCEPTED,
-                details=(self.text, " " * column + "^"),
+                details=(f"{self.text}\n{' ' * column}^",),
             )
         )
 

@@ -49,6 +49,8 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
                 f"`{facts.name}` needs the value of a traced array: {first_line(error.message)}",
                 'Print it by jax.debug.print("{}", x), or return it and print it outside'
                 if "__format__" in error.message
+                else "It takes no arguments: if it is the program, name the step that it calls for each batch"
+                if not facts.parameters
                 else "Use jnp.where or lax.cond for branches on data; arguments that choose branches: "
                 "--static NAME",
                 error_span(error, session.directory, target.source) or facts.span,
