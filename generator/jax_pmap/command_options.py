@@ -246,7 +246,7 @@ _GENERATION: tuple[Decorator, ...] = (
         "--in-place", section="Output", is_flag=True, help="Change TARGET where it stands, in its own file."
     ),
     option("--diff", section="Output", is_flag=True, help="Print the patch; change no file of yours."),
-    option("--force", section="Output", is_flag=True, help="Overwrite FILE although it was edited by hand."),
+    option("--force", section="Output", is_flag=True, help="Overwrite FILE, whoever wrote or edited it."),
     option(
         "--report",
         section="Output",
