@@ -416,12 +416,10 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
         read.refuse("`--force` has no file to overwrite.", "Name it: `--force -o FILE`.")
     request = _request(options)
     if output:
-        from jax_pmap.files import check_beside, check_writable
-        from jax_pmap.locate import locate
-
-        if Path(output).is_file():
-            check_beside(Path(output), locate(request.target, request.directory))
+        _check_beside(Path(output), request)
     if output and not options["diff"]:
+        from jax_pmap.files import check_writable
+
         check_writable(Path(output), force=options["force"])
 
     result = _generated(request, options, say)
@@ -435,6 +433,21 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
 
     write_code(Path(output), result.code, force=options["force"])
     return result, None
+
+
+def _check_beside(output: Path, request: Request) -> None:
+    """Refuse to write over the target's own file; a target that is not found is refused with the work."""
+    from jax_pmap.files import check_beside
+    from jax_pmap.locate import locate
+    from jax_pmap.model import RefusalError
+
+    if not output.is_file():
+        return
+    try:
+        source = locate(request.target, request.directory)
+    except RefusalError:
+        return
+    check_beside(output, source)
 
 
 def _check_report(options: dict[str, Any]) -> None:
