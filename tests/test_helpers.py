@@ -228,7 +228,7 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     assert "other, ratio, " in text
     # What an object holds is carried, and the object made anew around it.
     assert "hk.without_apply_rng(hk.transform(held)).apply(linear, batch, 2.0)" in text
-    assert 'jax.lax.psum(jnp.sum(scores * batch["mask"]), axis_name=AXIS)' in text
+    assert '(jnp.sum(scores * batch["mask"]), jnp.sum(batch["mask"])), axis_name=AXIS' in text
     # What the module holds: an entry of a table, a function with something bound to it, one that was made.
     made = shared.run("gen", "steps_m.py::chosen", "--inputs", "steps_m.py::make")
     assert made.exit_code == 0, made.stderr
@@ -238,7 +238,7 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
         "def cubed(*args, **kwargs): function = functools.partial(powered, power=3) return function(" in text
     )
     assert "def doubled(*args, **kwargs): function = make_scaled(2.0) return" in text
-    assert "def make_scaled(scale): def scaled(params, batch): total = jax.lax.psum( scale" in text
+    assert "def make_scaled(scale): def scaled(params, batch): total, total_mask = jax.lax.psum( (" in text
     assert "all_gather" not in text
     # A table that is changed tells nothing.
     says = ('cannot read the source of `others["mse"]`: it is a `partial`',)

@@ -157,7 +157,7 @@ def test_bad_spec_marks_the_column(text: str, column: int) -> None:
         parse_argument(text)
     refusal = caught.value.refusal
     assert refusal.code == "JP006"
-    assert refusal.details == (text, " " * column + "^")
+    assert refusal.details == (f"{text}\n{' ' * column}^",)
     assert f"column {column + 1}" in refusal.reason
     assert "f32[64,784]" in refusal.hint
 

@@ -115,8 +115,10 @@ def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
     import jax_pmap.diagnostics as diagnostics
 
     diagnostic = diagnostics.find(refusal.code)
+    # Whether another way was worth trying is settled by now.
+    told = {name: value for name, value in _encode(refusal).items() if name != "final"}
     return {
-        **_encode(refusal),
+        **told,
         "title": diagnostic.title if diagnostic else "",
         "exit_code": diagnostics.exit_code(refusal.code),
     }
