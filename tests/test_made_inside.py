@@ -138,3 +138,9 @@ def test_a_slice_at_the_end_of_the_data_is_divided_as_it_is(made: Project, backe
     result = made.run("gen", "made.py::clamped", "--inputs", "made.py::for_clamped", "--backend", backend)
     assert result.exit_code == 0, result.stderr
     assert "= own_share(jax.lax.dynamic_slice_in_dim(" in result.stdout
+
+
+def test_explicit_mode_divides_nothing_that_is_made_inside(made: Project) -> None:
+    asked = ("gen", "made.py::clamped", "--inputs", "made.py::for_clamped", "--backend", "jit", "--explicit")
+    says = ("explicit mode has no safe way to divide it", "Leave out --explicit")
+    made.refused("JP046", *asked, says=says, exit_code=1)

@@ -358,7 +358,7 @@ def _proved(
 
     plan, facts, how = observed.plan, target.facts, _how(request)
     if request.explicit:
-        _check_explicit(session, target)
+        _check_explicit(session, target, plan)
     if request.in_place:
         _check_edit(session, target, plan, request)
 
@@ -528,8 +528,8 @@ def _jax_version(session: Session) -> tuple[int, ...]:
 EXPLICIT = (0, 7, 1)
 
 
-def _check_explicit(session: Session, target: Target) -> None:
-    """Refuse explicit mode under a jax that is too old for it.
+def _check_explicit(session: Session, target: Target, plan: Plan) -> None:
+    """Refuse explicit mode under a jax that is too old for it, and for a batch that is made inside.
 
     Raises:
         RefusalError: JP046.
@@ -541,6 +541,17 @@ def _check_explicit(session: Session, target: Target) -> None:
             f"`--explicit` needs jax {needed} or newer, and this is jax {version}",
             "Leave out --explicit, or install a newer jax",
             target.facts.span,
+        )
+    from jax_pmap.emit.weave import OWN_SHARE
+
+    made = next((sync for sync in plan.syncs if sync.op == OWN_SHARE), None)
+    if made is not None:
+        raise refused(
+            "JP046",
+            f"`{made.value}` is whole on every device and divided where it is made, and explicit mode has no "
+            "safe way to divide it",
+            "Leave out --explicit, and the compiler divides it",
+            made.span,
         )
 
 
