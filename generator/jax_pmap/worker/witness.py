@@ -105,11 +105,13 @@ def witness(
             why = _otherwise_on(question, parallel, packed, rows)
             share = answer.batch // max(answer.counts)
             suits = None if why is None else _suiting(question, parallel, packed, rows, share // multiple)
-        if suits is not None:
-            return dataclasses.replace(answer, asked=multiple * suits)
         if why is not None:
             unshown = (*answer.unshown, rows)
             answer = dataclasses.replace(answer, complete=False, endings=(why,), unshown=unshown)
+        if suits is not None:
+            # Code that checks its batch would be equal.
+            answer = dataclasses.replace(answer, asked=multiple * suits)
+            break
     if is_abstract(values):
         return dataclasses.replace(answer, run=Affordable(0, (), "the inputs are shapes alone", 0.0))
     return answer
