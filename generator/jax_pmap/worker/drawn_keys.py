@@ -43,6 +43,8 @@ def of_both_kinds(closed: Any, leaves: Sequence[Any], examples: Sequence[bool]) 
     """
     if all(examples) or not any(examples) or is_mapped(closed):
         return []
+    if any("Debug" not in type(effect).__name__ for effect in closed.effects):
+        return []  # What it does to the world it is not to do once more.
     program = jax.make_jaxpr(lambda *given: _taken(closed, given))(*leaves)
     jaxpr, used = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
     needed = jax.extend.core.ClosedJaxpr(jaxpr, program.consts)
@@ -84,6 +86,8 @@ class _Drawing(Forward[Any]):
         self.taken: list[Taken] = []
 
     def operation(self, equation: Any, values: list[Any]) -> list[Any]:
+        if equation.effects and not equation.outvars:
+            return []  # It prints.
         inner = inner_jaxpr(equation.params)
         if primitive_name(equation) in DRAWING:
             words = jax.random.key_data(values[0]) if is_key(values[0]) else values[0]
