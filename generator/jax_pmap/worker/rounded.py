@@ -15,7 +15,7 @@ import numpy as np
 from .arguments import Compiled, Values
 from .generator import mixed
 from .jaxpr.forward import Forward
-from .jaxpr.versions import bind, primitive_name
+from .jaxpr.versions import bind, primitive_name, scan_parts
 
 #: Operations whose results are rounded after more than one step, or that no hardware gives to the last digit.
 ROUNDED = frozenset(
@@ -97,17 +97,17 @@ class _Moved(Forward[Any]):
 
     def _scanned(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
         """The results of a scan: its steps make much of a rounding, as Adam does of a gradient near zero."""
-        first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+        fixed, first, over = scan_parts(params, values)
 
         def step(carried: tuple[Any, list[Any]], rows: list[Any]) -> tuple[tuple[Any, list[Any]], list[Any]]:
             number, carry = carried
-            given = [*values[:first], *carry, *rows]
+            given = [*fixed, *carry, *rows]
             out = evaluated(params["jaxpr"], given, number)
             return (mixed(number + np.uint32(1)), out[: len(carry)]), out[len(carry) :]
 
-        start = jnp.asarray(self.number, jnp.uint32), values[first:last]
+        start = jnp.asarray(self.number, jnp.uint32), first
         options = {name: params[name] for name in ("length", "reverse", "unroll")}
-        (_, carry), rows = jax.lax.scan(step, start, values[last:], **options)
+        (_, carry), rows = jax.lax.scan(step, start, over, **options)
         return [*carry, *rows]
 
 
