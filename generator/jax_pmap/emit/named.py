@@ -213,35 +213,34 @@ def together(lines: Sequence[cst.SimpleStatementLine], axis: str) -> list[cst.Si
 
     ``total = psum(a); count = psum(b)`` becomes ``total, count = psum((a, b))``, where `b` needs no `total`.
     """
-    out: list[cst.SimpleStatementLine] = []
+    groups: list[list[cst.Assign]] = []
     for line in lines:
-        name, call = _assignment(line)
-        first = next((each for each in out if _alike(_assignment(each)[1], call, axis)), None)
-        read = set(re.findall(r"\w+", _code(call)))
-        behind = out[out.index(first) :] if first is not None else out
-        if first is None or any(read & set(re.findall(r"\w+", _assignment(each)[0])) for each in behind):
-            out.append(line)
-            continue
-        names, one = _assignment(first)
-        assert isinstance(one, cst.Call) and isinstance(call, cst.Call)
-        operand, added = one.args[0].value, cst.Element(call.args[0].value)
-        members = (
-            operand.elements if isinstance(operand, cst.Tuple) and ", " in names else [cst.Element(operand)]
-        )
-        whole = cst.parse_module("").code_for_node(cst.Tuple([*members, added]))
-        rest = cst.parse_module("").code_for_node(one.with_changes(args=one.args[1:]))
-        func, _, keywords = rest.partition("(")
-        made = cst.parse_statement(f"{names}, {name} = {func}({whole}, {keywords}")
-        assert isinstance(made, cst.SimpleStatementLine)
-        out[out.index(first)] = made
-    return out
+        only = line.body[0]
+        assert isinstance(only, cst.Assign)
+        read = set(re.findall(r"\w+", _code(only.value)))
+        at = next((at for at, group in enumerate(groups) if _alike(group[0].value, only.value, axis)), None)
+        if at is None or any(_target(each) in read for group in groups[at:] for each in group):
+            groups.append([only])
+        else:
+            groups[at].append(only)
+    return [cst.SimpleStatementLine([_joined(group)]) for group in groups]
 
 
-def _assignment(line: cst.SimpleStatementLine) -> tuple[str, cst.BaseExpression]:
-    """The names that a line assigns to, and the value."""
-    only = line.body[0]
-    assert isinstance(only, cst.Assign)
-    return _code(only.targets[0].target), only.value
+def _joined(group: Sequence[cst.Assign]) -> cst.Assign:
+    """One assignment for several with the same collective; of one, that."""
+    first = group[0]
+    if len(group) == 1:
+        return first
+    calls = [cst.ensure_type(each.value, cst.Call) for each in group]
+    operands = cst.Tuple([cst.Element(call.args[0].value) for call in calls])
+    names = cst.Tuple([cst.Element(cst.Name(_target(each))) for each in group], lpar=(), rpar=())
+    args = [calls[0].args[0].with_changes(value=operands), *calls[0].args[1:]]
+    return first.with_changes(targets=[cst.AssignTarget(names)], value=calls[0].with_changes(args=args))
+
+
+def _target(assignment: cst.Assign) -> str:
+    """The name that is assigned to."""
+    return _code(assignment.targets[0].target)
 
 
 def _alike(one: cst.BaseExpression, other: cst.BaseExpression, axis: str) -> bool:
