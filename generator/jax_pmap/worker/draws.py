@@ -381,7 +381,9 @@ def survey(
         times = f"{len(before.draws)} times on the whole batch, {len(after.draws)} on a share"
         return protocol.Draws(unfollowed=times)
     examples = [left.shape != right.shape for left, right in zip(before.draws, after.draws, strict=True)]
-    mixed = of_both_kinds(before.program, Packed(values, statics).leaves, examples)
+    # Where every device has its own key by now, this was asked before.
+    to_fold = any(each and not draw.key.varying for each, draw in zip(examples, after.draws, strict=True))
+    mixed = of_both_kinds(before.program, Packed(values, statics).leaves, examples) if to_fold else []
     numbers = {place: number for number, place in enumerate(after.marks)}
     # Keys of examples may be returned: they are split over the devices like the examples.
     kept = {

@@ -226,9 +226,9 @@ def _suiting(
             reference = Traced(question.traceable, packed, leaves)
             if _compared(reference, parallel, packed, leaves, counts_for(rows * part)).complete:
                 return part
-        except Problem:
+        except (MemoryError, Problem):
             raise
-        except (_Untraced, Exception):
+        except Exception:  # It does not take so many.
             continue
     return None
 
