@@ -204,6 +204,7 @@ def placed_events(
         times[row[0]["point"]] = times.get(row[0]["point"], 0) + 1
     seen: dict[int, int] = {}
     out: list[Event] = []
+    zeros: list[tuple[int, Event]] = []
     for row in rows:
         event, point = row[0], row[0]["point"]
         occurrence = seen.get(point, 0)
@@ -216,18 +217,37 @@ def placed_events(
             leaves = zip(others[occurrence]["leaves"], *(each["leaves"] for each in row), strict=True)
             # No caller could put together what comes back in groups.
             groups = 1 if point in results else minibatches
-            kinds = [
-                leaf_kind(left, right, whole.values, found, counts, groups, parameters)
-                for left, *right in leaves
-            ]
-            answer["leaves"] = [kind for kind in kinds if kind is not None]
+            answer["leaves"] = []
+            for left, *right in leaves:
+                leaf = leaf_kind(left, right, whole.values, found, counts, groups, parameters)
+                answer["leaves"] += [leaf] if leaf is not None else []
+                number = right[0].get("index")
+                if leaf is not None and number in found and walk.is_zero(found[number][0]):
+                    zeros.append((point, leaf))
             for leaf in answer["leaves"] if point in results else ():
                 # No caller could put it together.
                 leaf["kind"] = VARYING if leaf["kind"] in (MAPPED, GROUPED_KIND) else leaf["kind"]
             if point in results or len({leaf["kind"] for leaf in answer["leaves"]}) > 1:
                 answer["tree"] = event.get("tree")
         out.append(answer)
+    take_kinds(zeros, out)
     return out, idle
+
+
+def take_kinds(zeros: Sequence[tuple[int, Event]], events: Sequence[Event]) -> None:
+    """Give leaves that are zero the kinds of what else passes their points: zeros are a sum of zeros too.
+
+    A solver that starts with zeros asks the same function for its product with these, and with others later.
+    """
+    reduced = {
+        (event["point"], leaf["path"]): leaf["kind"]
+        for event in events
+        for leaf in event["leaves"]
+        if leaf["kind"] in ("psum", "pmean")
+    }
+    for point, leaf in zeros:
+        if leaf["kind"] == REPLICATED:
+            leaf["kind"] = reduced.get((point, leaf["path"]), REPLICATED)
 
 
 def idle_collectives(events: Sequence[Event], found: Mapping[int, Any], not_whole: Set[int]) -> Idle:

@@ -397,9 +397,12 @@ class Interpreter:
             raise Apart(f"it is traced to {' and '.join(sorted(names))} on other numbers of devices")
         name = names.pop()
         if name == MARK:
-            # Of what a loop repeats, the first round: later ones may lose it for another reason.
-            self.marks.setdefault(equations[0].params["index"], (operands[0], equations[0].params["mapped"]))
-            self.not_whole |= {equations[0].params["index"]} if operands[0].places != self.whole else set()
+            # Of what is met again the first time: later ones may lose it for another reason. Zeros tell
+            # nothing, and what a solver starts with may be the product with a first guess of zeros.
+            index = equations[0].params["index"]
+            if index not in self.marks or self.is_zero(self.marks[index][0]):
+                self.marks[index] = (operands[0], equations[0].params["mapped"])
+            self.not_whole |= {index} if operands[0].places != self.whole else set()
             return list(operands)
         special = getattr(self, f"_{name}", None) if name in SPECIAL else None
         params = [e.params for e in equations]
@@ -570,7 +573,7 @@ class Interpreter:
                     continue
                 if same.shape is not None:
                     term = self.terms.apply("reshape", (), (term,), same.shape, self.terms[term].dtype)
-                made.append(Value(term, places))
+                made.append(self._of(term, places))
                 continue
             if name in IDENTITIES:
                 made.append(Value(operands[result].term, places))
@@ -603,8 +606,14 @@ class Interpreter:
                     continue
             if term >= before:
                 self.terms.made_by.setdefault(term, self.path(equation))
-            made.append(Value(term, places))
+            made.append(self._of(term, places))
         return made
+
+    def _of(self, term: Term, places: tuple[Placement, ...]) -> Value:
+        """A value; zeros are as much times any power of the device count."""
+        if self.terms.is_zero(term):
+            places = tuple(replace(p, power=0) if isinstance(p, (Replicated, Sharded)) else p for p in places)
+        return Value(term, places)
 
     @staticmethod
     def _same_form(params: Sequence[Mapping[str, Any]]) -> bool:
@@ -939,7 +948,7 @@ class Interpreter:
         for _ in range(MOST_ROUNDS):
             out = body(places, zeros) if zeros else body(places)
             # What a round makes of zeros they are from then on; others may need several rounds for it.
-            still = {index: value for index, value in zeros.items() if self._is_zero(out[index])}
+            still = {index: value for index, value in zeros.items() if self.is_zero(out[index])}
             changed, zeros = len(still) < len(zeros), still
             for index, (value, given) in enumerate(zip(out, start, strict=False)):
                 around = loops[index] | self.terms.loops(value.term) & ((1 << self._depth) - 1)
@@ -986,7 +995,7 @@ class Interpreter:
             for row in places
         ], out
 
-    def _is_zero(self, value: Value) -> bool:
+    def is_zero(self, value: Value) -> bool:
         """Whether a value is zero throughout, on every device too."""
         return self.terms.is_zero(value.term) and all(
             isinstance(p, (Replicated, Sharded)) for p in value.places

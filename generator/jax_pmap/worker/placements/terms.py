@@ -5,6 +5,7 @@ factors stand in front. What may differ is rounding, overflow, and what becomes 
 """
 
 import bisect
+import cmath
 import contextlib
 import functools
 import hashlib
@@ -524,7 +525,7 @@ class Terms:
             factor: Any = 1
             inner = list(operands)
             for index in pulled:
-                by, base = self.factor(operands[index])
+                by, base = self.factor_of_all(operands[index])
                 if kind_of(self.nodes[base].dtype) not in "fc" or (op in REAL and isinstance(by, complex)):
                     continue
                 inner[index] = base
@@ -544,6 +545,14 @@ class Terms:
         """The constant factor in front of a term, and the term without it."""
         node = self.nodes[term]
         return (node.params, node.operands[0]) if node.op == "scale" else (1, term)
+
+    def factor_of_all(self, term: Term) -> "tuple[Any, Term]":
+        """`factor`, and of one finite number throughout that number, and ones."""
+        factor, base = self.factor(term)
+        value, node = self.value(base), self.nodes[base]
+        if value is None or node.shape is None or not cmath.isfinite(value):
+            return factor, base
+        return factor * value, self.fill(1, node.shape, node.dtype)
 
     def scale(self, factor: Any, term: Term) -> Term:
         """``factor * term``."""
