@@ -182,3 +182,14 @@ def test_an_edited_file_leads_back(steps: Project) -> None:
     assert "    x, y = merged((x, y))\n    return jax.lax.scan(p_sgd, w," in Path("steps.py").read_text()
     found = steps.run("check", "steps.py")
     assert (found.exit_code, "nothing found" in found.words) == (0, True), found.stderr
+
+
+def test_another_look_derives_it_too(steps: Project) -> None:
+    """The file refuses batches that do not divide, and rows of one minibatch draw together."""
+    Path("steps_pmap.py").write_text(made(steps, "improve", "rollouts", "--no-run")["code"])
+    against = ("--against", "steps.py::improve", "--inputs", "steps.py::rollouts")
+    found = steps.run("verify", "steps_pmap.py::improve", *against, "--output-format", "json")
+    assert found.exit_code == 0, found.stderr
+    evidence = json.loads(found.stdout)["evidence"]
+    assert evidence["derivation"]["complete"]
+    assert evidence["equal_draws"]

@@ -178,6 +178,8 @@ class _Verification:
         self.summed = False
         #: Sizes of the batch for which it is not derived equal, where it is for the given one.
         self.unshown: tuple[int, ...] = ()
+        #: In how many groups of rows each device has its part of the batch.
+        self.minibatches = 1
 
     def run(self) -> Verified:
         """Find the roles and the layout, compare on every count, give the verdict."""
@@ -602,7 +604,9 @@ class _Verification:
         self.say(f"running: on {', '.join(str(run.devices) for run in able)} devices")
 
         derived = derivation is not None and derivation.complete
-        compared, called = dataclasses.replace(question, derived=derived), self._called(layout)
+        # Rows that go together draw together.
+        roles = dataclasses.replace(question.roles, minibatches=self.minibatches)
+        compared, called = dataclasses.replace(question, roles=roles, derived=derived), self._called(layout)
 
         def prove(run: Run) -> None:
             if run not in able:
@@ -683,6 +687,7 @@ class _Verification:
             return None
         own = {place.line for place in answer.repeated if Path(place.file) == self.source.path}
         self.repeated, self.summed, self.unshown = sorted(own), answer.summed, answer.unshown
+        self.minibatches = answer.minibatches
         return read_derivation(answer, self.source.root)
 
     def _modes(self, run: Run, question: Comparison, layout: Layout, loaded: Loaded) -> Iterator[str]:

@@ -1031,6 +1031,8 @@ class Derivation:
     summed: bool = False
     #: Batches of other sizes for which it is not derived, where it is for the given one.
     unshown: tuple[int, ...] = ()
+    #: In how many groups of rows each device has its part of the batch.
+    minibatches: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from . import arguments, meshes, protocol, prove
 from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
-from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, sizes_for
+from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, sizes_for
 from .leaves import is_abstract
 from .placements.derive import (
     Derivation,
@@ -189,17 +189,26 @@ def _derived(
 def _otherwise_on(
     question: Question, parallel: Callable[[int], Callable[[Values], Any]], packed: Packed, rows: int
 ) -> "Ending | None":
-    """Where the derivation ends for a batch of `rows`; None where it does not, or the function raises."""
+    """Where the derivation ends for a batch of `rows`; None where it does not, or the function raises.
+
+    On numbers of devices on which it raises, whoever calls it is told; it is held on those that it takes.
+    """
     leaves = abstract_leaves(packed, question.axes, rows)
     try:
         reference = Traced(question.traceable, packed, leaves)
-        found = _compared(reference, parallel, packed, leaves, counts_for(rows))
+        try:
+            found = _compared(reference, parallel, packed, leaves, counts_for(rows))
+        except _Untraced as problem:
+            if len(problem.programs) != 1:
+                raise
+            # One tells nothing of how its numbers depend on how many there are.
+            found = _compared(reference, parallel, packed, leaves, counts_for(rows, most=len(COUNTS)))
     except Problem:
         raise
     except _Untraced as problem:
         if not problem.programs:
-            return None  # Whoever calls it with so many is told.
-        found = Derivation(0, (Ending(0, str(problem)),))
+            return None
+        found = problem.found or Derivation(0, (Ending(0, str(problem)),))
     except BaseException:
         return None
     if found.complete:

@@ -31,6 +31,8 @@ class Derivation:
     #: What it holds under, and what more would be shown where the traces met these.
     conditions: tuple[Multiple, ...] = ()
     unmet: tuple[Multiple, ...] = ()
+    #: In how many groups of rows each device has its part of the batch.
+    minibatches: int = 1
     #: Whether it has shares at all: to the compiler's mind each device has the whole.
     mapped: bool = True
 
@@ -181,6 +183,7 @@ def derivation_of(
         tuple(sorted({*first.measured, *walk.measured})),
         multiples({**first.conditions, **walk.conditions}),
         multiples({**first.unmet, **walk.unmet}),
+        walk.minibatches,
     )
 
 
@@ -256,5 +259,6 @@ def describe(found: Derivation, **more: Any) -> protocol.Derivation:
         measured=found.measured,
         conditions=found.conditions,
         endings=found.endings,
+        minibatches=found.minibatches,
         **more,
     )

@@ -164,6 +164,8 @@ class Interpreter:
         self.unmet: dict[Condition, None] = {}
         #: Whether a key of a device's own was met: what is drawn with it is equal in distribution only.
         self.own_draws = False
+        #: In how many groups of rows each device has its part of an input, as of minibatches handed out.
+        self.minibatches = 1
         #: Sums over devices of what is whole on each of them already.
         self.repeated: list[tuple[Any, ...]] = []
         #: What was met at each mark: the value, and the axes that `vmap` had put into it.
@@ -613,6 +615,9 @@ class Interpreter:
         """A value; zeros are as much times any power of the device count."""
         if self.terms.is_zero(term):
             places = tuple(replace(p, power=0) if isinstance(p, (Replicated, Sharded)) else p for p in places)
+        if self.terms[term].op == "input":
+            groups = (place.outer for place in places if isinstance(place, Sharded))
+            self.minibatches = max(self.minibatches, *groups, 1)
         return Value(term, places)
 
     @staticmethod
