@@ -125,6 +125,7 @@ def test_the_same_key_twice(write):
         "mesh = ['data=2']",
         "spec = '.*=data'",
         "fsdp = 'yes'",
+        "explicit = 1",
         "timeout = 0",
         "timeout = -3.5",
         "timeout = nan",
@@ -176,3 +177,11 @@ def test_a_mesh_of_the_project_is_taken_until_one_is_given_by_hand(write, where)
     found = request({**asked, "mesh": "batch=4"}, config)
     assert [axis.name for axis in found.mesh] == ["batch"] and not found.spec
     assert not request({**asked, "parallel": "p.py::step"}, config).mesh
+
+
+def test_explicit_mode_of_the_project_is_for_jit_code(write):
+    config = read_config(write("[tool.jax-pmap]\nbackend = 'jit'\nexplicit = true\n"))
+    unasked = {p.name: () if p.multiple else None for p in plan.params if isinstance(p, click.Option)}
+    asked = {**unasked, "target": "model.py::step"}
+    assert request(asked, config).explicit
+    assert not request({**asked, "backend": "pmap"}, config).explicit

@@ -49,6 +49,7 @@ class TargetConfig:
     mesh: str | None = None
     spec: tuple[str, ...] | None = None
     fsdp: bool | None = None
+    explicit: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Config:
     #: ... rules as `--spec` takes them, and whether large arrays are divided as with `--fsdp`.
     spec: tuple[str, ...] | None = None
     fsdp: bool | None = None
+    #: Whether jit code has axes of jax's explicit mode.
+    explicit: bool | None = None
     check: CheckConfig = CheckConfig()
     #: (target as written, its options), in the order of the file.
     targets: tuple[tuple[str, TargetConfig], ...] = ()
@@ -350,6 +353,7 @@ _READERS: dict[str, _Reader] = {
     "mesh": (_mesh, ("axes with their sizes", '"data=4,model=2"')),
     "spec": (_texts, ("a list of PATHS=AXES rules", '[".*kernel=None,model"]')),
     "fsdp": (_flag, ("true or false", "true")),
+    "explicit": (_flag, ("true or false", "true")),
 }
 
 
@@ -371,7 +375,7 @@ _TABLES: dict[str, tuple[type, dict[str, _Reader]]] = {
             "inputs": (_text, ("FILE::callable or module:callable", '"train.py::make_inputs"')),
             "arg": (_texts, ("a list of NAME=SPEC texts", '["x=f32[24,8]"]')),
             **dict.fromkeys(("shard", "replicate", "static", "key", "donate"), _NAMES),
-            **{name: _READERS[name] for name in ("axis_name", "devices", "backend", *MESH)},
+            **{name: _READERS[name] for name in ("axis_name", "devices", "backend", *MESH, "explicit")},
         },
     ),
     "paths": (PathConfig, _DEFAULTS),

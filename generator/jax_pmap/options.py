@@ -461,6 +461,8 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     elif options["backend"] is not None:
         names = [*(str(name) for name in Backend), AUTO]
         backend = Backend(one_of("--backend", options["backend"], names))
+    if config.explicit and backend is Backend.JIT and not choose:
+        options |= {"explicit": True}
     _check_topology(options, backend)
     _check_accumulate(options, backend)
     _check_explicit(options, backend, choose=choose)
