@@ -87,93 +87,108 @@ class Decider:
 
     def decide(self, state: State, answer: protocol.Observation) -> Observation | Refusal | None:
         """What an answer of the worker to `state` shows; None where `state` was changed: trace anew."""
-        watch, owner = self.table.watch, self.table.owner
-        if answer.raised is not None:
-            every = self._visible(state, answer.events)
-            watched = [event for event in every if event.point in watch.tests]
-            failed = [e for e in every if e.point in owner and e.point not in watch.tests]
-            if self.gathering.go_on(state, failed):
-                return None
-            if not state.fresh:
-                if self.mending.tests(state, failed, watched):
-                    return None
-                last = owner.get(answer.last) if answer.last is not None else None
-                return fails_on_share(self.table.facts, answer.raised, last)
-            self._retreat(state)
-            return None
-        state.others = dict(answer.others)
-        passed = frozenset(data["point"] for data in answer.events)
         every = self._visible(state, answer.events)
+        if answer.raised is not None:
+            return self._failed(state, answer.raised, answer.last, every)
+        state.others = dict(answer.others)
+        watch = self.table.watch
         watched = [event for event in every if event.point in watch.tests]
         changes = [event for event in every if event.point < 0 or event.point in self.table.touched]
         set_apart = {*watch.tests, *(event.point for event in changes)}
         events = [event for event in every if event.point not in set_apart]
         if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
             return None
-        state.fresh.clear()
-        state.attempts.rescue = None
-        whole = [event.point for event in events if event.point in state.attempts.awaited and event.whole]
-        taken = self.gathering.take_shares(state, list(dict.fromkeys(whole)))
-        state.attempts.awaited.clear()
-        if taken:
+        if self._take_awaited(state, events):
             return None
-        result = [event for event in events if event.point in self.table.results]
-        if self.table.mutated and not result:
-            result = [Event({"point": 0, "leaves": [], "tree": {"kind": "none"}})]
-        if not result:
-            return Refusal(
-                "JP055",
-                f"`{self.table.facts.name}` returned nothing on these inputs",
-                "Return the values the caller needs; changes made in place are not seen across devices",
-                self.table.facts.span,
-            )
+        final = self._result(events)
+        if isinstance(final, Refusal):
+            return final
         at_odds = watch.at_odds(watched)
         if at_odds is not None:
             return at_odds
         if self.mending.tests(state, events, watched):
             return None
-        final = result[-1]
         apart = next((event for event in changes if not event.whole), None)
         settled = not final.unaligned and not final.varying and not final.partial(numbers=True)
         if settled and apart is None:
-            unsure = (
-                owner[event.point]
-                for event in events
-                if self.opening.disagrees(state, owner[event.point], events)
-            )
-            statement = next(unsure, None)
-            if statement is not None:
-                if self.look_closer(state, statement, events):
-                    return None
-                return state.hopeless[statement.index]
-            if len(self.table.call_graph.callees) > watch.methods:
-                self.table.watch_again()
+            return self._settled(state, answer, events, final)
+        if self._advance(state, events):
+            return None
+        if apart is not None and not state.hopeless:
+            if self.mending.change(state, apart, events):
                 return None
-            apart_ = self._now_another(state)
-            if apart_ is not None:
-                return apart_
-            return Observation(
-                tuple(state.syncs),
-                tuple(final.leaves),
-                final.tree,
-                final.point,
-                frozenset(answer.reached),
-                passed,
-                answer.share if any(s.op in ("all_gather", OWN_SHARE) for s in state.syncs) else None,
-                points_of(events, lambda event: event.alike),
-                points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
-                work=answer.share,
-                idle=dict(answer.idle),
-                closed=dict(state.closed),
-                events=answer.events,
-            )
-        if not self._advance(state, events):
-            if apart is not None and not state.hopeless and self.mending.change(state, apart, events):
-                return None
-            if settled and apart is not None and not state.hopeless:
+            if settled:
                 return self.mending.left_apart(apart)
-            return next(iter(state.hopeless.values()), None) or self._not_whole(final)
-        return None
+        return next(iter(state.hopeless.values()), None) or self._not_whole(final)
+
+    def _failed(
+        self, state: State, raised: protocol.Raised, last: int | None, every: Sequence[Event]
+    ) -> Refusal | None:
+        """What becomes of a function that raised on a share, behind the point that it passed `last`."""
+        watch, owner = self.table.watch, self.table.owner
+        watched = [event for event in every if event.point in watch.tests]
+        passed = [event for event in every if event.point in owner and event.point not in watch.tests]
+        if self.gathering.go_on(state, passed):
+            return None
+        if state.fresh:
+            self._retreat(state)
+            return None
+        if self.mending.tests(state, passed, watched):
+            return None
+        return fails_on_share(self.table.facts, raised, owner.get(last) if last is not None else None)
+
+    def _take_awaited(self, state: State, events: Sequence[Event]) -> bool:
+        """Whether a device goes on with its part of what was to become whole, and now is."""
+        state.fresh.clear()
+        state.attempts.rescue = None
+        whole = [event.point for event in events if event.point in state.attempts.awaited and event.whole]
+        taken = self.gathering.take_shares(state, list(dict.fromkeys(whole)))
+        state.attempts.awaited.clear()
+        return taken
+
+    def _result(self, events: Sequence[Event]) -> Event | Refusal:
+        """The value that the function returned."""
+        result = [event for event in events if event.point in self.table.results]
+        if result:
+            return result[-1]
+        if self.table.mutated:
+            return Event({"point": 0, "leaves": [], "tree": {"kind": "none"}})
+        return Refusal(
+            "JP055",
+            f"`{self.table.facts.name}` returned nothing on these inputs",
+            "Return the values the caller needs; changes made in place are not seen across devices",
+            self.table.facts.span,
+        )
+
+    def _settled(
+        self, state: State, answer: protocol.Observation, events: Sequence[Event], final: Event
+    ) -> Observation | Refusal | None:
+        """What was shown where every result is whole or a share, unless something wants a closer look."""
+        statements = (self.table.owner[event.point] for event in events)
+        unsure = next((each for each in statements if self.opening.disagrees(state, each, events)), None)
+        if unsure is not None:
+            return None if self.look_closer(state, unsure, events) else state.hopeless[unsure.index]
+        if len(self.table.call_graph.callees) > self.table.watch.methods:
+            self.table.watch_again()
+            return None
+        another = self._now_another(state)
+        if another is not None:
+            return another
+        return Observation(
+            tuple(state.syncs),
+            tuple(final.leaves),
+            final.tree,
+            final.point,
+            frozenset(answer.reached),
+            frozenset(data["point"] for data in answer.events),
+            answer.share if any(s.op in ("all_gather", OWN_SHARE) for s in state.syncs) else None,
+            points_of(events, lambda event: event.alike),
+            points_of(events, lambda event: event.alike and event.arrays == event.leaves != []),
+            work=answer.share,
+            idle=dict(answer.idle),
+            closed=dict(state.closed),
+            events=answer.events,
+        )
 
     def _now_another(self, state: State) -> Refusal | None:
         """The refusal of a method with collectives in it, where an object was seen to have another one."""
