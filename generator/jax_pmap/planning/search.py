@@ -32,7 +32,7 @@ from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.layers import coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
-from jax_pmap.planning.made_inside import Inside, begins_inside, check_devices, named_inside
+from jax_pmap.planning.made_inside import Found, Inside, begins_inside, check_devices, named_inside
 from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.minibatches import can_be_handed_out, in_minibatches
 from jax_pmap.planning.mutation import check_mutation
@@ -89,7 +89,34 @@ def find_plan(
     Raises:
         RefusalError: what stood in the way of the likeliest assignment, or JP040 when there was none.
     """
-    asked = target, loaded
+    case, finder, whole, inside = _prepared(session, target, loaded, request, say, saved)
+    if inside or (saved is not None and saved.made):
+        return _inside(case, finder, whole, inside)
+    tried = _Tried()
+    if finder.only_state:
+        tried.inside = Inside(case, finder.without_batch()).best()
+    found = (
+        _plan_inside(case, whole, tried)
+        or _of_arguments(case, finder, whole, tried)
+        or _made_inside(case, finder, whole, tried)
+    )
+    if found is not None:
+        return found
+    if not repeated and not case.request.in_place:
+        larger = _of_more_rows(case, finder, tried, target, loaded)
+        if larger is not None:
+            return larger
+    return _synchronised_or_refused(case, finder, whole, tried)
+
+
+def _prepared(
+    session: Session, target: Target, loaded: Loaded, request: Request, say: Say, saved: Plan | None
+) -> tuple[Case, RoleFinder, protocol.Traced, Sequence[str]]:
+    """What is observed, who assigns its roles, its trace, and the local variables that are to be divided.
+
+    Raises:
+        RefusalError: whatever roles its arguments have, it has no parallel version.
+    """
     body = Body(function_text(target.parsed))
     inside = named_inside(body, request.shard, [argument["name"] for argument in loaded.described])
     request = dataclasses.replace(request, shard=tuple(x for x in request.shard if x not in inside))
@@ -102,34 +129,45 @@ def find_plan(
     called = as_called(session, target, finder, request, whole)
     if called.changed:
         whole = reference_runs(session, target, finder)
-    loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
     target, axis_notes = with_axis(target, whole.axes, request, session.directory)
-    loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *axis_notes))
+    notes = [*called.notes, *axis_notes]
+    loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
     check_opaque(target, whole)
     check_mutation(target, loaded, whole.mutated)
     if request.backend is not Backend.JIT:
-        notes = callback_notes(target, session.directory, whole.callbacks)
-        loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
+        callbacks = callback_notes(target, session.directory, whole.callbacks)
+        loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *callbacks))
     mutated = tuple(change.name for change in whole.mutated)
     call_graph = CallGraph(target, saved.callees if saved is not None else ())
     session.ask(protocol.Precision(finder.statics), "tracing the function")
     case = Case(session, target, call_graph, body, loaded, request, say, saved, mutated, called.fitting)
-    tried = _Tried()
-    if inside or (saved is not None and saved.made):
-        return _inside(case, finder, whole, inside)
-    found_inside = Inside(case, finder.without_batch()).best() if finder.only_state else None
-    if found_inside is not None and isinstance(found_inside.outcome, Confirmed):
-        return _plan(case, found_inside.roles, whole, found_inside.outcome)
+    return case, finder, whole, inside
+
+
+def _plan_inside(case: Case, whole: protocol.Traced, tried: _Tried) -> Observed | None:
+    """The plan that divides values where the function makes them, where that was confirmed."""
+    if tried.inside is None or isinstance(tried.inside.outcome, Refusal):
+        return None
+    return _plan(case, tried.inside.roles, tried.inside.outcome, whole)
+
+
+def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried: _Tried) -> Observed | None:
+    """The plan for the first roles of the arguments that are confirmed; what became of others is in `tried`.
+
+    Raises:
+        RefusalError: a refusal that no other roles would change.
+    """
     for roles in itertools.islice(finder.candidates(), LOOKED_AT):
         if tried.observed >= CANDIDATES:
             break
         if tried.better is not None and not tried.better(roles):
             continue
-        too_small = _batch_refusal(target, loaded, roles, request)
+        too_small = _batch_refusal(case.target, case.loaded, roles, case.request)
         if too_small is not None:
             # Of a size that only came up because the likelier one does not trace, nothing is said.
             if tried.small is None and not finder.trace_error:
-                if batch_of(roles, loaded) >= (_wanted(request) or LARGEST_COUNT) and not tried.observed:
+                enough = _wanted(case.request) or LARGEST_COUNT
+                if batch_of(roles, case.loaded) >= enough and not tried.observed:
                     # The batch is known, and another axis that happens to divide is none.
                     raise RefusalError(too_small)
                 tried.small, tried.few = too_small, roles
@@ -140,60 +178,92 @@ def find_plan(
             if told is not None:
                 return told
         found = _try(case, roles, whole, tried)
-        if found is None and tried.refusal is not None and tried.refusal.final:
-            raise RefusalError(tried.refusal)
         if found is not None:
-            whole_there = found.observation.work > HALF or finder.divides_state(roles)
-            if whole_there and saved is None and begins_inside(body, found.observation):
-                other = Inside(case, finder.without_batch()).best(roles)
-                if (
-                    other is not None
-                    and isinstance(other.outcome, Confirmed)
-                    and other.share < found.observation.work
-                ):
-                    roles, found = other.roles, other.outcome
-            return _plan(case, roles, whole, found)
-    if found_inside is None:
+            return _plan(case, *_or_inside(case, finder, roles, found), whole)
+        if tried.refusal is not None and tried.refusal.final:
+            raise RefusalError(tried.refusal)
+    return None
+
+
+def _or_inside(case: Case, finder: RoleFinder, roles: Roles, found: Confirmed) -> tuple[Roles, Confirmed]:
+    """What was found, or what divides values where they are made, if a device then has less to do."""
+    whole_there = found.observation.work > HALF or finder.divides_state(roles)
+    if whole_there and case.saved is None and begins_inside(case.body, found.observation):
+        other = Inside(case, finder.without_batch()).best(roles)
+        if (
+            other is not None
+            and isinstance(other.outcome, Confirmed)
+            and other.share < found.observation.work
+        ):
+            return other.roles, other.outcome
+    return roles, found
+
+
+def _made_inside(case: Case, finder: RoleFinder, whole: protocol.Traced, tried: _Tried) -> Observed | None:
+    """The plan that divides values where they are made, or that of the roles that have to do."""
+    if tried.inside is None:
         gathered = tried.fallback is not None
         batch = tried.fallback[0] if tried.fallback is not None else tried.blamed
         if batch is not None and finder.divides_state(batch):
             batch = None
         made = Inside(case, finder.without_batch())
-        found_inside = made.best(tried.blamed, batch, gathered=gathered)
-        if found_inside is not None and isinstance(found_inside.outcome, Confirmed):
-            return _plan(case, found_inside.roles, whole, found_inside.outcome)
-    if tried.fallback is not None:
-        return _plan(case, tried.fallback[0], whole, tried.fallback[1])
+        tried.inside = made.best(tried.blamed, batch, gathered=gathered)
+        found = _plan_inside(case, whole, tried)
+        if found is not None:
+            return found
+    return None if tried.fallback is None else _plan(case, *tried.fallback, whole)
+
+
+def _of_more_rows(
+    case: Case, finder: RoleFinder, tried: _Tried, target: Target, loaded: Loaded
+) -> Observed | None:
+    """The plan for the example with its rows repeated: of the `target`, as it was `loaded`.
+
+    Raises:
+        RefusalError: what stood in the way, where the example as it is has too few rows.
+    """
+    session, request = case.session, case.request
+    more = _with_more_rows(target, loaded, session, request, tried)
+    if more is None:
+        return None
+    try:
+        larger = find_plan(session, target, more, request, case.say, case.saved, repeated=True)
+    except RefusalError:
+        if tried.few is not None and tried.refusal is None:
+            raise
+        return None
+    settled = tried.refusal is None and not finder.grows
+    rows = 1 if settled else _multiple(session, larger.roles, batch_of(larger.roles, more))
+    rows = math.lcm(rows, larger.plan.minibatches)
+    return dataclasses.replace(larger, plan=dataclasses.replace(larger.plan, multiple_of=rows))
+
+
+def _synchronised_or_refused(
+    case: Case, finder: RoleFinder, whole: protocol.Traced, tried: _Tried
+) -> Observed:
+    """The plan with layers that take their statistics over all devices, the last there is to try.
+
+    Raises:
+        RefusalError: what says most of why there is no plan.
+    """
+    session, target = case.session, case.target
     refusal = tried.refusal
-    more = None if repeated or request.in_place else _with_more_rows(*asked, session, request, tried)
-    if more is not None:
-        try:
-            larger = find_plan(session, asked[0], more, request, say, saved, repeated=True)
-        except RefusalError:
-            if tried.few is not None and refusal is None:
-                raise
-        else:
-            settled = refusal is None and not finder.grows
-            rows = 1 if settled else _multiple(session, larger.roles, batch_of(larger.roles, more))
-            rows = math.lcm(rows, larger.plan.minibatches)
-            return dataclasses.replace(larger, plan=dataclasses.replace(larger.plan, multiple_of=rows))
-    inside_refusal = found_inside.outcome if found_inside is not None else None
-    assert not isinstance(inside_refusal, Confirmed)
+    inside = None if tried.inside is None else tried.inside.outcome
+    assert not isinstance(inside, Confirmed)
     if tried.small is not None and (refusal is None or refusal.code == "JP055"):
         # What can be split and is refused says more than what cannot; what splitting does not change, less.
         # A parameter with few rows is no batch that is too small, where rows are made inside.
-        refusal = inside_refusal if finder.only_state and inside_refusal is not None else tried.small
+        refusal = inside if finder.only_state and inside is not None else tried.small
     if refusal is not None:
         told = _synchronised(case, tried, whole, finder) if refusal is tried.refusal else None
         if told is None:
             raise RefusalError(_said(case, refusal, tried, finder))
         return told
-    coupled = inside_refusal is not None and inside_refusal.code in COUPLED
-    if inside_refusal is not None and coupled and not enclosed_arrays(session, target):
-        raise RefusalError(inside_refusal)
-    refused_here = no_batch(session, target, loaded, finder.trace_error, finder.only_state)
-    if inside_refusal is not None:
-        details = (*refused_here.refusal.details, inside_refusal.reason)
+    if inside is not None and inside.code in COUPLED and not enclosed_arrays(session, target):
+        raise RefusalError(inside)
+    refused_here = no_batch(session, target, case.loaded, finder.trace_error, finder.only_state)
+    if inside is not None:
+        details = (*refused_here.refusal.details, inside.reason)
         raise RefusalError(dataclasses.replace(refused_here.refusal, details=details))
     raise refused_here
 
@@ -217,7 +287,7 @@ def _inside(case: Case, finder: RoleFinder, whole: protocol.Traced, named: Seque
         outcome = observe_variants(case, roles, own_shares=False)
     if isinstance(outcome, Refusal):
         raise RefusalError(outcome)
-    return _plan(case, roles, whole, outcome)
+    return _plan(case, roles, outcome, whole)
 
 
 def _with_more_rows(
@@ -282,7 +352,7 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
         found = again.fallback[1]
     if found is None:
         raise RefusalError(said)
-    return _plan(told, roles, whole, found)
+    return _plan(told, roles, found, whole)
 
 
 def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Refusal:
@@ -308,6 +378,8 @@ class _Tried:
     #: Once much had to be gathered: which others may do with less. `fallback` is taken where none does.
     better: Callable[[Roles], bool] | None = None
     fallback: tuple[Roles, Confirmed] | None = None
+    #: What became of dividing values where the function makes them, once that was looked at.
+    inside: Found | None = None
 
     def refuse(self, refusal: Refusal, roles: Roles | None = None) -> None:
         """Keep the first refusal."""
@@ -428,7 +500,7 @@ def _wanted(request: Request) -> int | None:
     return request.devices.number
 
 
-def _plan(case: Case, roles: Roles, whole: protocol.Traced, found: Confirmed) -> Observed:
+def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) -> Observed:
     target, loaded, request, observation = case.target, case.loaded, case.request, found.observation
     facts = target.facts
     check_devices(roles, request, facts.span)
