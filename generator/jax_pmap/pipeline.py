@@ -10,7 +10,6 @@ import ast
 import contextlib
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,10 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from jax_pmap.locate import locate
 from jax_pmap.model import (
     Backend,
-    Devices,
-    Evidence,
     Generated,
-    Machine,
     Plan,
     Refusal,
     RefusalError,
@@ -38,10 +34,8 @@ from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 
 if TYPE_CHECKING:
-    from jax_pmap.emit.in_place import Edition
     from jax_pmap.inputs.load import Loaded
     from jax_pmap.planning.search import Observed
-    from jax_pmap.proof.prove import How
     from jax_pmap.reading.target import Target
     from jax_pmap.session import Session
 
@@ -262,7 +256,9 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
                 # It has to be opened, which an edit of the file can do.
                 raise RefusalError(refusal) from None
         files = session.ask(protocol.LoadedFiles(), "listing what was imported")
-        made = _proved(session, target, loaded, observed, request, say)
+        from jax_pmap.proof.emitted import Planned, proved
+
+        made = proved(Planned(session, target, loaded, observed, request, say, _session))
         return dataclasses.replace(made, files=files, listings=observed.listings)
 
 
@@ -347,288 +343,3 @@ def _saved_plan(request: Request, target: Target) -> Plan | None:
             target.facts.span,
         )
     return plan
-
-
-def _proved(
-    session: Session, target: Target, loaded: Loaded, observed: Observed, request: Request, say: Say
-) -> Generated:
-    from jax_pmap.emit.unit import emit
-    from jax_pmap.planning.repeats import or_changing
-    from jax_pmap.proof.prove import How, prove
-
-    plan, facts, how = observed.plan, target.facts, _how(request)
-    if request.explicit:
-        _check_explicit(session, target, plan)
-    if request.in_place:
-        _check_edit(session, target, plan, request)
-
-    def run(plan: Plan) -> Evidence:
-        if request.in_place:
-            return _prove_edit(session, target, plan, observed, request, say)
-        code = emit(target, plan, request, None, loaded.carried)
-        return prove(session, target, plan, observed, code, say, how)
-
-    def run_plain(plan: Plan, devices: int) -> Evidence:
-        code = emit(target, plan, request, None, loaded.carried)
-        return prove(session, target, plan, observed, code, say, How(counts=(devices,), derived=True))
-
-    try:
-        # Device counts come from the code that takes all devices; the chosen ones are run on top.
-        evidence, plan = _in_multiples(lambda plan: run(dataclasses.replace(plan, devices=Devices())), plan)
-        if plan.microbatches > 1 and evidence.memory is not None:
-            evidence = dataclasses.replace(evidence, at_once=_at_once(evidence, run_plain, plan))
-        if request.processes > 1:
-            evidence = _in_processes(session, target, loaded, observed, plan, request, evidence, say)
-        if request.topology is not None:
-            machine = _compiled_for(target, loaded, observed, plan, request, say)
-            evidence = dataclasses.replace(evidence, machine=machine)
-        if plan.devices.number is not None:
-            evidence = _on_chosen(evidence, run, plan)
-    except Problem as problem:
-        raise refused(
-            "JP015",
-            f"`{facts.name}` fails on these inputs: {problem.message}",
-            "Give inputs it runs on: --inputs FILE::callable",
-            facts.span,
-            error_details(problem.error),
-        ) from None
-    except RefusalError as error:
-        if error.refusal.code == "JP045" and any(sync.like or any(sync.along) for sync in plan.syncs):
-            raise refused(
-                "JP046",
-                "in shard_map code each device goes on with its own part of what is divided as soon as the "
-                f"gradients are scattered, and that is not the same: {error.refusal.reason}",
-                "Use --backend jit, where the compiler works out what else devices have to send each other, "
-                "for the norm of all gradients say",
-                facts.span,
-                (*(note for note in plan.notes if note.startswith("along `")), *error.refusal.details),
-            ) from None
-        classes = loaded.carried.classes if loaded.carried else ()
-        if error.refusal.code == "JP045" and classes and "another structure" in error.refusal.reason:
-            # The likeliest reason by far, and the only one the user can mend.
-            raise refused(
-                "JP008",
-                f"`{facts.name}` makes values of a class of `{target.source.shown_path}` "
-                f"({', '.join(f'`{name}`' for name in classes)}); the emitted file cannot import that, and a "
-                "copy of the class would be another one",
-                "Move the class to a module of its own, or edit the file itself with --in-place",
-                facts.span,
-                error.refusal.details,
-            ) from None
-        statics = tuple(each.name for each in plan.arguments if each.static)
-        raise RefusalError(or_changing(session, target, error.refusal, statics)) from None
-    if request.in_place:
-        from jax_pmap.emit.in_place import emit_in_place
-
-        edition = emit_in_place(target, plan, request, evidence)
-        # Looking for shapes once more could find others, and leave what was traced on the way.
-        same = dataclasses.replace(request, args=(*request.args, *loaded.assumed))
-        evidence = _run_edited(session, target, plan, observed, same, say, edition, evidence)
-        return Generated(edition.text, plan, request.backend, evidence, target.source)
-    code = emit(target, plan, request, evidence, loaded.carried)
-    return Generated(code, plan, request.backend, evidence)
-
-
-def _how(request: Request) -> How:
-    """How the code of a request is proved."""
-    from jax_pmap.proof.prove import How
-
-    return How(
-        run_code=request.run_code,
-        global_view=request.backend is Backend.JIT,
-        remainder=request.remainder,
-    )
-
-
-def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Plan]:
-    """The evidence, and the plan with the rows on a device that it needs a multiple of."""
-    from jax_pmap.proof.prove import InMultiples
-
-    while True:
-        try:
-            return run(plan), plan
-        except InMultiples as needed:
-            plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
-
-
-def _at_once(evidence: Evidence, run: Callable[[Plan, int], Evidence], plan: Plan) -> protocol.Memory | None:
-    """The memory that the code takes without microbatches, on as many rows; None where it cannot be told."""
-    most = max(evidence.checks, key=lambda check: check.devices)
-    try:
-        found = run(dataclasses.replace(plan, microbatches=1, devices=Devices()), most.devices)
-    except RefusalError:  # It does not fit, say, or is slower than the time there is.
-        return None
-    alike = any(check.batch == most.batch for check in found.checks)
-    return found.memory if alike else None
-
-
-def _in_processes(
-    session: Session,
-    target: Target,
-    loaded: Loaded,
-    observed: Observed,
-    plan: Plan,
-    request: Request,
-    evidence: Evidence,
-    say: Say,
-) -> Evidence:
-    """`evidence` with that of the emitted code in several processes, each a worker of its own."""
-    from jax_pmap.proof.processes import run_in_processes
-
-    def start(devices: int, member: protocol.Member) -> Session:
-        started = _session(request, devices, member)
-        started.compiled_as = session.compiled_as
-        return started
-
-    given, code = _given(target, loaded, plan, request)
-    check = run_in_processes(start, target, plan, observed, given, code, evidence, say)
-    return dataclasses.replace(evidence, checks=(*evidence.checks, check))
-
-
-def _given(target: Target, loaded: Loaded, plan: Plan, request: Request) -> tuple[Request, str]:
-    """For a worker of its own, the request with the inputs that were found once, and the code of a plan."""
-    from jax_pmap.emit.unit import emit
-
-    found = dataclasses.replace(request, args=(*loaded.assumed, *request.args))
-    return found, emit(target, plan, request, None, loaded.carried)
-
-
-def _compiled_for(
-    target: Target, loaded: Loaded, observed: Observed, plan: Plan, request: Request, say: Say
-) -> Machine:
-    """What the emitted code becomes on the machine of the request, compiled in a worker of its own."""
-    from jax_pmap.proof.machine import compiled_for
-
-    def start() -> Session:
-        started = _session(request)
-        # The flags by which programs of the proof are compiled quickly make others of them.
-        started.compiled_as = frozenset({"plain"})
-        return started
-
-    given, code = _given(target, loaded, dataclasses.replace(plan, devices=Devices()), request)
-    return compiled_for(start, target, plan, observed, given, code, say)
-
-
-def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:
-    """`evidence` with that of the devices the plan chooses; no run where the rest was not run either."""
-    if not evidence.checks:
-        return dataclasses.replace(
-            evidence,
-            notes=(*evidence.notes, "the choice of devices was not run: it is taken as it is written"),
-        )
-    return dataclasses.replace(evidence, checks=(*evidence.checks, *run(plan).checks))
-
-
-def _jax_version(session: Session) -> tuple[int, ...]:
-    """The user's jax, to be compared: ``(0, 10, 2)``, also of a release candidate of it."""
-    return tuple(map(int, re.findall(r"\d+", session.versions.jax)[:3]))
-
-
-#: The first jax with all that code in explicit mode uses.
-EXPLICIT = (0, 7, 1)
-
-
-def _check_explicit(session: Session, target: Target, plan: Plan) -> None:
-    """Refuse explicit mode under a jax that is too old for it, and for a batch that is made inside.
-
-    Raises:
-        RefusalError: JP046.
-    """
-    if _jax_version(session) < EXPLICIT:
-        needed, version = ".".join(map(str, EXPLICIT)), session.versions.jax
-        raise refused(
-            "JP046",
-            f"`--explicit` needs jax {needed} or newer, and this is jax {version}",
-            "Leave out --explicit, or install a newer jax",
-            target.facts.span,
-        )
-    from jax_pmap.emit.weave import OWN_SHARE
-
-    made = next((sync for sync in plan.syncs if sync.op == OWN_SHARE), None)
-    if made is not None:
-        raise refused(
-            "JP046",
-            f"`{made.value}` is whole on every device and divided where it is made, and explicit mode has no "
-            "safe way to divide it",
-            "Leave out --explicit, and the compiler divides it",
-            made.span,
-        )
-
-
-def _check_edit(session: Session, target: Target, plan: Plan, request: Request) -> None:
-    """Refuse an edit that the program around the function would not get on with.
-
-    Raises:
-        RefusalError: JP050 for what changes after the first call, JP046 for a pmap inside a jit where
-            that jax cannot run it.
-    """
-    from jax_pmap.emit.constants import check_constants, compiled_at
-
-    check_constants(target, plan)
-    lines = compiled_at(target) if request.backend is Backend.PMAP else []
-    if lines and _jax_version(session) < (0, 8):
-        raise refused(
-            "JP046",
-            f"line {lines[0]} compiles `{target.facts.name}` with jit, and jax "
-            f"{session.versions.jax} does not run the drop-in of a pmap inside jit",
-            f"Use --backend shard_map, or call `{target.facts.name}` there without jit",
-            target.facts.span,
-        )
-
-
-def _prove_edit(
-    session: Session, target: Target, plan: Plan, observed: Observed, request: Request, say: Say
-) -> Evidence:
-    """The proof of what an edit adds to the file, run where the function was defined."""
-    from jax_pmap.emit.in_place import emit_in_place
-    from jax_pmap.proof.prove import prove
-
-    edition = emit_in_place(target, plan, request, None)
-    how = dataclasses.replace(_how(request), in_place=protocol.InPlace(program=False, owner=edition.owner))
-    return prove(session, target, plan, observed, edition.definitions, say, how)
-
-
-def _run_edited(
-    session: Session,
-    target: Target,
-    plan: Plan,
-    observed: Observed,
-    request: Request,
-    say: Say,
-    edition: Edition,
-    evidence: Evidence,
-) -> Evidence:
-    """The edited file itself, loaded or run as a program in a fresh process, and its function compared."""
-    from jax_pmap.inputs.load import load
-    from jax_pmap.proof.prove import prove
-    from jax_pmap.reading.target import read_target
-    from jax_pmap.syntax.text import function_text
-
-    edited = read_target(dataclasses.replace(target.source, text=edition.text), request)
-    session.restart()
-    try:
-        load(session, edited, request, staged("loading", say), edition.text)
-        original = function_text(target.parsed)
-        definition = protocol.Definition(
-            original.text, str(target.source.path), original.line, target.facts.name
-        )
-        statics = observed.roles.statics
-        session.ask(protocol.SetReference(definition, tuple(edition.enclosed)), "defining the original")
-        session.ask(protocol.Trace(protocol.Roles({}, statics)), "tracing the function")
-        session.ask(protocol.Precision(statics), "tracing the function")
-    except Problem as problem:
-        raise refused(
-            "JP045",
-            f"the edited `{target.source.shown_path}` does not run: {problem.message}",
-            "This is a mistake of jax-pmap; please report it with the file",
-            target.facts.span,
-            error_details(problem.error),
-        ) from None
-    how = dataclasses.replace(
-        _how(request),
-        counts=(max((check.devices for check in evidence.checks), default=SIMULATED),),
-        derived=evidence.derived,
-        in_place=protocol.InPlace(program=True, owner=""),
-    )
-    found = prove(session, target, plan, observed, "", say, how)
-    return dataclasses.replace(evidence, checks=(*evidence.checks, *found.checks))

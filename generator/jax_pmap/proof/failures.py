@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from jax_pmap.model import Refusal, Span
+from jax_pmap.model import Derivation, Plan, Refusal, Span
 from jax_pmap.problems import error_details, error_line
 from jax_pmap.proof.causes import likeliest_cause
 from jax_pmap.reading.target import Target
@@ -63,6 +63,23 @@ def disagreeing(refusal: Refusal) -> Refusal:
         reason=f"{refusal.reason}. It was derived equal for all inputs, so one of the two witnesses is "
         "wrong: rounding, overflow and NaN are not derived, and anything else is a bug of jax-pmap",
         hint="Look whether the numbers leave their range; if they do not, please report it with the function",
+    )
+
+
+def couples_parts(refusal: Refusal, derivation: Derivation, plan: Plan) -> Refusal:
+    """What to say of code that goes on with parts of what is divided, where something needs all of them.
+
+    A `refusal` of the run shows that numbers differ, and where the derivation ended shows why.
+    """
+    at = f" at `{derivation.primitive}`" if derivation.primitive else ""
+    return Refusal(
+        "JP046",
+        "in shard_map code each device goes on with its own part of what is divided as soon as the gradients "
+        f"are scattered, and that is not the same{at}: {derivation.reason}",
+        "Use --backend jit, where the compiler works out what else devices have to send each other, for the "
+        "norm of all gradients say",
+        derivation.span or refusal.span,
+        (*(note for note in plan.notes if note.startswith("along `")), *refusal.details),
     )
 
 

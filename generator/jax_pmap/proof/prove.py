@@ -13,7 +13,7 @@ from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
 from jax_pmap.proof.ended import NO_RUN, UNTYPED, in_source, neither, untyped, why_not_run
-from jax_pmap.proof.failures import disagreeing, failure, too_few, uneven
+from jax_pmap.proof.failures import couples_parts, disagreeing, failure, too_few, uneven
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
 from jax_pmap.reading.target import Target
@@ -236,6 +236,9 @@ class _Proof:
             file = f"{self.emitted.name}_parallel.py"
             return untyped(found.error, file, self.code, target, self.session.directory)
         refusal = failure(check, found, target.facts.span)
+        parts = any(sync.like or any(sync.along) for sync in self.plan.syncs)
+        if parts and derived.derivation is not None and not derived.complete:
+            return RefusalError(couples_parts(refusal, derived.derivation, self.plan))
         return RefusalError(disagreeing(refusal) if derived.complete else refusal)
 
     def evidence(self, derived: Sequence[_Derived], answers: Sequence[protocol.Checks | None]) -> Evidence:

@@ -1,0 +1,308 @@
+"""The code of a plan, with the proof that it gives what the function gives on one device."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jax_pmap.emit.constants import check_constants, compiled_at
+from jax_pmap.emit.in_place import Edition, emit_in_place
+from jax_pmap.emit.unit import emit
+from jax_pmap.emit.weave import OWN_SHARE
+from jax_pmap.inputs.load import Loaded, load
+from jax_pmap.model import (
+    Backend,
+    Devices,
+    Evidence,
+    Generated,
+    Machine,
+    Plan,
+    Refusal,
+    RefusalError,
+    Request,
+    Say,
+    refused,
+    staged,
+)
+from jax_pmap.planning.repeats import or_changing
+from jax_pmap.planning.roles import LARGEST_COUNT
+from jax_pmap.planning.search import Observed
+from jax_pmap.problems import error_details
+from jax_pmap.proof.machine import compiled_for
+from jax_pmap.proof.processes import run_in_processes
+from jax_pmap.proof.prove import How, InMultiples, prove
+from jax_pmap.reading.target import Target, read_target
+from jax_pmap.session import Session
+from jax_pmap.syntax.text import function_text
+from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
+
+#: The first jax with all that code in explicit mode uses.
+EXPLICIT = (0, 7, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A function that was planned, in the worker in which it was."""
+
+    session: Session
+    target: Target
+    loaded: Loaded
+    observed: Observed
+    request: Request
+    say: Say
+    #: A worker of its own for the request, with so many devices: None for as many as the proof takes.
+    start: Callable[[Request, int | None, protocol.Member | None], Session]
+
+    def code(self, plan: Plan, evidence: Evidence | None = None) -> str:
+        """The file for a plan."""
+        return emit(self.target, plan, self.request, evidence, self.loaded.carried)
+
+    def prove(self, plan: Plan, code: str, how: How) -> Evidence:
+        """The evidence for `code`."""
+        return prove(self.session, self.target, plan, self.observed, code, self.say, how)
+
+    @property
+    def how(self) -> How:
+        """How its code is proved."""
+        return How(
+            run_code=self.request.run_code,
+            global_view=self.request.backend is Backend.JIT,
+            remainder=self.request.remainder,
+        )
+
+    @property
+    def alone(self) -> Request:
+        """For a worker of its own, the request with the inputs that were found once."""
+        return dataclasses.replace(self.request, args=(*self.loaded.assumed, *self.request.args))
+
+
+def proved(planned: Planned) -> Generated:
+    """The code of the plan and its evidence.
+
+    Raises:
+        RefusalError: why there is none.
+    """
+    request, plan = planned.request, planned.observed.plan
+    if request.explicit:
+        _check_explicit(planned.session, planned.target, plan)
+    if request.in_place:
+        _check_edit(planned.session, planned.target, plan, request)
+    try:
+        evidence, plan = _evidence(planned)
+    except Problem as problem:
+        raise refused(
+            "JP015",
+            f"`{planned.target.facts.name}` fails on these inputs: {problem.message}",
+            "Give inputs it runs on: --inputs FILE::callable",
+            planned.target.facts.span,
+            error_details(problem.error),
+        ) from None
+    except RefusalError as error:
+        raise RefusalError(_explained(planned, error.refusal)) from None
+    if request.in_place:
+        edition = emit_in_place(planned.target, plan, request, evidence)
+        evidence = _run_edited(planned, plan, edition, evidence)
+        return Generated(edition.text, plan, request.backend, evidence, planned.target.source)
+    return Generated(planned.code(plan, evidence), plan, request.backend, evidence)
+
+
+def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
+    """All that a request asks to be shown, and the plan with the multiple of rows that it holds for."""
+    request = planned.request
+
+    def run(plan: Plan) -> Evidence:
+        if request.in_place:
+            return _prove_edit(planned, plan)
+        return planned.prove(plan, planned.code(plan), planned.how)
+
+    # Device counts come from the code that takes all devices; the chosen ones are run on top.
+    evidence, plan = _in_multiples(
+        lambda plan: run(dataclasses.replace(plan, devices=Devices())), planned.observed.plan
+    )
+    if plan.microbatches > 1 and evidence.memory is not None:
+        evidence = dataclasses.replace(evidence, at_once=_at_once(planned, plan, evidence))
+    if request.processes > 1:
+        evidence = _in_processes(planned, plan, evidence)
+    if request.topology is not None:
+        evidence = dataclasses.replace(evidence, machine=_compiled_for(planned, plan))
+    if plan.devices.number is not None:
+        evidence = _on_chosen(evidence, run, plan)
+    return evidence, plan
+
+
+def _explained(planned: Planned, refusal: Refusal) -> Refusal:
+    """A refusal with the likeliest reason, where that is another than what the proof saw."""
+    target, loaded, plan = planned.target, planned.loaded, planned.observed.plan
+    classes = loaded.carried.classes if loaded.carried else ()
+    if refusal.code == "JP045" and classes and "another structure" in refusal.reason:
+        # The likeliest reason by far, and the only one the user can mend.
+        return Refusal(
+            "JP008",
+            f"`{target.facts.name}` makes values of a class of `{target.source.shown_path}` "
+            f"({', '.join(f'`{name}`' for name in classes)}); the emitted file cannot import that, and a "
+            "copy of the class would be another one",
+            "Move the class to a module of its own, or edit the file itself with --in-place",
+            target.facts.span,
+            refusal.details,
+        )
+    statics = tuple(each.name for each in plan.arguments if each.static)
+    return or_changing(planned.session, target, refusal, statics)
+
+
+def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Plan]:
+    """The evidence, and the plan with the rows on a device that it needs a multiple of."""
+    while True:
+        try:
+            return run(plan), plan
+        except InMultiples as needed:
+            plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
+
+
+def _at_once(planned: Planned, plan: Plan, evidence: Evidence) -> protocol.Memory | None:
+    """The memory that the code takes without microbatches, on as many rows; None where it cannot be told."""
+    most = max(evidence.checks, key=lambda check: check.devices)
+    plain = dataclasses.replace(plan, microbatches=1, devices=Devices())
+    try:
+        found = planned.prove(plain, planned.code(plain), How(counts=(most.devices,), derived=True))
+    except RefusalError:  # It does not fit, say, or is slower than the time there is.
+        return None
+    alike = any(check.batch == most.batch for check in found.checks)
+    return found.memory if alike else None
+
+
+def _in_processes(planned: Planned, plan: Plan, evidence: Evidence) -> Evidence:
+    """`evidence` with that of the emitted code in several processes, each a worker of its own."""
+
+    def start(devices: int, member: protocol.Member) -> Session:
+        started = planned.start(planned.request, devices, member)
+        started.compiled_as = planned.session.compiled_as
+        return started
+
+    check = run_in_processes(
+        start,
+        planned.target,
+        plan,
+        planned.observed,
+        planned.alone,
+        planned.code(plan),
+        evidence,
+        planned.say,
+    )
+    return dataclasses.replace(evidence, checks=(*evidence.checks, check))
+
+
+def _compiled_for(planned: Planned, plan: Plan) -> Machine:
+    """What the emitted code becomes on the machine of the request, compiled in a worker of its own."""
+
+    def start() -> Session:
+        started = planned.start(planned.request, None, None)
+        # The flags by which programs of the proof are compiled quickly make others of them.
+        started.compiled_as = frozenset({"plain"})
+        return started
+
+    code = planned.code(dataclasses.replace(plan, devices=Devices()))
+    return compiled_for(start, planned.target, plan, planned.observed, planned.alone, code, planned.say)
+
+
+def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:
+    """`evidence` with that of the devices the plan chooses; no run where the rest was not run either."""
+    if not evidence.checks:
+        return dataclasses.replace(
+            evidence,
+            notes=(*evidence.notes, "the choice of devices was not run: it is taken as it is written"),
+        )
+    return dataclasses.replace(evidence, checks=(*evidence.checks, *run(plan).checks))
+
+
+def _jax_version(session: Session) -> tuple[int, ...]:
+    """The user's jax, to be compared: ``(0, 10, 2)``, also of a release candidate of it."""
+    return tuple(map(int, re.findall(r"\d+", session.versions.jax)[:3]))
+
+
+def _check_explicit(session: Session, target: Target, plan: Plan) -> None:
+    """Refuse explicit mode under a jax that is too old for it, and for a batch that is made inside.
+
+    Raises:
+        RefusalError: JP046.
+    """
+    if _jax_version(session) < EXPLICIT:
+        needed, version = ".".join(map(str, EXPLICIT)), session.versions.jax
+        raise refused(
+            "JP046",
+            f"`--explicit` needs jax {needed} or newer, and this is jax {version}",
+            "Leave out --explicit, or install a newer jax",
+            target.facts.span,
+        )
+    made = next((sync for sync in plan.syncs if sync.op == OWN_SHARE), None)
+    if made is not None:
+        raise refused(
+            "JP046",
+            f"`{made.value}` is whole on every device and divided where it is made, and explicit mode has no "
+            "safe way to divide it",
+            "Leave out --explicit, and the compiler divides it",
+            made.span,
+        )
+
+
+def _check_edit(session: Session, target: Target, plan: Plan, request: Request) -> None:
+    """Refuse an edit that the program around the function would not get on with.
+
+    Raises:
+        RefusalError: JP050 for what changes after the first call, JP046 for a pmap inside a jit where
+            that jax cannot run it.
+    """
+    check_constants(target, plan)
+    lines = compiled_at(target) if request.backend is Backend.PMAP else []
+    if lines and _jax_version(session) < (0, 8):
+        raise refused(
+            "JP046",
+            f"line {lines[0]} compiles `{target.facts.name}` with jit, and jax "
+            f"{session.versions.jax} does not run the drop-in of a pmap inside jit",
+            f"Use --backend shard_map, or call `{target.facts.name}` there without jit",
+            target.facts.span,
+        )
+
+
+def _prove_edit(planned: Planned, plan: Plan) -> Evidence:
+    """The proof of what an edit adds to the file, run where the function was defined."""
+    edition = emit_in_place(planned.target, plan, planned.request, None)
+    how = dataclasses.replace(planned.how, in_place=protocol.InPlace(program=False, owner=edition.owner))
+    return planned.prove(plan, edition.definitions, how)
+
+
+def _run_edited(planned: Planned, plan: Plan, edition: Edition, evidence: Evidence) -> Evidence:
+    """The edited file itself, loaded or run as a program in a fresh process, and its function compared."""
+    session, target, statics = planned.session, planned.target, planned.observed.roles.statics
+    # Looking for shapes once more could find others, and leave what was traced on the way.
+    request = dataclasses.replace(planned.request, args=(*planned.request.args, *planned.loaded.assumed))
+    edited = read_target(dataclasses.replace(target.source, text=edition.text), request)
+    session.restart()
+    try:
+        load(session, edited, request, staged("loading", planned.say), edition.text)
+        original = function_text(target.parsed)
+        definition = protocol.Definition(
+            original.text, str(target.source.path), original.line, target.facts.name
+        )
+        session.ask(protocol.SetReference(definition, tuple(edition.enclosed)), "defining the original")
+        session.ask(protocol.Trace(protocol.Roles({}, statics)), "tracing the function")
+        session.ask(protocol.Precision(statics), "tracing the function")
+    except Problem as problem:
+        raise refused(
+            "JP045",
+            f"the edited `{target.source.shown_path}` does not run: {problem.message}",
+            "This is a mistake of jax-pmap; please report it with the file",
+            target.facts.span,
+            error_details(problem.error),
+        ) from None
+    how = dataclasses.replace(
+        planned.how,
+        counts=(max((check.devices for check in evidence.checks), default=LARGEST_COUNT),),
+        derived=evidence.derived,
+        in_place=protocol.InPlace(program=True, owner=""),
+    )
+    found = planned.prove(plan, "", how)
+    return dataclasses.replace(evidence, checks=(*evidence.checks, *found.checks))
