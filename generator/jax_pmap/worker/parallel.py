@@ -5,6 +5,7 @@ with a device axis in front: of a batch leaf its shares (N, B/N, …), of any ot
 Which arguments have that axis is the layout.
 """
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from .calling import Calling
 from .distance import distance, same_bits
 from .generator import moved
 from .leaves import category, is_key, is_key_leaf, leaf_paths, shape_of, to_host
-from .protocol import Object, Problem
+from .protocol import Call, Object, Problem
 from .server import describe_exception
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
@@ -370,11 +371,9 @@ def devices_of(result: Any) -> int:
     return max((len(x.devices()) for x in jax.tree.leaves(result) if isinstance(x, jax.Array)), default=0)
 
 
-def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> dict[str, Any]:
-    """How one call in one layout ends: ``"raises"``, ``"form"``, ``"value"`` or ``"equal"``.
-
-    Under ``"off"`` how far from the reference: the share of the results that differ, and how much at most.
-    """
+def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> Call:
+    """How one call in one layout ends: what differs, or ``"equal"``."""
+    ended = functools.partial(Call, caller.layout, tuple(caller.calling.named))
     try:
         laid = put(copied(values), caller.axes, caller.layout, caller.count)
         out = caller.calling(laid)
@@ -382,26 +381,26 @@ def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> dict[st
     except MemoryError:
         raise
     except BaseException as error:
-        return {"ends": "raises", "error": describe_exception(error)}
+        return ended("raises", describe_exception(error))
     try:
         got = taken(out, caller.want, caller.count) if caller.raw else out
     except prove.Differs as differs:
         if differs.failure["what"] != "replicas":
-            return {"ends": "form"}
+            return ended("form")
         copies = {differs.failure["leaf"]: differs.failure["copies"], **differs.failure["others"]}
         got = [copies[index][0] for index in sorted(copies)]
-        return {"ends": "value", "off": off(got, jax.tree.leaves(caller.want), allowed)}
+        return ended("value", off=off(got, jax.tree.leaves(caller.want), allowed))
     if prove.same_form(got, caller.want):
-        return {"ends": "form"}
+        return ended("form")
     far = off(jax.tree.leaves(got), jax.tree.leaves(caller.want), allowed)
-    return {"ends": "value" if far[0] else "equal", "on": devices_of(out), "off": far}
+    return ended("value" if far[0] else "equal", off=far, on=devices_of(out))
 
 
-def off(got: Sequence[Any], want: Sequence[Any], allowed: Sequence[float]) -> list[float]:
+def off(got: Sequence[Any], want: Sequence[Any], allowed: Sequence[float]) -> tuple[float, float]:
     """The share of some results that differ, and how far at most, of their size."""
     found = []
     for one, other, bound in zip(got, want, allowed, strict=True):
         error, scale = distance(prove.host(one), prove.host(other))
         found.append(0.0 if error <= bound else min(error / (scale or 1.0), 1e30))
     different = [far for far in found if far]
-    return [len(different) / max(len(found), 1), max(different, default=0.0)]
+    return len(different) / max(len(found), 1), max(different, default=0.0)

@@ -1,5 +1,6 @@
 """A reference that is parallel itself: called in a layout of its own, on the devices there are."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from .parallel import (
     put,
     traced,
 )
-from .protocol import Call, Row
+from .protocol import Call
 from .renaming import Renaming
 from .server import describe_exception
 
@@ -153,18 +154,19 @@ def find_layout(
         fits = fitting(calling, layout)
         for named in dict.fromkeys((tuple(calling.named), ())):
             reference = make(fits, named)
-            ended = attempt(reference, values, statics)
-            if ended["ends"] != "raises":
+            ended, indexed = attempt(reference, values, statics)
+            if ended.ends != "raises":
                 break
-        if wanted is None and ended["ends"] == "runs" and not ended["indexed"]:
+        if wanted is None and ended.ends == "runs" and not indexed:
             # Without its own index, a device that is given a copy of a key draws what all others draw.
             keyed = {
                 name: "keys" for name, form in fits.items() if form == "devices" and is_key_only(values[name])
             }
-            if keyed and attempt(make({**fits, **keyed}, named), values, statics)["ends"] == "runs":
-                fits = {**fits, **keyed}
-        tried.append(Call(fits, named, ended["ends"], ended.get("error"), mapped=ended.get("mapped", False)))
-        if ended["ends"] == "runs":
+            if keyed:
+                own, _ = attempt(make({**fits, **keyed}, named), values, statics)
+                ended = own if own.ends == "runs" else ended
+        tried.append(ended)
+        if ended.ends == "runs":
             break
     return tried
 
@@ -175,33 +177,29 @@ def is_key_only(value: Any) -> bool:
     return bool(leaves) and all(map(is_key_leaf, leaves))
 
 
-def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]) -> Row:
-    """How one call ends; see `find_layout`. ``"indexed"``: whether devices ask for their index."""
+def attempt(reference: ParallelReference, values: Values, statics: Sequence[str]) -> tuple[Call, bool]:
+    """How one call ends, see `find_layout`, and whether devices ask for their index."""
+    ended = functools.partial(Call, reference.layout, tuple(reference.calling.named))
     try:
         out = jax.block_until_ready(reference.called(to_host(values)))
     except MemoryError:
         raise
     except BaseException as error:
-        return {"ends": "raises", "error": describe_exception(error)}
+        return ended("raises", describe_exception(error)), False
     lies_on = devices_of(out)
     try:
         one_of_each(to_host(out), reference.shapes(values), reference.count)
     except prove.Differs:
-        return {"ends": "form"}
-    return {"ends": "runs", **mapping(reference, values, statics, lies_on)}
-
-
-def mapping(reference: ParallelReference, values: Values, statics: Sequence[str], lies_on: int) -> Row:
-    """Whether a call is mapped over several devices, and whether these ask for their index."""
+        return ended("form"), False
     packed = Packed(values, statics)
     jaxpr = traced_arrays(reference.laid_out, packed)
     if jaxpr is None:
-        return {"mapped": lies_on > 1, "indexed": True}
+        return ended("runs", mapped=lies_on > 1), True
     if _keeps_device_axis(jaxpr, reference, packed):
         # Inside, it is one axis more of the array, which may go well by broadcasting.
-        return {"ends": "form"}
+        return ended("form"), False
     indexed = any(each.primitive.name == "axis_index" for each in equations(jaxpr))
-    return {"mapped": is_mapped(jaxpr), "indexed": indexed}
+    return ended("runs", mapped=is_mapped(jaxpr)), indexed
 
 
 def _keeps_device_axis(jaxpr: Any, reference: ParallelReference, packed: Packed) -> bool:

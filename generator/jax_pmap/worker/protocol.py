@@ -1239,8 +1239,8 @@ class Call:
 
     layout: Layout
     named: tuple[str, ...]
-    #: ``"raises"``, ``"form"``, ``"value"`` or ``"equal"``; of a reference ``"runs"`` for the last two.
-    ends: str
+    #: What differs, or ``"equal"``; of a reference ``"runs"`` for the last two.
+    ends: Literal["raises", "form", "value", "equal", "runs"]
     error: Raised | None = None
     #: The share of the results that differ, and how much at most.
     off: tuple[float, ...] = ()

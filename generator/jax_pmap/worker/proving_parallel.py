@@ -30,7 +30,7 @@ from .parallel import (
     inconsistent,
     layouts,
 )
-from .protocol import Call, Calls, Problem, Row, decode
+from .protocol import Call, Calls, Problem, Row
 from .prove import Trial
 from .proving import check_count, lost_nans, usable_sizes
 from .sizes import check_odd, check_ragged, check_sizes, raised, run_large
@@ -71,10 +71,10 @@ def try_layouts(
                     given = question.data[0]
                     caller = Caller(way, question.axes, layout, count, trial.results[0], given)
                     ended = attempt(caller, trial.values[0], allowed[0])
-                    if ended["ends"] != "raises":
+                    if ended.ends != "raises":
                         break
-                tried.append(decode(Call, {"layout": layout, "named": named, **ended}))
-                if tried[-1].ends == "equal":
+                tried.append(ended)
+                if ended.ends == "equal":
                     break
         if tried[-1].ends == "equal":
             break
@@ -290,7 +290,7 @@ def own_keys(trials: Trials, make: Callable[[Trial], Caller], count: int, size: 
         shares = trials.question.shares(size, count)
         trial, allowed = trials.at("given", 0, size, shares)
         with prove.x64(question.x64), repeat_draws(shares):
-            if attempt(make(trial), trial.values[0], allowed[0])["ends"] == "equal":
+            if attempt(make(trial), trial.values[0], allowed[0]).ends == "equal":
                 return trials.question
     return question
 
