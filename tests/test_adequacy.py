@@ -16,8 +16,11 @@ from jax import lax
 
 from jax_pmap.worker import nans, prove, rounded, sizes, strengthen
 from jax_pmap.worker import trials as trials_of
+from jax_pmap.worker.beside import Parallel
 from jax_pmap.worker.decisions import Decisions
+from jax_pmap.worker.explain import with_cause
 from jax_pmap.worker.perturb import perturb
+from jax_pmap.worker.protocol import Check, Failure
 
 pytest_plugins = ["project"]
 
@@ -341,6 +344,54 @@ def test_inputs_of_ours_that_the_function_refuses_when_it_runs_are_left_out(proj
     assert "# Proved: 2, 3, 4, 8 devices" in made.stdout, made.stderr
 
 
+def asked(function, values, *, draws=False):
+    """The question about a function of a batch `x`, in its own dtypes."""
+    eps = float(np.finfo(np.float32).eps)
+    return trials_of.Question(
+        reference=jax.jit(function),
+        traceable=function,
+        invoke=lambda function, values: function(values),
+        data=(values,),
+        axes={"x": {0: 0}},
+        statics=(),
+        chain=(),
+        steps=1,
+        eps={"given": eps},
+        rounding={"given": prove.Rounding(eps)},
+        x64=False,
+        draws=draws,
+    )
+
+
+def test_a_run_says_which_outputs_told_something_and_what_a_wrong_one_is() -> None:
+    def outputs(values):
+        x = values["x"]
+        return {"mean": jnp.mean(x), "none": 0 * jnp.sum(x), "count": jnp.sum(x > 0), "rows": x}
+
+    values = {"x": np.random.default_rng(0).normal(size=(24, 3)).astype("f")}
+    trials = trials_of.Trials(asked(outputs, values))
+    trial, allowed = trials.at("given", 0, 24, None)
+    about = Check(2, "given", 24, 1)
+
+    def run(call, allowed=allowed, unlike=None):
+        parallel = Parallel(trials, lambda _: call, lambda leaves, count: unlike, 2)
+        return parallel.run(about, trial, allowed, None, explain=with_cause)
+
+    right = run(outputs)
+    assert right == dataclasses.replace(about, tolerance=right.tolerance, zero=("['none']",), compared=3)
+    assert 0 < right.tolerance < 1e-4
+    loose = [[bound and 1e9 for bound in allowed[0]]]
+    assert run(outputs, loose).noise == ("['mean']", "['rows']")
+    wrong = run(lambda values: {**outputs(values), "mean": jnp.mean(values["x"][:12])}).failure
+    assert (wrong.what, wrong.path, wrong.leaf, wrong.cause) == ("value", "['mean']", 1, "first")
+    assert (wrong.on, wrong.differing) == ("the given inputs", (1, 1)) and wrong.off > wrong.tolerance
+    other = run(lambda values: {**outputs(values), "count": 1.5}).failure
+    assert (other.what, other.path, other.got, other.want) == ("dtype", "['count']", "float32", "int32")
+    unlike = Failure("replicas", path="['mean']", why=prove.UNLIKE)
+    assert run(outputs, unlike=unlike).failure == dataclasses.replace(unlike, on="the given inputs")
+    assert run(lambda values: 1 / 0).raised.type == "ZeroDivisionError"
+
+
 def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
     def deep(values):
         x = values["x"]
@@ -356,21 +407,7 @@ def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
     for way in ways:
         assert 0 < np.max(np.abs(way["deep"] - want["deep"])) < 1e-4
         assert np.array_equal(way["twice"], want["twice"]) and way["count"] == want["count"]
-    eps = float(np.finfo(np.float32).eps)
-    question = trials_of.Question(
-        reference=jax.jit(deep),
-        traceable=deep,
-        invoke=lambda function, values: function(values),
-        data=(values,),
-        axes={"x": {0: 0}},
-        statics=(),
-        chain=(),
-        steps=1,
-        eps={"given": eps},
-        rounding={"given": prove.Rounding(eps)},
-        x64=False,
-        draws=True,
-    )
+    question = asked(deep, values, draws=True)
     trials = trials_of.Trials(question)
     (allowed,), (wider,) = trials.at("given", 0, 24, None)[1], trials.wider("given", 0, 24, None)
     assert wider[0] == allowed[0] == 0  # the count
@@ -402,10 +439,10 @@ def test_roundings_in_every_round_of_a_scan_are_moved() -> None:
 def test_an_integer_that_is_wider_in_our_64_bit_mode_alone_is_no_difference() -> None:
     got, want = {"n": np.int32(3), "x": np.float64(1)}, {"n": np.int64(3), "x": np.float64(1)}
     with prove.x64(True):
-        assert prove.same_form(got, want)["what"] == "dtype"
+        assert prove.same_form(got, want).what == "dtype"
         assert prove.same_form(got, want, widths=False) is None
-        assert prove.same_form({**got, "x": np.float32(1)}, want, widths=False)["path"] == "['x']"
-        assert prove.same_form({**got, "n": np.float64(3)}, want, widths=False)["path"] == "['n']"
+        assert prove.same_form({**got, "x": np.float32(1)}, want, widths=False).path == "['x']"
+        assert prove.same_form({**got, "n": np.float64(3)}, want, widths=False).path == "['n']"
 
 
 SELDOM = """

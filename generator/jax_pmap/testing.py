@@ -188,10 +188,9 @@ def _compare(got: Any, want: Any, allowed: list[float], count: int, *, widths: b
     __tracebackhide__ = True
     form = same_form(got, want, widths=widths)
     if form is not None:
-        where = f"output `{form['path']}`" if form["path"] else "the output"
+        where = f"output `{form.path}`" if form.path else "the output"
         raise AssertionError(
-            f"{where} has another {form['what']} on {count} devices: {form['got']}, the reference's is "
-            f"{form['want']}"
+            f"{where} has another {form.what} on {count} devices: {form.got}, the reference's is {form.want}"
         )
     for (path, leaf), target, bound in zip(leaf_table(got), jax.tree.leaves(want), allowed, strict=True):
         where = f"output `{path}`" if path else "the output"

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .groups import along
-from .protocol import Collective, Memory, Row
+from .protocol import Collective, Memory
 
 COLLECTIVE = re.compile(
     r" = (?P<result>.*?) "
@@ -32,12 +32,14 @@ def executables() -> list[Any]:
         return []
 
 
-def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Row:
-    """What XLA made of the parallel function, among what was compiled since `before`.
+def compiled(
+    before: Sequence[Any], batch: int, mesh: Mapping[str, int]
+) -> tuple[tuple[Collective, ...] | None, Memory | None]:
+    """What XLA made of the parallel function, among what was compiled since `before`: collectives and memory.
 
-    ``"collectives"`` are those of `read`; None where there is no program. Of several, such as those that lay
-    out arguments or results, that with most bytes is read. ``"memory"`` is that of the program that has most;
-    None where jax does not tell.
+    Collectives are those of `read`; None where there is no program. Of several, such as those that lay out
+    arguments or results, that with most bytes is read. The memory is that of the program that has most; None
+    where jax does not tell.
     """
     known = {id(each) for each in before}
     found: list[tuple[Collective, ...]] = []
@@ -52,10 +54,10 @@ def compiled(before: Sequence[Any], batch: int, mesh: Mapping[str, int]) -> Row:
         found.append(read("\n".join(texts), batch, mesh))
         with contextlib.suppress(AttributeError, RuntimeError, NotImplementedError):
             memory.append(memory_of(each.get_compiled_memory_stats()))
-    return {
-        "collectives": max(found, key=lambda rows: sum(row.bytes for row in rows), default=None),
-        "memory": max(memory, key=lambda each: each.total, default=None),
-    }
+    return (
+        max(found, key=lambda rows: sum(row.bytes for row in rows), default=None),
+        max(memory, key=lambda each: each.total, default=None),
+    )
 
 
 def memory_of(stats: Any) -> Memory:

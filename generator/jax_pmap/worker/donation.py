@@ -15,10 +15,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from . import prove
 from .arguments import Values, map_batch
-from .generator import repeat_draws
+from .beside import Parallel
 from .leaves import category
-from .protocol import Row
-from .trials import Emitted, Trials
+from .protocol import Check, Failure
+from .prove import Differs
+from .trials import Emitted
 
 
 def fresh(values: Values, names: Sequence[str]) -> Values:
@@ -31,17 +32,14 @@ def fresh(values: Values, names: Sequence[str]) -> Values:
 
 
 def check_donation(
-    trials: "Trials",
-    function: Callable[..., Any],
-    emitted: "Emitted",
-    count: int,
-    size: int,
-) -> list[Row]:
+    parallel: Parallel, function: Callable[..., Any], emitted: Emitted, size: int
+) -> list[Check]:
     """Two chained calls on placed inputs, which must leave every array alone that is not donated."""
-    question, axis_name = trials.question, emitted.axis_name
+    trials, count, axis_name = parallel.trials, parallel.count, emitted.axis_name
+    question = trials.question
     shares = question.shares(size, count)
     expected, allowed = trials.at("given", 0, size, shares)
-    checks: list[Row] = []
+    checks: list[Check] = []
     mesh = Mesh(np.array(jax.devices()[:count]), (axis_name,))
 
     def call(values: Values) -> Any:
@@ -50,7 +48,7 @@ def check_donation(
         for name, value in values.items():
             taken = any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(value))
             if taken and name not in emitted.donated:
-                raise prove.Differs({"what": "deleted", "argument": name})
+                raise Differs(Failure("deleted", argument=name))
         return out
 
     def spread(leaf: Any, spec: PartitionSpec) -> Any:
@@ -80,30 +78,13 @@ def check_donation(
         }
 
     for place in (on_first, on_all):
-        with prove.x64(question.precision("given")), repeat_draws(shares):
-            placed = copy.copy(expected)
-            placed.results = expected.results[:2]
+        placed = copy.copy(expected)
+        placed.results = expected.results[:2]
+        with prove.x64(question.precision("given")):
             placed.values = [place(expected.values[0])]
-            found = prove.run_parallel(
-                call,
-                placed,
-                question.chain,
-                allowed,
-                lambda leaves: emitted.replicas(leaves, count),
-                on_devices=bool(question.chain),
-            )
-        for arrays in ("values", "copies"):
-            found.get("failure", {}).pop(arrays, None)
-        checks.append(
-            {
-                "devices": count,
-                "precision": "given",
-                "batch": size,
-                "steps": len(placed.results),
-                "inputs": 0,
-                **found,
-            }
-        )
-        if "failure" in found:
+        about = Check(count, "given", size, len(placed.results))
+        chained = bool(question.chain)
+        checks.append(parallel.run(about, placed, allowed, shares, call=call, on_devices=chained))
+        if checks[-1].failure is not None:
             break
     return checks

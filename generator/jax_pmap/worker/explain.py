@@ -1,5 +1,6 @@
 """Why a value differs: which other value of the reference it is instead."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from . import prove
 from .arguments import LeafAxes, Values, batch_size, cut, map_batch, take
 from .distance import distance
 from .leaves import category
+from .protocol import Failure
 from .prove import host
 from .trials import Question
 
@@ -134,33 +136,30 @@ def explain_copies(copies: Sequence[np.ndarray], want: np.ndarray) -> str:
     return ""
 
 
-def add_cause(failure: dict[str, Any], question: "Question", trial: prove.Trial, count: int) -> None:
-    """Put under ``"cause"`` what the failed output is instead, in place of its arrays."""
-    step, index = failure["step"], failure.get("leaf", 0)
-    want = prove.host(jax.tree.leaves(trial.results[step])[index]) if "leaf" in failure else None
-    values, copies = failure.pop("values", None), failure.pop("copies", None)
-    if want is not None and values is not None:
-        failure["cause"] = explain(
-            question.reference, trial.values[step], question.axes, count, index, values[0], want
-        )
-    elif want is not None and copies is not None:
-        leaves = [prove.host(leaf) for leaf in jax.tree.leaves(trial.results[step])]
-        failure["cause"] = explain_all({index: copies, **failure.pop("others", {})}, leaves)
-    failure.pop("others", None)
+def with_cause(differs: prove.Differs, question: Question, trial: prove.Trial, count: int) -> Failure:
+    """The failure, with what the output is instead."""
+    failure, copies = differs.failure, differs.copies
+    if failure.leaf is None or not copies:
+        return failure
+    step, leaves = failure.step, jax.tree.leaves(trial.results[failure.step])
+    if failure.what == "value":
+        got, want = copies[failure.leaf][0], host(leaves[failure.leaf])
+        values, axes = trial.values[step], question.axes
+        cause = explain(question.reference, values, axes, count, failure.leaf, got, want)
+    else:
+        cause = explain_all(copies, [host(leaf) for leaf in leaves])
+    return dataclasses.replace(failure, cause=cause)
 
 
-def explain_ragged(failure: dict[str, Any], question: "Question", trial: prove.Trial, count: int) -> None:
-    """Put under ``"cause"`` what became of the rows of a batch that `count` devices do not share evenly.
+def with_ragged_cause(differs: prove.Differs, question: Question, trial: prove.Trial, count: int) -> Failure:
+    """The failure, with what became of the rows of a batch that `count` devices do not share evenly.
 
     ``"dropped"``: the last ones are left out; ``"zeros"`` and ``"repeated"``: rows were added, and count.
     """
-    step, index = failure["step"], failure.get("leaf", 0)
-    values = failure.pop("values", None)
-    failure.pop("copies", None)
-    failure.pop("others", None)
-    if values is None:
-        return
-    got, want = values
+    failure, step, index = differs.failure, differs.failure.step, differs.failure.leaf
+    if failure.what != "value" or index is None:
+        return failure
+    got, want = differs.copies[index][0], host(jax.tree.leaves(trial.results[step])[index])
     error, rows = distance(got, want)[0], batch_size(trial.values[step], question.axes)
     used, whole = rows // count * count, -(-rows // count) * count
 
@@ -181,5 +180,5 @@ def explain_ragged(failure: dict[str, Any], question: "Question", trial: prove.T
             continue  # It takes no such rows.
         left = distance(got, other)[0] if other.shape == got.shape else np.inf
         if left <= (LEFT * error if np.isfinite(error) else 0.0):
-            failure["cause"], failure["ratio"] = name, None
-            return
+            return dataclasses.replace(failure, cause=name, ratio=None)
+    return failure

@@ -592,13 +592,7 @@ def prove_code(request: protocol.Prove) -> protocol.Checks:
     """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
     asked = request.comparison
     found = strengthen.Found() if asked.derived else found_inputs(asked.roles, asked.overrides)
-    return proving.prove_emitted(
-        trials_of(asked, found),
-        emitted_of(asked, request.emitted),
-        request.counts,
-        fixed=request.fixed,
-        remainder=request.remainder,
-    )
+    return proving.prove_emitted(trials_of(asked, found), emitted_of(asked, request.emitted), request)
 
 
 def prove_in_processes(request: protocol.ProveInProcesses) -> protocol.Checks:
@@ -697,7 +691,7 @@ def try_layouts(request: protocol.TryLayouts) -> protocol.Calls:
     # To tell ways of calling apart, the user's own dtypes do.
     asked = dataclasses.replace(request.comparison, derived=True)
     trials = trials_of(asked, strengthen.Found(), calling.settled, request.count)
-    return proving_parallel.try_layouts(trials, calling, request.count, request.layouts)
+    return proving_parallel.try_layouts(trials, calling, request)
 
 
 def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
@@ -755,22 +749,7 @@ def prove_parallel(request: protocol.ProveParallel) -> protocol.Checks:
     trials = trials_of(request.comparison, strengthen.Found(), calling.settled, count)
     if request.comparison.overrides and not proving_parallel.takes(trials, count):
         return protocol.Checks(())
-    checks, notes = proving_parallel.prove_parallel(
-        trials,
-        calling,
-        called.layout,
-        count,
-        with_given=request.with_given,
-        unshown=request.unshown,
-        donated=request.comparison.donated,
-    )
-    question = trials.question
-    return protocol.Checks(
-        protocol.decode(tuple[protocol.Check, ...], checks),
-        equal_draws=question.repeat,
-        notes=tuple(notes),
-        adequacy=question.adequacy([count]),
-    )
+    return proving_parallel.prove_parallel(trials, calling, request)
 
 
 def search_inputs(request: protocol.SearchInputs) -> protocol.InputsFound:

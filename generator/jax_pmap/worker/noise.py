@@ -6,12 +6,12 @@ from typing import Any
 import jax
 
 from . import draws, prove
-from .arguments import Packed, cut
+from .arguments import Packed, Values, cut
 from .distance import distance
 from .drawn_keys import of_both_kinds
 from .leaves import category, to_float64
 from .perturb import jitter
-from .protocol import Row
+from .protocol import Failure
 from .server import describe_exception
 from .specs import SEED
 from .trials import Question
@@ -19,22 +19,22 @@ from .trials import Question
 
 def own_draws(
     question: Question,
-    emitted: Callable[..., Any],
-    replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
+    call: Callable[[Values], Any],
+    replicas: prove.Replicas,
     count: int,
     size: int,
     *,
     run: bool,
-) -> Row:
-    """Whether the keys of `emitted` are right, and its results that hold no noise of examples.
+) -> Failure | bool:
+    """Whether the keys of a parallel function are right, and its results that hold no noise of examples.
 
     Every draw for examples must have a key that differs between the `count` devices and every
     other one a key that does not, as the traced program shows. With `run`, the program is run
     on `size` rows too: replicated outputs must be the same bits on every device, and an output that
-    no folded key went into must be the original's, keys to the last bit. Answers ``{"folded":
-    whether any key was folded}`` or ``{"failure": {...}}``.
+    no folded key went into must be the original's, keys to the last bit. Answers what
+    is wrong, or whether any key was folded.
     """
-    kind = "float64" if question.wide else "given"
+    kind = question.kind
     values = cut(question.data[0], question.axes, size)
     values = to_float64(values) if question.wide else values
     packed = Packed(values, question.statics)
@@ -44,11 +44,11 @@ def own_draws(
 
     with prove.x64(question.precision(kind)):
         try:
-            made = program(lambda values: question.invoke(emitted, values))
+            made = program(call)
             before, followed = draws.follow_both(program(question.reference), made)
             wrong = draws.misuse(before, followed, question.own_axes)
             if wrong is not None:
-                return {"failure": {"what": "draws", "step": 0, "why": wrong}}
+                return Failure("draws", why=wrong)
             own = [draw.key.varying for draw in followed.draws]
             for mixed in of_both_kinds(before.program, packed.leaves, own):
                 why = (
@@ -56,22 +56,22 @@ def own_draws(
                     "numbers that all share are drawn from their key in another round of a loop: there they "
                     "depend on each other"
                 )
-                return {"failure": {"what": "keys", "step": 0, "why": why}}
-            folded = {"folded": any(draw.key.folded for draw in followed.draws)}
+                return Failure("keys", why=why)
+            folded = any(draw.key.folded for draw in followed.draws)
             if not run:
                 return folded
             want = question.reference(values)
             nearby = jitter(values, question.statics, question.eps[kind], SEED)
             moved = want if nearby is None else question.reference(nearby)
-            got = question.invoke(emitted, values)
+            got = call(values)
             jax.block_until_ready(draws.arrays_of(got))
         except MemoryError:
             raise
         except draws.Unfollowed as error:
             why = f"random numbers are drawn inside `{error}`, whose source jax-pmap cannot read"
-            return {"failure": {"what": "draws", "step": 0, "why": why}}
+            return Failure("draws", why=why)
         except BaseException as error:
-            return {"failure": {"what": "exception", "step": 0, "error": describe_exception(error)}}
+            return Failure("exception", error=describe_exception(error))
         widths = question.widths(kind)
         found = differs(got, want, moved, followed.results, replicas, count, question.eps[kind], widths)
     return found or folded
@@ -82,23 +82,20 @@ def differs(
     want: Any,
     moved: Any,
     flows: Sequence[draws.Flow],
-    replicas: Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None],
+    replicas: prove.Replicas,
     count: int,
     eps: float,
     widths: bool,
-) -> Row | None:
+) -> Failure | None:
     """The first difference between two results where there may be none.
 
     `flows` says of each array of `got` what went into it; `moved` is `want` for inputs changed by a rounding;
     `widths` is that of `prove.same_form`.
     """
-    form = prove.same_form(got, want, widths=widths)
-    if form:
-        return {"failure": {**form, "step": 0}}
     table = prove.leaf_table(got)
-    apart = replicas(table, count)
-    if apart:
-        return {"failure": {"what": apart["what"], "path": apart["path"], "why": apart["why"], "step": 0}}
+    failure = prove.same_form(got, want, widths=widths) or replicas(table, count)
+    if failure is not None:
+        return failure
     arrays = [
         (path, leaf, target, near)
         for (path, leaf), target, near in zip(
@@ -114,15 +111,5 @@ def differs(
         by_rounding = max(prove.ASSUMED * scale * eps, distance(prove.host(near), right)[0])
         bound = prove.SLACK * by_rounding if right.dtype.kind in "fcV" else 0.0
         if not off <= bound:
-            return {
-                "failure": {
-                    "what": "value",
-                    "path": path,
-                    "step": 0,
-                    "off": off / (scale or 1.0),
-                    "tolerance": bound / (scale or 1.0),
-                    "ratio": prove.ratio(left, right),
-                    **prove.elements(left, right, bound),
-                }
-            }
+            return prove.wrong_value(left, right, bound, path)
     return None

@@ -20,7 +20,7 @@ from .calling import Calling
 from .distance import distance, same_bits
 from .generator import moved
 from .leaves import category, is_key, is_key_leaf, leaf_paths, shape_of, to_host
-from .protocol import Call, Object, Problem
+from .protocol import Call, Failure, Object, Problem
 from .server import describe_exception
 
 #: ``"whole"``: as the reference takes it; ``"devices"``: every leaf has the device axis; ``"batch"``: only
@@ -219,35 +219,30 @@ def taken(got: Any, want: Any, count: int) -> Any:
     leaves, apart = each_taken(got, want, count)
     if apart:
         # What would mend the first of them may not mend the others.
-        others = {each["leaf"]: each["copies"] for each in apart[1:]}
-        same = {i: [prove.host(leaf)] for i, leaf in enumerate(leaves) if not is_among(i, apart)}
-        raise prove.Differs({**apart[0], "others": {**others, **same}})
+        copies = {i: [prove.host(leaf)] for i, leaf in enumerate(leaves) if i not in apart}
+        copies |= {i: [*each.copies[i]] for i, each in apart.items()}
+        raise prove.Differs(next(iter(apart.values())).failure, copies)
     return jax.tree.unflatten(jax.tree.structure(got), leaves)
 
 
-def each_taken(got: Any, want: Any, count: int) -> tuple[list[Any], list[dict[str, Any]]]:
+def each_taken(got: Any, want: Any, count: int) -> tuple[list[Any], dict[int, prove.Differs]]:
     """The output leaves of raw code as `want` has them, and of copies that differ, which stay, how they do.
 
     Raises:
         prove.Differs: a shape that is neither that of the reference, nor of copies or shares of it.
     """
-    leaves, apart = [], []
+    leaves, apart = [], {}
     for index, ((path, leaf), target) in enumerate(
         zip(prove.leaf_table(got), jax.tree.leaves(want), strict=True)
     ):
         try:
             leaves.append(one_taken(index, path, leaf, shape_of(target), count))
         except prove.Differs as differs:
-            if differs.failure["what"] != "replicas":
+            if differs.failure.what != "replicas":
                 raise
-            apart.append(differs.failure)
+            apart[index] = differs
             leaves.append(leaf)
     return leaves, apart
-
-
-def is_among(index: int, failures: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether one of some failures is about output leaf `index`."""
-    return any(each["leaf"] == index for each in failures)
 
 
 def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: int) -> Any:
@@ -262,15 +257,8 @@ def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: in
             copies = [take(leaf, axis, i) for i in range(count)]
             bits = [prove.host(copy) for copy in copies]
             if any(not same_bits(part, bits[0]) for part in bits):
-                raise prove.Differs(
-                    {
-                        "what": "replicas",
-                        "path": path,
-                        "leaf": index,
-                        "copies": bits,
-                        "why": "its copies differ between devices",
-                    }
-                )
+                failure = Failure("replicas", path=path, leaf=index, why=prove.UNLIKE)
+                raise prove.Differs(failure, {index: bits})
             return copies[0]
     for axis, size in enumerate(want):
         if axis and size % count == 0 and shape == (*want[:axis], count, size // count, *want[axis + 1 :]):
@@ -281,14 +269,8 @@ def one_taken(index: int, path: str, leaf: Any, want: tuple[int, ...], count: in
                 if traced(leaf):
                     return jax.numpy.moveaxis(leaf, 0, axis).reshape(want) if axis else leaf.reshape(want)
                 return jax.numpy.concatenate([leaf[i] for i in range(count)], axis)
-    raise prove.Differs(
-        {
-            "what": "shape",
-            "path": path,
-            "got": str(shape),
-            "want": f"{want}, {(count, *want)} or shares of it with a device axis of {count} in front",
-        }
-    )
+    wanted = f"{want}, {(count, *want)} or shares of it with a device axis of {count} in front"
+    raise prove.Differs(Failure("shape", path=path, got=str(shape), want=wanted))
 
 
 class Caller:
@@ -352,7 +334,7 @@ def changed_in_place(run: Callable[[Values], Any], values: Values) -> list[str]:
     return found
 
 
-def inconsistent(leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any] | None:
+def inconsistent(leaves: Sequence[tuple[str, Any]], count: int) -> Failure | None:
     """The first output of which two devices hold different bits of the same part."""
     for path, leaf in leaves:
         if not isinstance(leaf, jax.Array):
@@ -362,7 +344,7 @@ def inconsistent(leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any
         for shard in array.addressable_shards:
             bits = np.asarray(shard.data).tobytes()
             if seen.setdefault(str(shard.index), bits) != bits:
-                return {"what": "replicas", "path": path, "why": "its copies differ between devices"}
+                return Failure("replicas", path=path, why=prove.UNLIKE)
     return None
 
 
@@ -385,10 +367,9 @@ def attempt(caller: Caller, values: Values, allowed: Sequence[float]) -> Call:
     try:
         got = taken(out, caller.want, caller.count) if caller.raw else out
     except prove.Differs as differs:
-        if differs.failure["what"] != "replicas":
+        if differs.failure.what != "replicas":
             return ended("form")
-        copies = {differs.failure["leaf"]: differs.failure["copies"], **differs.failure["others"]}
-        got = [copies[index][0] for index in sorted(copies)]
+        got = [differs.copies[index][0] for index in sorted(differs.copies)]
         return ended("value", off=off(got, jax.tree.leaves(caller.want), allowed))
     if prove.same_form(got, caller.want):
         return ended("form")

@@ -5,7 +5,7 @@ compared.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,9 +14,10 @@ from jax.experimental import multihost_utils
 
 from . import arguments, prove
 from .arguments import Values
+from .beside import Parallel
 from .distance import same_bits
 from .leaves import is_abstract, is_key
-from .protocol import Check, Checks, Problem, decode
+from .protocol import Checks, Failure, Problem
 from .proving import check_count
 from .trials import Emitted, Trials
 
@@ -76,11 +77,9 @@ def prove_in_processes(
         ]
         return jax.tree.unflatten(tree, whole)
 
-    make: Callable[[Any], Callable[[Values], Any]] = lambda _: call  # noqa: E731 (one call for all runs)
-    checks = check_count(
-        trials, make, lambda leaves, _: None, count, size, with_given=False, plans=[("given", 0)]
-    )
-    return Checks(decode(tuple[Check, ...], [{**check, "processes": number} for check in checks]))
+    parallel = Parallel(trials, lambda _: call, lambda leaves, _: None, count)
+    checks = check_count(parallel, size, with_given=False, plans=[("given", 0)])
+    return Checks(tuple(dataclasses.replace(check, processes=number) for check in checks))
 
 
 def own_rows(emitted: Emitted, rows: int) -> slice:
@@ -97,19 +96,19 @@ def gathered(leaf: jax.Array, axis: int) -> np.ndarray:
     return np.concatenate([*multihost_utils.process_allgather(np.asarray(leaf))], axis=axis)
 
 
-def _apart(emitted: Emitted, leaves: Sequence[tuple[str, Any]]) -> "dict[str, Any] | None":
+def _apart(emitted: Emitted, leaves: Sequence[tuple[str, Any]]) -> Failure | None:
     """The first output that should be the same on all devices of all processes and is not."""
     if emitted.mesh is not None:
         return emitted.replicas(leaves, len(jax.devices()))
     for index in emitted.replicated:
         path, leaf = leaves[index]
         if not isinstance(leaf, jax.Array):
-            return {"what": "replicas", "path": path, "why": "it is not a jax array"}
+            return Failure("replicas", path=path, why="it is not a jax array")
         bits = jax.random.key_data(leaf) if is_key(leaf) else leaf
         copies = [np.asarray(shard.data) for shard in bits.addressable_shards]
         everywhere = multihost_utils.process_allgather(copies[0])
         if not all(same_bits(copy, copies[0]) for copy in (*copies, *everywhere)):
-            return {"what": "replicas", "path": path, "why": "its copies differ between devices"}
+            return Failure("replicas", path=path, why=prove.UNLIKE)
     return None
 
 

@@ -1077,12 +1077,19 @@ class Memory:
         return self.arguments + self.results + self.temporary
 
 
+#: In which dtypes a run is made: the user's own, or the widest.
+Dtypes = Literal["given", "float64"]
+#: What a result may have another one of than the reference's.
+Form = Literal["constant", "dtype", "shape", "structure", "type"]
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The first difference that a run found."""
 
-    #: ``"value"``, ``"exception"``, ``"replicas"``, ``"shape"`` and so on.
-    what: str
+    what: Literal[
+        Form, "changed", "deleted", "draws", "exception", "keys", "mesh", "replicas", "shares", "value"
+    ]
     step: int = 0
     path: str = ""
     leaf: int | None = None
@@ -1113,7 +1120,7 @@ class Check:
     """One run beside the reference."""
 
     devices: int
-    precision: str = "given"
+    precision: Dtypes = "given"
     batch: int = 0
     steps: int = 0
     inputs: int = 0
@@ -1135,6 +1142,11 @@ class Check:
     resized: bool = False
     alone: bool = False
     processes: int = 1
+
+    @property
+    def raised(self) -> Raised | None:
+        """The error that it ended in, where it did."""
+        return self.failure.error if self.failure is not None else None
 
 
 @dataclass(frozen=True, slots=True)

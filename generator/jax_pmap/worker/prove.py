@@ -1,4 +1,4 @@
-"""Run the emitted code beside the reference and measure how far they are apart."""
+"""How far the results of parallel code may be from those of the reference, and what else may differ."""
 
 import contextlib
 import dataclasses
@@ -18,15 +18,25 @@ from .distance import distance, is_finite, same_bits
 from .jaxpr.forward import Forward
 from .jaxpr.walk import equations, subjaxprs
 from .leaves import category, fed_back, is_key, shape_of, to_host
-from .server import describe_exception
+from .protocol import Failure
+
+#: Why an output is not the same on every device.
+UNLIKE = "its copies differ between devices"
+#: Outputs with their paths.
+Leaves = Sequence[tuple[str, Any]]
+#: Finds an output that is not the same on so many devices, and should be.
+Replicas = Callable[[Leaves, int], Failure | None]
 
 
 class Differs(Exception):
-    """An output that stands for no value of the reference; carries the failure."""
+    """An output that is not the reference's, or stands for no value of it.
 
-    def __init__(self, failure: dict[str, Any]) -> None:
-        super().__init__(failure["what"])
-        self.failure = failure
+    `copies` are what there is of some output leaves, by index: one array, or that of each device.
+    """
+
+    def __init__(self, failure: Failure, copies: Mapping[int, Sequence[np.ndarray]] | None = None) -> None:
+        super().__init__(failure.what)
+        self.failure, self.copies = failure, copies or {}
 
 
 @contextlib.contextmanager
@@ -77,7 +87,7 @@ def replicas_differ(leaf: Any, count: int) -> str | None:
         return f"it lies on {len(shards)} devices, not {count}"
     copies = [np.asarray(shard.data) for shard in shards]
     if any(copy.shape != leaf.shape or not same_bits(copy, copies[0]) for copy in copies):
-        return "its copies differ between devices"
+        return UNLIKE
     return None
 
 
@@ -101,7 +111,7 @@ def lies_elsewhere(leaf: Any, spec: PartitionSpec, axes: Mapping[str, int]) -> s
     for shard in bits.addressable_shards:
         part = np.asarray(shard.data)
         if not same_bits(part, copies.setdefault(str(shard.index), part)):
-            return "its copies differ between devices"
+            return UNLIKE
     return None
 
 
@@ -127,19 +137,18 @@ def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
 SHOWN = 4
 
 
-def elements(got: np.ndarray, want: np.ndarray, bound: float) -> dict[str, Any]:
-    """``"got"`` and ``"want"``: the elements of two arrays that are farthest apart, with their places.
+def wrong_value(
+    got: np.ndarray, want: np.ndarray, bound: float, path: str, leaf: int | None = None
+) -> Failure:
+    """A value that is farther off than `bound`, with its elements that are, and their places.
 
-    All of them where they are few. ``"differing"``: how many are apart by more than `bound`, and of how many.
+    All elements where they are few.
     """
     with np.errstate(all="ignore"):
         wide = [np.asarray(each, np.complex128).ravel() for each in (got, want)]
         apart = np.abs(wide[0] - wide[1])
     # What is no number in one of them alone is farther from it than any number is.
     apart = np.where(np.isnan(apart), np.where(np.isnan(wide[0]) & np.isnan(wide[1]), 0.0, np.inf), apart)
-    found = {"differing": [int((apart > bound).sum()), int(apart.size)]}
-    if apart.size <= SHOWN:
-        return {**found, "got": repr(got.ravel().tolist()), "want": repr(want.ravel().tolist())}
     places = np.sort(np.argsort(-apart, kind="stable")[:SHOWN])
 
     def shown(array: np.ndarray) -> str:
@@ -147,9 +156,22 @@ def elements(got: np.ndarray, want: np.ndarray, bound: float) -> dict[str, Any]:
             index = [int(i) for i in np.unravel_index(place, array.shape)]
             return f"{index} {array.ravel()[place].item()!r}"
 
+        if apart.size <= SHOWN:
+            return repr(array.ravel().tolist())
         return ", ".join(at(place) for place in places if apart[place] > bound)
 
-    return {**found, "got": shown(got), "want": shown(want)}
+    error, scale = distance(got, want)
+    return Failure(
+        "value",
+        path=path,
+        leaf=leaf,
+        got=shown(got),
+        want=shown(want),
+        off=error / (scale or 1.0),
+        tolerance=bound / (scale or 1.0),
+        differing=(int((apart > bound).sum()), apart.size),
+        ratio=ratio(got, want),
+    )
 
 
 def leaf_table(value: Any) -> list[tuple[str, Any]]:
@@ -158,7 +180,7 @@ def leaf_table(value: Any) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in paths]
 
 
-def same_form(got: Any, want: Any, *, widths: bool = True) -> dict[str, Any] | None:
+def same_form(got: Any, want: Any, *, widths: bool = True) -> Failure | None:
     """The first difference in structure, shape or dtype, or None.
 
     Without `widths` an int32 is as good as an int64, as it is in a 64-bit mode that is not the user's.
@@ -171,21 +193,17 @@ def same_form(got: Any, want: Any, *, widths: bool = True) -> dict[str, Any] | N
 
     left, right = jax.tree.structure(got), jax.tree.structure(want)
     if left != right:
-        return {"what": "structure", "got": str(left)[:400], "want": str(right)[:400], "path": ""}
+        return Failure("structure", got=str(left)[:400], want=str(right)[:400])
     for (path, a), (_, b) in zip(leaf_table(got), leaf_table(want), strict=False):
         if "opaque" in (category(a), category(b)):
             if not same_constant(a, b):
-                return {"what": "constant", "got": repr(a)[:80], "want": repr(b)[:80], "path": path}
+                return Failure("constant", path=path, got=repr(a)[:80], want=repr(b)[:80])
             continue
         if np.shape(a) != np.shape(b):
-            return {"what": "shape", "got": str(np.shape(a)), "want": str(np.shape(b)), "path": path}
+            return Failure("shape", path=path, got=str(np.shape(a)), want=str(np.shape(b)))
         if dtype_of(a) != dtype_of(b):
-            return {
-                "what": "dtype",
-                "got": str(jax.numpy.result_type(a)),
-                "want": str(jax.numpy.result_type(b)),
-                "path": path,
-            }
+            got, want = (str(jax.numpy.result_type(each)) for each in (a, b))
+            return Failure("dtype", path=path, got=got, want=want)
     return None
 
 
@@ -362,107 +380,6 @@ def moved_by(trial: Trial, jittered: Sequence[Trial]) -> list[list[tuple[float, 
             row.append((max(moved, default=0.0), distance(want, want)[1]))
         out.append(row)
     return out
-
-
-Leaves = Sequence[tuple[str, Any]]
-
-
-def run_parallel(
-    call: Reference,
-    trial: Trial,
-    chain: Sequence[tuple[str, Sequence[Any]]],
-    allowed: Sequence[Sequence[float]],
-    replicas: Callable[[Leaves], dict[str, Any] | None],
-    *,
-    on_devices: bool,
-    numbers: bool = False,
-    widths: bool = True,
-) -> dict[str, Any]:
-    """Call the parallel function for every step of `trial` and compare.
-
-    `replicas` finds what differs between devices that should not. With `on_devices` the outputs
-    go into the next call as they are, as in a training loop; else through the host, which saves a
-    compilation, since jax compiles anew for placed arguments. With `numbers`, arrays that hold what is no
-    number are not compared; `widths` is that of `same_form`.
-
-    Returns ``{"error", "tolerance", "replicas"}``: of the leaf that came closest to its bound, both
-    relative to its largest element, and whether copies on several devices were compared; or in
-    ``"failure"`` the first difference found (of a value, with the two arrays under ``"values"``). Under
-    ``"noise"`` are the paths of leaves that are rounding alone in every step: their bound is as large as
-    they are; under ``"zero"`` those that are zero throughout; ``"compared"`` counts the others.
-    """
-    worst, closest, copies = (0.0, 0.0), -1.0, False
-    compared: set[str] = set()
-    noise: dict[str, None] = {}
-    zero: dict[str, None] = {}
-    values = trial.values[0]
-    for step, want in enumerate(trial.results):
-        try:
-            got = call(values)
-            jax.block_until_ready(got)
-        except MemoryError:
-            raise
-        except Differs as differs:
-            return {"failure": {**differs.failure, "step": step}}
-        except BaseException as problem:
-            return {"failure": {"what": "exception", "step": step, "error": describe_exception(problem)}}
-        form = same_form(got, want, widths=widths)
-        if form:
-            return {"failure": {**form, "step": step}}
-        leaves = leaf_table(got)
-        wanted = jax.tree.leaves(want)
-        for index, ((path, leaf), target) in enumerate(zip(leaves, wanted, strict=False)):
-            if category(leaf) == "opaque":
-                continue  # `same_form` compared it.
-            left, right = host(leaf), host(target)
-            if numbers and right.dtype.kind in "fc" and not is_finite(right):
-                continue
-            error, scale = distance(left, right)
-            bound = allowed[step][index]
-            if not error <= bound:
-                return {
-                    "failure": {
-                        "what": "value",
-                        "path": path,
-                        "leaf": index,
-                        "values": (left, right),
-                        "step": step,
-                        "off": error / (scale or 1.0),
-                        "tolerance": bound / (scale or 1.0),
-                        "ratio": ratio(left, right),
-                        **elements(left, right, bound),
-                    }
-                }
-            if bound and bound >= scale:
-                noise[path] = None
-                continue
-            if not scale:
-                zero[path] = None
-                continue
-            compared.add(path)
-            if bound and error / bound > closest:
-                closest, worst = error / bound, (error / (scale or 1.0), bound / (scale or 1.0))
-        differ = replicas(leaves)
-        if differ:
-            return {"failure": {**differ, "step": step}}
-        copies = copies or any(is_copied(leaf) for _, leaf in leaves) or getattr(call, "copies", False)
-        values = feed(values, got if on_devices else fed_back(got), chain)
-    lost = [path for path in noise if path not in compared]
-    return {
-        "error": worst[0],
-        "tolerance": worst[1],
-        "replicas": copies,
-        "noise": lost,
-        "zero": [path for path in zero if path not in compared and path not in noise],
-        "compared": len(compared),
-    }
-
-
-def is_copied(leaf: Any) -> bool:
-    """Whether an array lies on several devices, whole on each."""
-    if not isinstance(leaf, jax.Array):
-        return False
-    return len(leaf.sharding.device_set) > 1 and bool(leaf.sharding.is_fully_replicated)
 
 
 def unit(dtype: Any) -> float:

@@ -2,15 +2,15 @@
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from . import arguments, nans, noise, prove, strengthen
+from . import arguments, nans, noise, protocol, prove, strengthen
 from .apart import apart
 from .arguments import Packed, Values
+from .beside import Parallel
 from .calling import Calling
 from .drawn_keys import DRAWING
 from .generator import repeat_draws
@@ -21,7 +21,6 @@ from .leaves import category
 from .parallel import (
     MOST_LAYOUTS,
     Caller,
-    Layout,
     attempt,
     changed_in_place,
     devices_of,
@@ -30,36 +29,29 @@ from .parallel import (
     inconsistent,
     layouts,
 )
-from .protocol import Call, Calls, Problem, Row
+from .protocol import Call, Calls, Check, Checks, Failure, Problem
 from .prove import Trial
-from .proving import check_count, lost_nans, usable_sizes
-from .sizes import check_odd, check_ragged, check_sizes, raised, run_large
+from .proving import check_count, lost_nans, until_failure, usable_sizes
+from .sizes import check_odd, check_ragged, check_sizes, run_large
 from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
 DRAWS = DRAWING | {"rng_uniform"}
 
 
-def try_layouts(
-    trials: Trials,
-    calling: Calling,
-    count: int,
-    wanted: Sequence[Layout] | None,
-) -> Calls:
-    """How a user's parallel function ends in each `wanted` way of calling it, up to one that is equal.
+def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) -> Calls:
+    """How a user's parallel function ends in each layout that is asked for, up to one that is equal.
 
     None for all ways. What the inputs pass by name is passed so here, and where that raises by position.
     """
-    question = trials.question
+    question, count = trials.question, asked.count
     base = arguments.batch_size(question.data[0], question.axes)
     sizes, skipped = usable_sizes(trials, [count], base)
     if not sizes:
         return Calls(skipped=skipped[0])
     tried: list[Call] = []
-    asked: Iterable[Layout] = wanted or itertools.islice(
-        layouts(calling, question.data[0], question.axes, question.statics), MOST_LAYOUTS
-    )
-    kept = [fitting(calling, each) for each in asked]
+    every = layouts(calling, question.data[0], question.axes, question.statics)
+    kept = [fitting(calling, each) for each in asked.layouts or itertools.islice(every, MOST_LAYOUTS)]
     for siblings in (False, True)[: 2 if question.repeat else 1]:
         trials.question = dataclasses.replace(question, siblings=siblings)
         shares = trials.question.shares(sizes[count], count)
@@ -106,94 +98,118 @@ def takes(trials: Trials, count: int) -> bool:
     return bool(sizes)
 
 
-def prove_parallel(
-    trials: Trials,
-    calling: Calling,
-    layout: Layout,
-    count: int,
-    *,
-    with_given: bool,
-    unshown: Sequence[int] = (),
-    donated: Sequence[str] = (),
-) -> tuple[list[Row], list[str]]:
-    """The runs of a user's parallel function on all the devices there are, in one layout; and notes.
-
-    Those in the user's own dtypes and on other batch sizes are made `with_given`: also on the most rows
-    of those that are `unshown`: for which deriving it came to no end. Callers give up what is `donated`.
-    """
+def prove_parallel(trials: Trials, calling: Calling, asked: protocol.ProveParallel) -> Checks:
+    """The runs of a user's parallel function on all the devices there are, in one layout."""
+    proof = _Written(trials, calling, asked)
+    checks = until_failure(proof.stages())
     question = trials.question
-
-    def make(trial: Trial) -> Caller:
-        return Caller(calling, question.axes, layout, count, trial.results[0], question.data[0])
-
-    size = arguments.batch_size(question.data[0], question.axes) // count * count
-    # Keys with a device axis are whatever the caller makes of them: nothing to hold against the reference.
-    keyed = [name for name, form in layout.items() if form != "whole" and holds_key(question.data[0][name])]
-    if question.repeat and not keyed:
-        # What is wrong with the keys says more than the numbers that come of it.
-        shape = trials.at("given", 0, size, question.shares(size, count))[0]
-        own = dataclasses.replace(question, invoke=lambda run, values: run(values))
-        keys = noise.own_draws(own, make(shape), inconsistent, count, size, run=with_given)
-        if "failure" in keys:
-            return [{"devices": count, "precision": "given", **keys}], []
-    if question.repeat:
-        question = trials.question = own_keys(trials, make, count, size)
-    program = make(trials.at("given", 0, size, question.shares(size, count))[0])
-    if not question.derived:
-        _search(trials, program, count)
-    checks = check_count(trials, make, inconsistent, count, size, with_given=with_given)
-    if question.wide and (why := fails_wide(checks)):
-        # In the user's own dtypes it may run: a literal beside `axis_index`, which has 32 bits, is enough.
-        trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
-        checks, notes = prove_parallel(
-            trials, calling, layout, count, with_given=with_given, unshown=unshown, donated=donated
-        )
-        return checks, [f"it fails in float64, and was compared in its own dtypes alone: {why}", *notes]
-    if "failure" in checks[-1] and question.repeat:
-        checks[-1]["failure"]["drawn"] = depends_on_draws(question, checks[-1]["failure"].get("leaf"))
-    if "failure" in checks[-1] and (why := calling.defaults_apart(question.data[0])):
-        checks[-1]["failure"]["defaults"] = why
-    if "failure" not in checks[-1] and not question.derived:
-        checks += check_odd(trials, make, inconsistent, count, size)
-    if "failure" in checks[-1] or not with_given:
-        return checks, []
-    if not question.derived:
-        checks += check_apart(trials, make, program, count, size)
-    given = trials.at("given", 0, size, question.shares(size, count))[0]
-    caller = make(given)
-    if "failure" not in checks[-1] and not caller.raw:
-        checks += check_ragged(trials, make, inconsistent, count)
-        checks += check_arguments(trials.question, calling, given, count, size, donated)
-    if "failure" in checks[-1]:
-        return checks, []
-    with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
-        result = caller.laid_out(given.values[0])
-        wrong = None if caller.raw else numbers_for_arrays(question, result)
-    lies_on = devices_of(result)
-    lost = lost_nans(trials, make(given), count, size)
-    if wrong is None and lost:
-        dropped = lost_by_itself(question, caller, given.values[0], lost)
-        wrong = None if dropped is None else of_lost(dropped)
-    if wrong is not None:
-        about = {"devices": count, "precision": "given", "batch": size, "alone": True}
-        return [*checks, {**about, "failure": {"step": 0, **wrong}}], []
-    more, notes = check_sizes(trials, make, inconsistent, count, lies_on, caller.laid_out)
-    if unshown and not any("failure" in check for check in more):
-        kind = "float64" if question.wide else "given"
-        large = run_large(trials, make, inconsistent, count, kind, unshown[::-1])
-        if large is not None and raised(large):
-            error = large["failure"]["error"]
-            notes.append(
-                f"a batch of {large['batch']:,} fails on {count} devices: {error.type}: {error.message}"
-            )
-        elif large is not None:
-            more.append(large)
-        else:
-            notes.append(f"not tried on a batch of {unshown[0]:,}, which is worked on otherwise")
-    return checks + more, notes + nans.noted(lost)
+    adequacy = question.adequacy([asked.count])
+    return Checks(tuple(checks), (), question.repeat, tuple(proof.notes), adequacy)
 
 
-def numbers_for_arrays(question: Question, result: Any) -> Row | None:
+class _Written:
+    """A function that the user wrote, on all the devices there are."""
+
+    def __init__(self, trials: Trials, calling: Calling, asked: protocol.ProveParallel) -> None:
+        self.trials, self.calling, self.asked, self.count = trials, calling, asked, asked.count
+        question = trials.question
+        self.size = arguments.batch_size(question.data[0], question.axes) // asked.count * asked.count
+        self.parallel = Parallel(trials, self.make, inconsistent, asked.count)
+        #: What the runs came upon, a sentence each.
+        self.notes: list[str] = []
+
+    def make(self, trial: Trial) -> Caller:
+        """The function, as it is called for one run of the reference."""
+        question, layout = self.trials.question, self.asked.parallel.layout
+        return Caller(self.calling, question.axes, layout, self.count, trial.results[0], question.data[0])
+
+    def given(self) -> Trial:
+        """The run of the reference on the given inputs in the user's own dtypes."""
+        shares = self.trials.question.shares(self.size, self.count)
+        return self.trials.at("given", 0, self.size, shares)[0]
+
+    def stages(self) -> Iterator[Sequence[Check]]:
+        """The runs, in order."""
+        trials, with_given = self.trials, self.asked.with_given
+        if trials.question.repeat:
+            # What is wrong with the keys says more than the numbers that come of it.
+            yield self.keys()
+            trials.question = own_keys(trials, self.make, self.count, self.size)
+        question, program = trials.question, self.make(self.given())
+        if not question.derived:
+            _search(trials, program, self.count)
+        found = check_count(self.parallel, self.size, with_given=with_given)
+        if question.wide and (why := fails_wide(found)):
+            # In the user's own dtypes it may run: a literal beside `axis_index`, of 32 bits, is enough.
+            trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
+            self.notes.append(f"it fails in float64, and was compared in its own dtypes alone: {why}")
+            yield from self.stages()
+            return
+        yield self.detailed(found)
+        if not question.derived:
+            yield check_odd(self.parallel, self.size)
+        if with_given:
+            yield from self.once(question, program)
+
+    def keys(self) -> Sequence[Check]:
+        """A failure where keys are wrong.
+
+        Those with a device axis are whatever the caller makes of them: nothing to hold against the reference.
+        """
+        question, layout = self.trials.question, self.asked.parallel.layout
+        if any(form != "whole" and holds_key(question.data[0][name]) for name, form in layout.items()):
+            return ()
+        caller, run = self.make(self.given()), self.asked.with_given
+        found = noise.own_draws(question, caller, inconsistent, self.count, self.size, run=run)
+        return [Check(self.count, failure=found)] if isinstance(found, Failure) else ()
+
+    def detailed(self, checks: Sequence[Check]) -> Sequence[Check]:
+        """The checks, with what else is known of a failure."""
+        question, failure = self.trials.question, checks[-1].failure
+        if failure is None:
+            return checks
+        drawn = question.repeat and depends_on_draws(question, failure.leaf)
+        defaults = self.calling.defaults_apart(question.data[0])
+        failure = dataclasses.replace(failure, drawn=drawn, defaults=defaults)
+        return [*checks[:-1], dataclasses.replace(checks[-1], failure=failure)]
+
+    def once(self, question: Question, program: Caller) -> Iterator[Sequence[Check]]:
+        """What is looked at on one device count alone."""
+        trials, count, size, given = self.trials, self.count, self.size, self.given()
+        if not question.derived:
+            yield check_apart(self.parallel, program, size)
+        caller, donated = self.make(given), self.asked.comparison.donated
+        if not caller.raw:
+            changed = check_arguments(trials.question, self.calling, given, count, size, donated)
+            yield [*check_ragged(self.parallel), *changed]
+        with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
+            result = caller.laid_out(given.values[0])
+            wrong = None if caller.raw else numbers_for_arrays(question, result)
+        lies_on = devices_of(result)
+        lost = lost_nans(trials, self.make(given), count, size)
+        if wrong is None and lost:
+            dropped = lost_by_itself(question, caller, given.values[0], lost)
+            wrong = None if dropped is None else of_lost(dropped)
+        yield [] if wrong is None else [Check(count, "given", size, alone=True, failure=wrong)]
+        more, notes = check_sizes(self.parallel, lies_on, caller.laid_out)
+        self.notes += notes
+        yield more
+        if self.asked.unshown:
+            yield self.unshown(self.asked.unshown)
+        self.notes += nans.noted(lost)
+
+    def unshown(self, sizes: Sequence[int]) -> Sequence[Check]:
+        """A run on the most rows of `sizes` for which deriving came to no end; a note where there is none."""
+        large = run_large(self.parallel, sizes[::-1])
+        if large is None:
+            self.notes.append(f"not tried on a batch of {sizes[0]:,}, which is worked on otherwise")
+        elif large.raised is not None:
+            said = f"{large.raised.type}: {large.raised.message}"
+            self.notes.append(f"a batch of {large.batch:,} fails on {self.count} devices: {said}")
+        return [large] if large is not None and large.raised is None else []
+
+
+def numbers_for_arrays(question: Question, result: Any) -> Failure | None:
     """The failure of a result that has a number of Python where the reference, traced, has an array."""
     packed = Packed(question.data[0], question.statics)
     kinds: list[str] = []
@@ -211,7 +227,7 @@ def numbers_for_arrays(question: Question, result: Any) -> Row | None:
         return None
     for (path, leaf), wanted in zip(prove.leaf_table(result), kinds, strict=False):
         if category(leaf) in NUMBERS and wanted == "array":
-            return {"what": "type", "path": path, "got": type(leaf).__name__, "want": "an array"}
+            return Failure("type", path=path, got=type(leaf).__name__, want="an array")
     return None
 
 
@@ -233,28 +249,19 @@ def lost_by_itself(
     return next(iter(leaves), None)
 
 
-def of_lost(leaf: nans.Lost) -> Row:
+def of_lost(leaf: nans.Lost) -> Failure:
     """The failure of a result that is a number where the reference's is NaN."""
-    return {
-        "what": "value",
-        "path": leaf.path,
-        "leaf": leaf.leaf,
-        "off": math.inf,
-        "tolerance": 0.0,
-        "ratio": None,
-        "cause": "passed",
-        "on": "the given inputs with NaN in their first row",
-        **prove.elements(leaf.several, leaf.one, 0.0),
-    }
+    failure = prove.wrong_value(leaf.several, leaf.one, 0.0, leaf.path, leaf.leaf)
+    on = "the given inputs with NaN in their first row"
+    return dataclasses.replace(failure, cause="passed", on=on)
 
 
-def fails_wide(checks: Sequence[Row]) -> str:
+def fails_wide(checks: Sequence[Check]) -> str:
     """The error with which the first run fails in float64, or ``""``."""
-    failure = checks[0].get("failure", {})
-    wide = checks[0]["precision"] == "float64" and len(checks) == 1 and not failure.get("step")
-    if not wide or failure.get("what") != "exception":
+    failure = checks[0].failure
+    if checks[0].precision != "float64" or failure is None or failure.step or failure.error is None:
         return ""
-    return f"{failure['error'].type}: {failure['error'].message.strip().partition(chr(10))[0]}"
+    return f"{failure.error.type}: {failure.error.message.strip().partition(chr(10))[0]}"
 
 
 def depends_on_draws(question: Question, leaf: int | None) -> bool:
@@ -268,7 +275,7 @@ def depends_on_draws(question: Question, leaf: int | None) -> bool:
 def _search(trials: Trials, program: Caller, count: int) -> None:
     """Have the runs made on inputs too on which the reference or `program` decides in other ways."""
     question = trials.question
-    with prove.x64(question.precision("float64" if question.wide else "given")):
+    with prove.x64(question.precision(question.kind)):
         # Both are looked into: what is wrong may be a decision that only one of them takes.
         found = trials.search([program], [count])
         # Unlike emitted code, it need not be made of the reference's own operations.
@@ -295,11 +302,10 @@ def own_keys(trials: Trials, make: Callable[[Trial], Caller], count: int, size: 
     return question
 
 
-def check_apart(
-    trials: Trials, make: Callable[[Trial], Caller], program: Caller, count: int, size: int
-) -> list[Row]:
+def check_apart(parallel: Parallel, program: Caller, size: int) -> list[Check]:
     """Runs on inputs on which the reference and `program` decide in other combinations than elsewhere."""
-    question, kind = trials.question, "float64" if trials.question.wide else "given"
+    trials, count = parallel.trials, parallel.count
+    question, kind = trials.question, trials.question.kind
     with prove.x64(question.precision(kind)), repeat_draws(question.shares(size, count)):
         more = apart((question.traceable, program), question, size)
     known = question.found.inputs
@@ -308,8 +314,8 @@ def check_apart(
     )
     first = len(question.data) + len(strengthen.PERTURBED) + len(known)
     plans = [(kind, first + index) for index in range(len(more))]
-    found = check_count(trials, make, inconsistent, count, size, with_given=False, plans=plans)
-    return [{**check, "alone": True} for check in found]
+    found = check_count(parallel, size, with_given=False, plans=plans)
+    return [dataclasses.replace(check, alone=True) for check in found]
 
 
 def check_arguments(
@@ -319,18 +325,16 @@ def check_arguments(
     count: int,
     size: int,
     donated: Sequence[str],
-) -> list[Row]:
+) -> list[Check]:
     """A failure where a drop-in changes or takes what it is called with, and the reference does not."""
     values = given.values[0]
     with prove.x64(question.x64), repeat_draws(question.shares(size, count)):
         changed = changed_in_place(calling, values)
         kept = set(changed) - set(changed_in_place(question.traceable, values) if changed else ())
         taken = [name for name in given_up(calling, values) if name not in donated]
-    paths = [path for path in changed if path in kept]
-    found = [("changed", path) for path in paths] + [("deleted", name) for name in taken]
-    failure = {"what": found[0][0], "step": 0, "path": "", "argument": found[0][1]} if found else {}
-    about = {"devices": count, "precision": "given", "batch": size, "alone": True}
-    return [{**about, "failure": failure}] if failure else []
+    found = [Failure("changed", argument=path) for path in changed if path in kept]
+    found += [Failure("deleted", argument=name) for name in taken]
+    return [Check(count, "given", size, alone=True, failure=failure) for failure in found[:1]]
 
 
 def given_up(calling: Calling, values: Values) -> list[str]:

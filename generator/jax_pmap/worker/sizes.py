@@ -13,14 +13,14 @@ import numpy as np
 
 from . import arguments, prove, strengthen
 from .arguments import Packed, Values
+from .beside import Explain, Parallel
 from .budget import peak
 from .decisions import COMPARISONS, constants_of
-from .explain import add_cause, explain_ragged
-from .generator import repeat_draws
+from .explain import with_cause, with_ragged_cause
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
 from .jaxpr.walk import equations
 from .leaves import is_key
-from .protocol import Problem, Row
+from .protocol import Check, Problem
 from .specs import SEED
 from .trials import Question, Trials
 from .uneven import uneven_sizes
@@ -38,47 +38,38 @@ MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 #: triples of rows, say, a batch of thousands is out of reach.
 TAKEN, COMPUTED = 1 << 31, 1e11
 
-Explain = Callable[[dict[str, Any], "Question", prove.Trial, int], None]
-Replicas = Callable[[Sequence[tuple[str, Any]], int], dict[str, Any] | None]
-
 
 def check_sizes(
-    trials: "Trials",
-    make: Callable[[prove.Trial], Callable[[Values], Any]],
-    replicas: Replicas,
-    count: int,
-    lies_on: int,
-    laid_out: Callable[[Values], Any],
-) -> tuple[list[Row], list[str]]:
+    parallel: Parallel, lies_on: int, laid_out: Callable[[Values], Any]
+) -> tuple[list[Check], list[str]]:
     """Runs with one or two examples a device, and with many where that can tell; and notes.
 
     `lies_on` is on how many devices the results of the given batch lie; those of a larger one may on more.
     `laid_out` calls the parallel function, and returns what it does.
     """
-    question, notes = trials.question, []
-    kind = "float64" if question.wide else "given"
+    question, count, notes = parallel.trials.question, parallel.count, list[str]()
     base = arguments.batch_size(question.data[0], question.axes)
-    checks: list[Row] = []
+    checks: list[Check] = []
     for size in (count, 2 * count):
         if size >= base // count * count:
             break
-        found = run_size(trials, make, replicas, count, size, kind, 0)
+        found = run_size(parallel, size, 0)
         if found is None:
             continue
-        if raised(found):
-            error = found["failure"]["error"]
+        if found.raised is not None:
+            error = found.raised
             notes.append(f"a batch of {size} fails on {count} devices: {error.type}: {error.message}")
             continue
         # A number of rows that is written down may show on other inputs alone: a mask of nothing but True.
         first = len(question.data) + len(strengthen.PERTURBED)
         others = range(first, first + len(question.found.inputs))
-        more = (run_size(trials, make, replicas, count, size, kind, index) for index in others)
-        checks += [found, *(each for each in more if each is not None and not raised(each))]
+        more = (run_size(parallel, size, index) for index in others)
+        checks += [found, *(each for each in more if each is not None and each.raised is None)]
         break
-    wrong = next((check for check in checks if "failure" in check), None)
+    wrong = next((check for check in checks if check.failure is not None), None)
     if wrong is not None:
         return [wrong], notes
-    narrow = narrower(trials, make, base // count * count, count, kind)
+    narrow = narrower(parallel, base // count * count)
     # Numbers may be needed where it is traced, such as by a drop-in that prepares its batch.
     # Where all is derived, so is a batch of thousands.
     minds = not question.derived and (minds_size(question) or minds_size(question, laid_out, count))
@@ -87,8 +78,8 @@ def check_sizes(
         return checks, notes
     # What chunks of some size leave over shows on shares of a prime number, which not all functions take.
     for sizes in ((max(rows, PRIME * count),), ()):
-        found = run_large(trials, make, replicas, count, kind, sizes)
-        if found is not None and not raised(found):
+        found = run_large(parallel, sizes)
+        if found is not None and found.raised is None:
             return [*checks, found], notes
     if narrow:
         notes.append(
@@ -97,29 +88,17 @@ def check_sizes(
     return checks, notes
 
 
-def check_odd(
-    trials: "Trials",
-    make: Callable[[prove.Trial], Callable[[Values], Any]],
-    replicas: Replicas,
-    count: int,
-    size: int,
-) -> list[Row]:
-    """A run on an odd number of rows, where `count` has one; none where a function takes no such batch.
+def check_odd(parallel: Parallel, size: int) -> list[Check]:
+    """A run on an odd number of rows, where devices are; none where a function takes no such batch.
 
     The other batches are mostly multiples of 8, as 8 devices share them: what is cut or padded to such a
     multiple shows in none of these.
     """
-    rows = count * ((size // count - 1) | 1)
-    if count % 2 == 0 or rows == size:
+    rows = parallel.count * ((size // parallel.count - 1) | 1)
+    if parallel.count % 2 == 0 or rows == size:
         return []
-    kind = "float64" if trials.question.wide else "given"
-    found = run_size(trials, make, replicas, count, rows, kind, 0)
-    return [] if found is None or raised(found) else [found]
-
-
-def raised(found: Row) -> bool:
-    """Whether a run ended in an error."""
-    return bool(found.get("failure", {}).get("what") == "exception")
+    found = run_size(parallel, rows, 0)
+    return [] if found is None or found.raised is not None else [found]
 
 
 def fine_rows(question: "Question", laid_out: Callable[[Values], Any], size: int, count: int) -> int:
@@ -142,55 +121,43 @@ def fine_rows(question: "Question", laid_out: Callable[[Values], Any], size: int
     return max(*rows, MANY * count)
 
 
-def check_ragged(
-    trials: "Trials",
-    make: Callable[[prove.Trial], Callable[[Values], Any]],
-    replicas: Replicas,
-    count: int,
-) -> list[Row]:
+def check_ragged(parallel: Parallel) -> list[Check]:
     """Runs of a drop-in on batches that do not divide, up to the first that fails.
 
     What it or the reference does not take is left out. So are random numbers: rows that are added draw some.
     """
-    question = trials.question
+    question, count = parallel.trials.question, parallel.count
     base = arguments.batch_size(question.data[0], question.axes)
-    kind = "float64" if question.wide else "given"
     sizes = [(size, 0) for size in uneven_sizes(count, base)]
-    if enlarge(trials, MANY):
+    if enlarge(parallel.trials, MANY):
         # The rest of a large batch is left out more lightly than that of a small one.
         sizes.append((MANY - 1 if (MANY - 1) % count else MANY - 2, -2))
-    checks: list[Row] = []
+    checks: list[Check] = []
     for size, index in sizes if not question.draws else ():
-        found = run_size(trials, make, replicas, count, size, kind, index, explain_ragged)
-        if found is None or raised(found):
+        found = run_size(parallel, size, index, with_ragged_cause)
+        if found is None or found.raised is not None:
             continue
         checks.append(found)
-        if "failure" in found:
+        if found.failure is not None:
             break
     return checks
 
 
-def run_large(
-    trials: "Trials",
-    make: Callable[[prove.Trial], Callable[[Values], Any]],
-    replicas: Replicas,
-    count: int,
-    kind: str,
-    sizes: Sequence[int] = (),
-) -> Row | None:
+def run_large(parallel: Parallel, sizes: Sequence[int] = ()) -> Check | None:
     """One run on the first of `sizes` that there is room for, by default `MANY` rows a device, or in all.
 
     None where there is none, or the reference fails on it.
     """
+    trials, count = parallel.trials, parallel.count
     many = next((rows for rows in sizes or (MANY * count, MANY) if enlarge(trials, rows)), 0)
     if not many:
         return None
     size, others = many // count * count, range(-3, -1 - len(trials.question.large), -1)
     # The rows as they are given where other numbers in them are not taken; masks that are nearly all alike.
-    ran = [run_size(trials, make, replicas, count, size, kind, -1)]
-    ran += [run_size(trials, make, replicas, count, size, kind, i) for i in (others if ran[0] else (-2,))]
-    found = sorted((each for each in ran if each is not None), key=raised)
-    return next((each for each in found if "failure" in each), found[0] if found else None)
+    ran = [run_size(parallel, size, -1)]
+    ran += [run_size(parallel, size, i) for i in (others if ran[0] else (-2,))]
+    found = sorted((each for each in ran if each is not None), key=lambda each: each.raised is not None)
+    return next((each for each in found if each.failure is not None), found[0] if found else None)
 
 
 def enlarge(trials: "Trials", rows: int) -> bool:
@@ -292,53 +259,23 @@ def alike(few: Program, more: Program, many: Program) -> bool:
         return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z)))
 
 
-def run_size(
-    trials: "Trials",
-    make: Callable[[prove.Trial], Callable[[Values], Any]],
-    replicas: Replicas,
-    count: int,
-    size: int,
-    kind: str,
-    index: int,
-    explain: Explain = add_cause,
-) -> Row | None:
+def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_cause) -> Check | None:
     """One run on `size` rows of inputs `index`; None where the reference fails, or gives no numbers.
 
-    `explain` puts into a failure what the output is instead.
+    `explain` tells of a failure what the output is instead.
     """
-    question = trials.question
+    question, count = parallel.trials.question, parallel.count
     shares = question.shares(size, count)
     try:
-        expected, allowed = trials.at(kind, index, size, shares)
+        expected, allowed = parallel.trials.at(question.kind, index, size, shares)
     except (MemoryError, Problem):
         raise
     except BaseException:
         return None
     if not expected.finite:
         return None
-    with prove.x64(question.precision(kind)), repeat_draws(shares):
-        found = prove.run_parallel(
-            make(expected),
-            expected,
-            question.chain,
-            allowed,
-            lambda leaves: replicas(leaves, count),
-            on_devices=False,
-            widths=question.widths(kind),
-        )
-        if "failure" in found:
-            explain(found["failure"], question, expected, count)
-            found["failure"]["on"] = question.described(index)
-    return {
-        "devices": count,
-        "precision": kind,
-        "batch": size,
-        "steps": len(expected.results),
-        "inputs": index,
-        "resized": True,
-        "alone": True,
-        **found,
-    }
+    about = Check(count, question.kind, size, len(expected.results), index, resized=True, alone=True)
+    return parallel.run(about, expected, allowed, shares, explain=explain)
 
 
 def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
@@ -350,20 +287,14 @@ def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
     return arguments.map_batch(values, axes, repeated)
 
 
-def narrower(
-    trials: "Trials",
-    make: Callable[[prove.Trial], Callable[[Values], Any]],
-    size: int,
-    count: int,
-    kind: str,
-) -> str:
+def narrower(parallel: Parallel, size: int) -> str:
     """A dtype of 8 or 16 bits in the parallel function that the reference has nowhere, or ``""``."""
-    question = trials.question
-    expected, _ = trials.at(kind, 0, size, question.shares(size, count))
+    question = parallel.trials.question
+    expected, _ = parallel.trials.at(question.kind, 0, size, question.shares(size, parallel.count))
     packed = Packed(expected.values[0], question.statics)
     found = []
-    with prove.x64(question.precision(kind)):
-        for program in (question.traceable, make(expected)):
+    with prove.x64(question.precision(question.kind)):
+        for program in (question.traceable, parallel.make(expected)):
             traced = traced_arrays(program, packed)
             if traced is None:
                 return ""

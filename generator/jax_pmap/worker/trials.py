@@ -13,7 +13,7 @@ from .arguments import LeafAxes, Values
 from .generator import Shares, rekeyed, repeat_draws
 from .leaves import is_key, to_float64
 from .perturb import jitter
-from .protocol import Adequacy, Problem
+from .protocol import Adequacy, Dtypes, Failure, Problem
 from .prove import Trial
 from .rounded import rounded
 
@@ -86,11 +86,16 @@ class Question:
         return "float64" in self.eps and not self.derived
 
     @property
+    def kind(self) -> Dtypes:
+        """The precision of the verdict."""
+        return "float64" if self.wide else "given"
+
+    @property
     def jitters(self) -> int:
         """How many runs tell what a rounding of the inputs does."""
         return JITTERS_DERIVED if self.derived else JITTERS
 
-    def plans(self, with_given: bool) -> list[tuple[str, int]]:
+    def plans(self, with_given: bool) -> list[tuple[Dtypes, int]]:
         """(precision, index of the inputs) of the runs on one device count.
 
         Indices past `data` are perturbed inputs, and past those the ones that were searched for.
@@ -100,7 +105,7 @@ class Question:
             other = 1 if len(self.data) > 1 else len(self.data)
             return [("given", 0), ("given", other)] if with_given and self.others else [("given", 0)]
         # In narrow floats, numbers far out are all rounding.
-        kind = "float64" if self.wide else "given"
+        kind = self.kind
         narrow = self.eps[kind] > prove.NARROW
         forms = [
             i for i, form in enumerate(strengthen.PERTURBED) if not (narrow and form in ("far", "shifted"))
@@ -111,8 +116,9 @@ class Question:
         if short:
             more = range(0)
         given = range(len(self.data))
-        plans = [(kind, index) for index in (*given, *(len(self.data) + i for i in (*forms, *more)))]
-        return plans + [("given", index) for index in given if with_given and self.wide]
+        every = (*given, *(len(self.data) + i for i in (*forms, *more)))
+        own = given if with_given and self.wide else ()
+        return [*((kind, index) for index in every), *(("given", index) for index in own)]
 
     def described(self, index: int) -> str:
         """Inputs `index` in words, after "on"; see `Trials.values`."""
@@ -133,7 +139,7 @@ class Question:
             sets=len({index for _, index in self.plans(False)}) - len(self.data),
             stuck=tuple(self.found.stuck),
             half=HALF in self.eps.values(),
-            narrow=self.eps["float64" if self.wide else "given"] > prove.NARROW,
+            narrow=self.eps[self.kind] > prove.NARROW,
         )
 
     def shares(self, rows: int, count: int) -> Shares | None:
@@ -141,11 +147,11 @@ class Question:
         rows, number = rows // self.minibatches, self.among or count
         return Shares(-(-rows // number), rows, self.siblings) if self.repeat and rows else None
 
-    def widths(self, kind: str) -> bool:
+    def widths(self, kind: Dtypes) -> bool:
         """Whether integers have the widths in a precision that they have in the user's 64-bit mode."""
         return self.x64 or kind == "given"
 
-    def precision(self, kind: str) -> bool:
+    def precision(self, kind: Dtypes) -> bool:
         """The 64-bit mode of a precision."""
         return True if kind == "float64" else self.x64
 
@@ -155,10 +161,10 @@ class Trials:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self._made: dict[tuple[str, int, int, Shares | None], tuple[Trial, Bounds]] = {}
+        self._made: dict[tuple[Dtypes, int, int, Shares | None], tuple[Trial, Bounds]] = {}
         self._rounded = rounded(question.traceable, question.statics)
 
-    def at(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
+    def at(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         """The reference in precision `kind` on the first `size` rows of inputs `index`, and its bounds.
 
         Random numbers are drawn for `shares`.
@@ -169,7 +175,7 @@ class Trials:
                 self._made[asked] = self._make(*asked)
         return self._made[asked]
 
-    def _run(self, kind: str, index: int, values: Values) -> Trial:
+    def _run(self, kind: Dtypes, index: int, values: Values) -> Trial:
         question = self.question
         # Fed back into the function, results of wildly scaled inputs only show how far rounding spreads.
         steps = 1 if index > len(question.data) or (index < 0 and index != -2) else question.steps
@@ -186,7 +192,7 @@ class Trials:
             # A function may refuse, when it runs, inputs that are not the user's own.
             return Trial(question.reference, values, question.chain, 0)
 
-    def _make(self, kind: str, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
+    def _make(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.rounding["given"]
         values = self.values(index)
         if kind == "float64":
@@ -215,7 +221,7 @@ class Trials:
             allowed = prove.tightened(allowed, trial, self._inside(kind, trial, shares))
         return trial, allowed
 
-    def _inside(self, kind: str, trial: Trial, shares: Shares | None) -> list[Trial]:
+    def _inside(self, kind: Dtypes, trial: Trial, shares: Shares | None) -> list[Trial]:
         """The runs of `trial` with the roundings inside moved, and the inputs that are narrow themselves."""
         question, runs = self.question, []
         for i in range(question.jitters):
@@ -231,7 +237,7 @@ class Trials:
                 )
         return runs
 
-    def wider(self, kind: str, index: int, size: int, shares: Shares | None) -> Bounds | None:
+    def wider(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> Bounds | None:
         """The bounds of a run in which numbers are drawn, by what the roundings inside the reference do too.
 
         None where they are measured already. That takes one more compilation, so it is done where the bounds
@@ -291,7 +297,7 @@ class Trials:
         """Whether perturbing made the reference fail, or return what is no number, and it did not before."""
         if index < len(self.question.data):
             return False
-        kind = "float64" if self.question.wide else "given"
+        kind = self.question.kind
         perturbed, given = (self.at(kind, i, size, shares)[0] for i in (index, 0))
         left = not self.was_found(index) and not perturbed.finite and given.finite
         return left or not perturbed.results
@@ -347,22 +353,22 @@ class Emitted:
 
         return call
 
-    def replicas(self, leaves: Sequence[tuple[str, Any]], count: int) -> dict[str, Any] | None:
+    def replicas(self, leaves: Sequence[tuple[str, Any]], count: int) -> Failure | None:
         """The first output that should be the same on all devices and is not, or lies elsewhere."""
         if self.mesh is not None:
             for (path, leaf), spec in zip(leaves, self.mesh.specs, strict=True):
                 why = None if spec is None else prove.lies_elsewhere(leaf, spec, self.mesh.axes)
                 if why:
-                    return {"what": "mesh", "path": path, "why": why}
+                    return Failure("mesh", path=path, why=why)
             return None
         for index in self.replicated:
             why = prove.replicas_differ(leaves[index][1], count)
             if why:
-                return {"what": "replicas", "path": leaves[index][0], "why": why}
+                return Failure("replicas", path=leaves[index][0], why=why)
         for index, (path, leaf) in enumerate(leaves):
             if not PLACED or not isinstance(leaf, jax.Array) or is_key(leaf):
                 continue
             if index not in self.replicated and len(leaf.sharding.device_set) != count:
                 why = f"it lies on {len(leaf.sharding.device_set)} devices, not {count}"
-                return {"what": "shares", "path": path, "why": why}
+                return Failure("shares", path=path, why=why)
         return None

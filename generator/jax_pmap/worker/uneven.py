@@ -5,10 +5,10 @@ from typing import Any
 
 from . import arguments, prove
 from .arguments import Values
-from .generator import rekeyed, repeat_draws
+from .beside import Parallel
+from .generator import rekeyed
 from .leaves import to_float64
-from .protocol import Problem, Row
-from .trials import Emitted, Trials
+from .protocol import Check, Problem
 
 
 def uneven_sizes(count: int, base: int) -> list[int]:
@@ -20,16 +20,14 @@ def uneven_sizes(count: int, base: int) -> list[int]:
     return [size for size in dict.fromkeys([base // count * count - 1, each * (count - 1)]) if size % count]
 
 
-def check_uneven(
-    trials: "Trials", function: Callable[..., Any], emitted: "Emitted", count: int, base: int, remainder: str
-) -> list[Row]:
+def check_uneven(parallel: Parallel, function: Callable[..., Any], base: int, remainder: str) -> list[Check]:
     """Runs on batches that do not divide, up to the first that fails; none where the reference fails.
 
     Under ``"pad"`` the result is that of the reference on the same rows, under ``"drop"`` on those at
     the front that divide.
     """
-    question, checks = trials.question, []
-    kind = "float64" if question.wide else "given"
+    trials, count, checks = parallel.trials, parallel.count, list[Check]()
+    question, kind = trials.question, trials.question.kind
     perturbed = len(question.data) if question.wide else 0
     chained = {name for name, _ in question.chain}
     for size in uneven_sizes(count, base):
@@ -57,28 +55,8 @@ def check_uneven(
                 whole = rows if values is first else {**values, **batch}
                 return question.invoke(function, whole)
 
-            with prove.x64(question.precision(kind)), repeat_draws(shares):
-                found = prove.run_parallel(
-                    call,
-                    expected,
-                    question.chain,
-                    allowed,
-                    lambda leaves: emitted.replicas(leaves, count),
-                    on_devices=False,
-                )
-            for arrays in ("values", "copies"):
-                found.get("failure", {}).pop(arrays, None)
-            checks.append(
-                {
-                    "devices": count,
-                    "precision": kind,
-                    "batch": size,
-                    "steps": question.steps,
-                    "inputs": index,
-                    "uneven": True,
-                    **found,
-                }
-            )
-            if "failure" in found:
+            about = Check(count, kind, size, question.steps, index, uneven=True)
+            checks.append(parallel.run(about, expected, allowed, shares, call=call))
+            if checks[-1].failure is not None:
                 return checks
     return checks

@@ -1,0 +1,178 @@
+"""One run of a parallel function beside the reference."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from . import prove
+from .arguments import Values
+from .distance import distance, is_finite
+from .generator import Shares, repeat_draws
+from .leaves import category, fed_back
+from .protocol import Check, Failure
+from .prove import Differs, Replicas, Trial, host, leaf_table
+from .server import describe_exception
+from .trials import Bounds, Question, Trials
+
+#: Tells of a failure what the output is instead; see `explain`.
+Explain = Callable[[Differs, Question, Trial, int], Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """A parallel function on so many devices, as it is held to the reference."""
+
+    trials: Trials
+    #: Makes the function, called with values as the reference is, for one run of that.
+    make: Callable[[Trial], Callable[[Values], Any]]
+    #: Finds what differs between the devices and should not, or lies elsewhere.
+    replicas: Replicas
+    count: int
+
+    def run(
+        self,
+        about: Check,
+        trial: Trial,
+        allowed: Bounds,
+        shares: Shares | None,
+        *,
+        call: Callable[[Values], Any] | None = None,
+        explain: Explain | None = None,
+        wider: Callable[[], Bounds | None] = lambda: None,
+        on_devices: bool = False,
+        numbers: bool = False,
+    ) -> Check:
+        """What a run shows that is `about` some batch, precision and inputs.
+
+        Args:
+            about: all of it but what it shows.
+            trial: the run of the reference; as many calls are made.
+            allowed: how far each output of each call may be off.
+            shares: those that random numbers are drawn for, if they are.
+            call: is called in place of what `make` makes.
+            explain: tells what a wrong output is instead.
+            wider: measures bounds for where these do not hold; None where there are no others.
+            on_devices: whether outputs go into the next call as they are, as in a training loop; else through
+                the host, which saves a compilation, since jax compiles anew for placed arguments.
+            numbers: whether arrays that hold what is no number are left out.
+        """
+        question, call = self.trials.question, call or self.make(trial)
+        with prove.x64(question.precision(about.precision)), repeat_draws(shares):
+            try:
+                try:
+                    return self._compared(about, call, trial, allowed, on_devices, numbers)
+                except Differs as differs:
+                    more = wider() if differs.failure.what == "value" else None
+                    if more is None:
+                        raise
+                    return self._compared(about, call, trial, more, on_devices, numbers)
+            except Differs as differs:
+                found = explain(differs, question, trial, self.count) if explain else differs.failure
+                found = dataclasses.replace(found, on=question.described(about.inputs))
+                return dataclasses.replace(about, failure=found)
+
+    def _compared(
+        self,
+        about: Check,
+        call: Callable[[Values], Any],
+        trial: Trial,
+        allowed: Bounds,
+        on_devices: bool,
+        numbers: bool,
+    ) -> Check:
+        """Make every call of `trial`, and compare.
+
+        Raises:
+            Differs: the first difference.
+        """
+        question = self.trials.question
+        seen: list[_Leaf] = []
+        copies, values = False, trial.values[0]
+        for step, want in enumerate(trial.results):
+            try:
+                got = _called(call, values)
+                failure = prove.same_form(got, want, widths=question.widths(about.precision))
+                if failure is None:
+                    seen += _leaves(got, want, allowed[step], numbers)
+                    failure = self.replicas(leaf_table(got), self.count)
+                if failure is not None:
+                    raise Differs(failure)
+            except Differs as differs:
+                raise Differs(dataclasses.replace(differs.failure, step=step), differs.copies) from None
+            copies = copies or any(map(is_copied, jax.tree.leaves(got))) or getattr(call, "copies", False)
+            values = prove.feed(values, got if on_devices else fed_back(got), question.chain)
+        closest = max((each for each in seen if each.told and each.bound), key=_Leaf.share, default=NONE)
+        told = {each.path for each in seen if each.told}
+        noise = dict.fromkeys(each.path for each in seen if each.noise and each.path not in told)
+        zero = dict.fromkeys(each.path for each in seen if not (each.path in told or each.path in noise))
+        return dataclasses.replace(
+            about,
+            error=closest.error / closest.scale,
+            tolerance=closest.bound / closest.scale,
+            replicas=copies,
+            noise=tuple(noise),
+            zero=tuple(zero),
+            compared=len(told),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """How far an output is off and may be, and how large it is."""
+
+    path: str
+    error: float
+    bound: float
+    scale: float
+
+    @property
+    def noise(self) -> bool:
+        """Whether it is rounding alone."""
+        return bool(self.bound and self.bound >= self.scale)
+
+    @property
+    def told(self) -> bool:
+        """Whether it has digits that tell something."""
+        return bool(self.scale) and not self.noise
+
+    def share(self) -> float:
+        """How near it comes to its bound."""
+        return self.error / self.bound
+
+
+NONE = _Leaf("", 0.0, 0.0, 1.0)
+
+
+def _called(call: Callable[[Values], Any], values: Values) -> Any:
+    """What a call returns; `Differs` where it fails."""
+    try:
+        return jax.block_until_ready(call(values))
+    except (MemoryError, Differs):
+        raise
+    except BaseException as error:
+        raise Differs(Failure("exception", error=describe_exception(error))) from error
+
+
+def _leaves(got: Any, want: Any, allowed: Sequence[float], numbers: bool) -> Iterator[_Leaf]:
+    """The outputs of one call, compared, up to the first that is farther off than it may be: `Differs`."""
+    pairs = zip(leaf_table(got), jax.tree.leaves(want), allowed, strict=True)
+    for index, ((path, leaf), target, bound) in enumerate(pairs):
+        if category(leaf) == "opaque":
+            continue  # `same_form` compared it.
+        left, right = host(leaf), host(target)
+        if numbers and right.dtype.kind in "fc" and not is_finite(right):
+            continue
+        error, scale = distance(left, right)
+        if not error <= bound:
+            raise Differs(prove.wrong_value(left, right, bound, path, index), {index: [left]})
+        yield _Leaf(path, error, bound, scale)
+
+
+def is_copied(leaf: Any) -> bool:
+    """Whether an array lies on several devices, whole on each."""
+    if not isinstance(leaf, jax.Array):
+        return False
+    return len(leaf.sharding.device_set) > 1 and bool(leaf.sharding.is_fully_replicated)
