@@ -76,6 +76,14 @@ def host(leaf: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
+def is_unlike(leaf: jax.Array) -> bool:
+    """Whether two devices hold different bits of the same part of an array."""
+    bits = jax.random.key_data(leaf) if is_key(leaf) else leaf
+    parts = ((str(shard.index), np.asarray(shard.data)) for shard in bits.addressable_shards)
+    first: dict[str, np.ndarray] = {}
+    return any(not same_bits(part, first.setdefault(index, part)) for index, part in parts)
+
+
 def replicas_differ(leaf: Any, count: int) -> str | None:
     """Why `leaf` is not the same bits on `count` devices, or None."""
     if not isinstance(leaf, jax.Array):
@@ -106,13 +114,7 @@ def lies_elsewhere(leaf: Any, spec: PartitionSpec, axes: Mapping[str, int]) -> s
     found = leaf.sharding.devices_indices_map(leaf.shape)
     if found != wanted:
         return f"it is {getattr(leaf.sharding, 'spec', leaf.sharding)}, and planned as {spec}"
-    bits = jax.random.key_data(leaf) if is_key(leaf) else leaf
-    copies: dict[str, np.ndarray] = {}
-    for shard in bits.addressable_shards:
-        part = np.asarray(shard.data)
-        if not same_bits(part, copies.setdefault(str(shard.index), part)):
-            return UNLIKE
-    return None
+    return UNLIKE if is_unlike(leaf) else None
 
 
 def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
