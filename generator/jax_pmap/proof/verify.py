@@ -766,57 +766,24 @@ class _Verification:
 
         `mode` is a constant that another one was put in the place of, such as ``train=False``.
         """
-        target, run = self.target, failed[0]
-        devices, check, failure = run.devices, run.checks[-1], run.checks[-1].failure
+        run, check, failure = failed[0], failed[0].checks[-1], failed[0].checks[-1].failure
         assert failure is not None
-        output = f"`{output_name(target.parsed.definition, failure.path)}`"
-        step = f", call {failure.step + 1}" if failure.step else ""
-        where = f"on {devices} devices{step}"
-        if check.resized:
-            where += f" with a batch of {check.batch}"
+        where = f"on {run.devices} devices" + (f", call {failure.step + 1}" if failure.step else "")
+        where += f" with a batch of {check.batch}" if check.resized else ""
         where += f" with `{mode}`" if mode else ""
-        code = "JP045"
-        details: tuple[str, ...] = ()
-        cause = likeliest_cause(failure, check.precision, devices)
+        # What failed was not compared.
+        code, verb, details = "JP045", "differs", tuple[str, ...]()
         if failure.error is not None:
-            # What failed was not compared.
-            code = "JP021"
-            reason = f"`{self.name}` fails {where}: {error_line(failure.error)}"
-            details = error_details(failure.error)
-        elif failure.what == "changed":
-            reason = (
-                f"`{self.name}` changes its argument `{failure.argument}` in place, which the reference "
-                "leaves as it is: a caller that uses it again gets something else"
-            )
-        elif failure.what == "deleted":
-            reason = (
-                f"`{self.name}` takes the arrays of `{failure.argument}` with it (`donate_argnums`), which "
-                "the reference leaves to its caller: one that uses them again gets an error"
-            )
-        elif failure.what in ("draws", "keys"):
-            reason = f"the random numbers of `{self.name}` are wrong: {where} {failure.why}"
-        elif failure.what == "replicas":
-            reason = f"{output} is not the same on every device: {where} {failure.why}"
-            reason += f"; {cause}" if cause else ""
+            code, verb, details = "JP021", "fails", error_details(failure.error)
         elif failure.what == "value":
-            if cause and cause.startswith("it is "):
-                reason = f"{output} is {_on(cause.removeprefix('it is '), where)}"
-            else:
-                reason = f"{output} differs {where}{f': {cause}' if cause else ''}"
-            if math.isfinite(failure.off):
-                reason += f" (error {failure.off:.1e} of its size, bound {failure.tolerance:.1e})"
             details = (f"parallel:  {failure.got}", f"reference: {failure.want}")
-        else:
-            reason = (
-                f"{output} has another {failure.what} {where}: {failure.got}, "
-                f"the reference's is {failure.want}"
-            )
+        reason = self._said(check, failure, where)
         if failure.what == "value":
             differing, size = failure.differing
             reason += f". {differing} of its {size} elements differ" if differing < size else ""
             reason += self._repeated()
         own = self.reference.parallel and failure.what == "shape"
-        if own and failure.want == with_devices(failure.got, devices):
+        if own and failure.want == with_devices(failure.got, run.devices):
             reason += f": each device of `{self.reference.name}` has one of its own there, and they differ"
         if (on := failure.on) and on != GIVEN and failure.what not in ("draws", "keys"):
             reason += f". It shows on {on}"
@@ -824,13 +791,48 @@ class _Verification:
             reason += f". It was called without what the inputs leave out: {failure.defaults}"
         others = [str(other.devices) for other in failed if other is not run]
         equal = [str(other.devices) for other in able if other not in failed]
-        verb = "fails" if code == "JP021" else "differs"
         if others:
             reason += f". It {verb} on {' and '.join(others)} devices too"
         # Some runs are made on one count alone.
         if equal and not check.alone:
             reason += f". It is equal on {' and '.join(equal)} devices"
-        hint = self._called_otherwise(run, layout)
+        return Refusal(code, reason, self._way_out(failure, run, layout), object_span(self.source), details)
+
+    def _said(self, check: protocol.Check, failure: protocol.Failure, where: str) -> str:
+        """What is wrong, in a clause."""
+        name = self.name
+        output = f"`{output_name(self.target.parsed.definition, failure.path)}`"
+        cause = likeliest_cause(failure, check.precision, check.devices)
+        if failure.error is not None:
+            return f"`{name}` fails {where}: {error_line(failure.error)}"
+        if failure.what == "changed":
+            return (
+                f"`{name}` changes its argument `{failure.argument}` in place, which the reference leaves as "
+                "it is: a caller that uses it again gets something else"
+            )
+        if failure.what == "deleted":
+            return (
+                f"`{name}` takes the arrays of `{failure.argument}` with it (`donate_argnums`), which the "
+                "reference leaves to its caller: one that uses them again gets an error"
+            )
+        if failure.what in ("draws", "keys"):
+            return f"the random numbers of `{name}` are wrong: {where} {failure.why}"
+        if failure.what == "replicas":
+            said = f"{output} is not the same on every device: {where} {failure.why}"
+            return said + (f"; {cause}" if cause else "")
+        if failure.what != "value":
+            found = f"{failure.got}, the reference's is {failure.want}"
+            return f"{output} has another {failure.what} {where}: {found}"
+        if cause and cause.startswith("it is "):
+            said = f"{output} is {_on(cause.removeprefix('it is '), where)}"
+        else:
+            said = f"{output} differs {where}{f': {cause}' if cause else ''}"
+        if math.isfinite(failure.off):
+            said += f" (error {failure.off:.1e} of its size, bound {failure.tolerance:.1e})"
+        return said
+
+    def _way_out(self, failure: protocol.Failure, run: Run, layout: Layout) -> str:
+        """What to do about a failure."""
         if failure.what == "keys":
             hint = (
                 "Draw for examples and for all devices with keys of their own: `jax.random.split` gives both"
@@ -840,9 +842,11 @@ class _Verification:
                 "Take it out of `donate_argnums`, or donate it in the reference too; where callers give it "
                 f"up, say so: --donate {failure.argument}"
             )
+        else:
+            hint = self._called_otherwise(run, layout)
         if self.reference.parallel:
             hint += f". The reference was called {layout_words(self.reference.called)}: --against-layout"
-        return Refusal(code, reason, hint, object_span(self.source), details)
+        return hint
 
     def _repeated(self) -> str:
         """What to say of sums over devices of what is whole on every device already; ``""``."""
