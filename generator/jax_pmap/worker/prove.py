@@ -350,7 +350,7 @@ def tightened(allowed: Sequence[Sequence[float]], trial: Trial, moved: Sequence[
     `moved` are runs on the same inputs with every rounding inside made another way. How far they lead is how
     far another order of the same operations can lead; the result itself is rounded in its own precision.
     """
-    units = [unit_of(leaf) for leaf in jax.tree.leaves(trial.results[0])] if trial.results else []
+    units = [unit(getattr(leaf, "dtype", None)) for leaf in jax.tree.leaves(trial.results[:1])]
     return [
         [
             min(bound, JITTERED * far + ULPS * units[index] * scale)
@@ -358,13 +358,6 @@ def tightened(allowed: Sequence[Sequence[float]], trial: Trial, moved: Sequence[
         ]
         for row, moves in zip(allowed, moved_by(trial, moved), strict=True)
     ]
-
-
-def unit_of(leaf: Any) -> float:
-    """The rounding of the dtype a leaf has; 0 where it has none."""
-    dtype = getattr(leaf, "dtype", None)
-    is_float = dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
-    return float(jax.numpy.finfo(dtype).eps) if is_float else 0.0
 
 
 def moved_by(trial: Trial, jittered: Sequence[Trial]) -> list[list[tuple[float, float]]]:
