@@ -47,7 +47,7 @@ def explain(
         return left <= LEFT * error if np.isfinite(error) else left <= 1e-5 * (1 + np.max(np.abs(other)))
 
     if np.isnan(got.astype(np.float64)).any() and not np.isnan(want.astype(np.float64)).any():
-        return "nan" if all(map(finite_leaf, jax.tree.leaves(values))) else "let in"
+        return "nan" if prove.finite(values) else "let in"
     if got.size and not got.any() and want.any():
         return "zero"
     if any(is_it(host(each)) for each in whole_leaves(values, axes) if host(each).dtype == got.dtype):
@@ -86,13 +86,6 @@ def explain(
         if is_it(made):
             return name
     return ""
-
-
-def finite_leaf(leaf: Any) -> bool:
-    """Whether a leaf holds no float that is no number."""
-    return (
-        category(leaf) == "opaque" or host(leaf).dtype.kind not in "fc" or bool(np.isfinite(host(leaf)).all())
-    )
 
 
 def whole_leaves(values: Values, axes: LeafAxes) -> list[Any]:

@@ -599,12 +599,8 @@ def prove_in_processes(request: protocol.ProveInProcesses) -> protocol.Checks:
     """Run the emitted file in this one of several processes; see `processes.prove_in_processes`."""
     from . import processes
 
-    return processes.prove_in_processes(
-        trials_of(request.comparison, strengthen.Found()),
-        emitted_of(request.comparison, request.emitted),
-        request.output_axes,
-        request.multiple,
-    )
+    trials = trials_of(request.comparison, strengthen.Found())
+    return processes.prove_in_processes(trials, emitted_of(request.comparison, request.emitted), request)
 
 
 def compile_for(request: protocol.CompileFor) -> protocol.Machine:

@@ -17,7 +17,7 @@ from .arguments import Values
 from .beside import Parallel
 from .distance import same_bits
 from .leaves import is_abstract, is_key
-from .protocol import Checks, Failure, Problem
+from .protocol import Checks, Failure, Problem, ProveInProcesses
 from .proving import check_count
 from .trials import Emitted, Trials
 
@@ -27,16 +27,8 @@ ROUNDS = 20
 NUMBERS = 64
 
 
-def prove_in_processes(
-    trials: Trials, emitted: Emitted, output_axes: "Sequence[int | None]", multiple: int
-) -> Checks:
+def prove_in_processes(trials: Trials, emitted: Emitted, asked: ProveInProcesses) -> Checks:
     """Run emitted code with this process's rows, and compare what all processes made of theirs.
-
-    Args:
-        trials: runs of the reference, on the whole batch.
-        emitted: the code.
-        output_axes: of each leaf of the result the axis along which it is split; None for others.
-        multiple: what the rows on a device have to be a multiple of.
 
     Raises:
         Problem: ``"transport"`` where collectives between processes are wrong without it; ``"inputs"`` where
@@ -51,10 +43,10 @@ def prove_in_processes(
         raise Problem("inputs", "the inputs are shapes alone")
     shares = count if emitted.mesh is None else emitted.mesh.shares
     question = trials.question = dataclasses.replace(question, among=shares)
-    base = arguments.batch_size(question.data[0], question.axes)
-    size = base // (shares * multiple) * shares * multiple
+    base, unit = arguments.batch_size(question.data[0], question.axes), shares * asked.multiple
+    size = base // unit * unit
     if not size:
-        raise Problem("inputs", f"a batch of {base} is smaller than the {shares * multiple} rows it takes")
+        raise Problem("inputs", f"a batch of {base} is smaller than the {unit} rows it takes")
     function = emitted.define(count, question.x64)
     rows = own_rows(emitted, size // shares)
 
@@ -73,7 +65,7 @@ def prove_in_processes(
         leaves, tree = jax.tree.flatten(result)
         whole = [
             leaf if axis is None or not leaf.is_fully_addressable else gathered(leaf, axis)
-            for leaf, axis in zip(leaves, output_axes, strict=True)
+            for leaf, axis in zip(leaves, asked.output_axes, strict=True)
         ]
         return jax.tree.unflatten(tree, whole)
 

@@ -40,9 +40,9 @@ DRAWS = DRAWING | {"rng_uniform"}
 
 
 def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) -> Calls:
-    """How a user's parallel function ends in each layout that is asked for, up to one that is equal.
+    """How a user's parallel function ends in the layouts asked for, or in all, up to one that is equal.
 
-    None for all ways. What the inputs pass by name is passed so here, and where that raises by position.
+    What the inputs pass by name is passed so here, and where that raises by position.
     """
     question, count = trials.question, asked.count
     base = arguments.batch_size(question.data[0], question.axes)
