@@ -223,19 +223,20 @@ class Trials:
 
     def _inside(self, kind: Dtypes, trial: Trial, shares: Shares | None) -> list[Trial]:
         """The runs of `trial` with the roundings inside moved, and the inputs that are narrow themselves."""
-        question, runs = self.question, []
-        for i in range(question.jitters):
-            first = jitter(trial.values[0], question.statics, question.eps[kind], SEED + i, narrow=True)
-            with prove.x64(question.precision(kind)):
-                runs.append(
-                    Trial(
-                        lambda values, i=i: self._rounded(values, i, key=shares),  # type: ignore[misc]
-                        trial.values[0] if first is None else first,
-                        question.chain,
-                        len(trial.results),
-                    )
-                )
-        return runs
+        eps, statics = self.question.eps[kind], self.question.statics
+        ways = range(self.question.jitters)
+        firsts = [jitter(trial.values[0], statics, eps, SEED + way, narrow=True) for way in ways]
+        with prove.x64(self.question.precision(kind)):
+            return [self._moved(trial, way, shares, firsts[way]) for way in ways]
+
+    def _moved(self, trial: Trial, way: int, shares: Shares | None, first: Values | None = None) -> Trial:
+        """A run like `trial`, or from other inputs, with the roundings inside moved in this `way`."""
+
+        def run(values: Values) -> Any:
+            return self._rounded(values, way, key=shares)
+
+        given = trial.values[0] if first is None else first
+        return Trial(run, given, self.question.chain, len(trial.results))
 
     def wider(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> Bounds | None:
         """The bounds of a run in which numbers are drawn, by what the roundings inside the reference do too.
@@ -248,15 +249,7 @@ class Trials:
         trial, allowed = self.at(kind, index, size, shares)
         if not question.draws or eps > prove.NARROW:
             return None
-        runs = [
-            Trial(
-                lambda values, i=i: self._rounded(values, i, key=shares),  # type: ignore[misc]
-                trial.values[0],
-                question.chain,
-                len(trial.results),
-            )
-            for i in range(question.jitters)
-        ]
+        runs = [self._moved(trial, way, shares) for way in range(question.jitters)]
         inside = prove.jittered_bounds(trial, runs, eps, own)
         return [[*map(max, *rows)] for rows in zip(allowed, inside, strict=True)]
 
