@@ -15,11 +15,12 @@ from typing import Any
 
 from derivation_fuzz import close, derive, jax, jnp, np
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 WHOLE = P()
 I = P("i")  # noqa: E741
+WHOLES = (P(), P(), P(), P(), P())
 #: Inputs: parameters, and examples that are divided over the devices.
 GIVEN = ("w", "x", "y", "k", "m")
 
@@ -139,6 +140,32 @@ def with_total(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
 def two_pass(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
     """The variance as it is written in books."""
     return ((y - y.mean()) ** 2).mean()
+
+
+def begins_at(x: Any, start: Any) -> Any:
+    """Half of the rows."""
+    return lax.dynamic_slice_in_dim(x, jnp.int32(start), x.shape[0] // 2)
+
+
+def beyond_the_end(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
+    """The last half of the rows, where a slice that reaches further ends."""
+    return begins_at(x, k[0] + 15)
+
+
+def own_slice(rows: Any, axis: int = 0) -> Any:
+    """A device's part of what is whole."""
+    size = rows.shape[axis] // lax.axis_size("i")
+    return lax.dynamic_slice_in_dim(rows, lax.axis_index("i") * size, size, axis)
+
+
+def shares(mesh: Mesh, part: Callable[..., Any], given: Any = I) -> Callable[..., Any]:
+    """`part` of each device's share."""
+    return jax.shard_map(part, mesh=mesh, in_specs=given, out_specs=I, check_vma=False)
+
+
+def held(mesh: Mesh, rows: Any) -> Any:
+    """What the compiler takes as it is, and whole."""
+    return lax.with_sharding_constraint(lax.optimization_barrier(rows), NamedSharding(mesh, P()))
 
 
 def summed(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
@@ -437,6 +464,72 @@ TRAPS: dict[str, Trap] = {
         ),
         I,
         (P(), P(), P(), P(), P()),
+    ),
+    # Slices of slices, of which XLA makes one.
+    "a part of what is sliced beyond the end": Trap(
+        False, beyond_the_end, lambda w, x, y, k, m: own_slice(beyond_the_end(w, x, y, k, m)), I, WHOLES
+    ),
+    "a part of what is sliced beyond the end, and moved": Trap(
+        False,
+        beyond_the_end,
+        lambda w, x, y, k, m: own_slice(beyond_the_end(w, x, y, k, m).T[None] + 0, 2)[0].T,
+        I,
+        WHOLES,
+    ),
+    "a part of what is sliced, and computed with": Trap(
+        True,
+        lambda *given: jnp.tanh(beyond_the_end(*given)),
+        lambda *given: own_slice(jnp.tanh(beyond_the_end(*given))),
+        I,
+        WHOLES,
+    ),
+    "a part of what is sliced, behind a barrier": Trap(
+        True,
+        beyond_the_end,
+        lambda *given: own_slice(lax.optimization_barrier(beyond_the_end(*given))),
+        I,
+        WHOLES,
+    ),
+    "an equal part of what is sliced": Trap(
+        True,
+        beyond_the_end,
+        lambda *given: blocks(beyond_the_end(*given))[lax.axis_index("i")],
+        I,
+        WHOLES,
+    ),
+    "a part of a slice that begins where there is room": Trap(
+        True,
+        lambda w, x, y, k, m: begins_at(x, 4),
+        lambda w, x, y, k, m: own_slice(begins_at(x, 4)),
+        I,
+        WHOLES,
+    ),
+    "what is sliced outside, and cut inside": Trap(
+        False,
+        beyond_the_end,
+        whole=lambda mesh: jax.jit(lambda *g: shares(mesh, own_slice, P())(beyond_the_end(*g))),
+    ),
+    "what is sliced outside, and divided": Trap(
+        False,
+        beyond_the_end,
+        whole=lambda mesh: jax.jit(lambda *g: shares(mesh, jnp.copy)(beyond_the_end(*g))),
+    ),
+    "what is sliced outside, computed with, and divided": Trap(
+        False,
+        lambda *given: jnp.tanh(beyond_the_end(*given)),
+        whole=lambda mesh: jax.jit(lambda *g: shares(mesh, jnp.copy)(jnp.tanh(beyond_the_end(*g)))),
+    ),
+    "what is sliced outside, and divided by the compiler": Trap(
+        False,
+        beyond_the_end,
+        whole=lambda mesh: jax.jit(
+            lambda *g: lax.with_sharding_constraint(beyond_the_end(*g), NamedSharding(mesh, I))
+        ),
+    ),
+    "what is sliced outside, and whole behind a barrier": Trap(
+        True,
+        beyond_the_end,
+        whole=lambda mesh: jax.jit(lambda *g: shares(mesh, jnp.copy)(held(mesh, beyond_the_end(*g)))),
     ),
     # Gathering.
     "gathered, mean over devices": Trap(

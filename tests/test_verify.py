@@ -880,3 +880,44 @@ def test_thousands_of_rows_are_left_out_where_they_are_out_of_reach(project: Pro
     words = ("triples.py::p_spread", "--against", "triples.py::spread", "--arg", "x=f32[24]")
     result = project.run("verify", *words, "--timeout", "100")
     assert result.exit_code == 0, result.stderr
+
+
+CUT = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax import lax
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+
+    def rows(data, start):
+        return lax.dynamic_slice_in_dim(data, start, 24)
+
+
+    def loss(w, data, start):
+        return jnp.mean((rows(data, start) @ w) ** 2)
+
+
+    def cut(w, data, start):
+        size = 24 // lax.axis_size("b")
+        part = lax.dynamic_slice_in_dim(rows(data, start), lax.axis_index("b") * size, size)
+        return lax.pmean(jnp.mean((part @ w) ** 2), "b")
+
+
+    mesh = Mesh(np.array(jax.devices()), ("b",))
+    p_loss = jax.jit(jax.shard_map(cut, mesh=mesh, in_specs=(P(), P(), P()), out_specs=P(), check_vma=False))
+
+
+    def with_room():
+        draw = np.random.default_rng(0).normal
+        return draw(size=3), draw(size=(48, 3)), np.int32(7)
+"""
+
+
+def test_a_slice_of_a_slice_is_not_called_derived(project: Project) -> None:
+    """XLA makes one of them, which begins elsewhere beyond the end: where these inputs do not reach."""
+    project.write("cut.py", CUT)
+    words = ("verify", "cut.py::p_loss", "--against", "cut.py::loss", "--shard", "data", "--devices", "2")
+    says = ("shows on the given inputs, altered",)
+    project.refused("JP045", *words, "--inputs", "cut.py::with_room", says=says, exit_code=1)

@@ -167,7 +167,7 @@ def derivation_of(
         try:
             found = walk.run(parallel, [walk.replicated(term) for term in given])
         except Apart as apart:
-            return Derivation(walk.operations, (Ending(0, str(apart)),), unmet=multiples(walk.unmet))
+            return Derivation(walk.operations, (ended(apart),), unmet=multiples(walk.unmet))
         if len(found) != len(wanted):
             return Derivation(walk.operations, (Ending(0, "it has another number of results"),))
         endings = [
@@ -235,6 +235,12 @@ def compared(terms: Terms, index: int, value: Value, wanted: Term) -> "Ending | 
     return Ending(
         index, "it computes something else, or the same in a way that is not recognised", name, places, texts
     )
+
+
+def ended(apart: Apart) -> Ending:
+    """An ending of all results of a program."""
+    name = primitive_name(apart.path[0]) if apart.path else ""
+    return Ending(0, str(apart), name, places_of(apart.path))
 
 
 def ending_of(index: int, lost: Unknown) -> Ending:

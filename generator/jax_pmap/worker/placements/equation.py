@@ -1,5 +1,6 @@
 """What a rule is given, and the table of rules."""
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -38,12 +39,41 @@ class Same:
     shape: "Shape | None" = None
 
 
+class Sliced(enum.IntEnum):
+    """What became of a `dynamic_slice` that may reach beyond the end, and then begins earlier than told.
+
+    Of two slices in a row XLA makes one, and forgets that (openxla/xla#49121). Of what the compiler divides
+    it makes the second one itself, of that which this was computed from.
+    """
+
+    NOT = 0
+    #: It stands behind a barrier. If it is said to be whole there, nothing is made one with it.
+    HELD = 1
+    COMPUTED = 2
+    #: Its elements are moved at most: a slice of these is one of it.
+    MOVED = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A value: its meaning, and its placement along each mesh axis of the derivation, in their order."""
 
     term: Term
     places: tuple[Placement, ...]
+    #: Whether a slice that may reach beyond the end went into it.
+    sliced: Sliced = Sliced.NOT
+
+
+#: Why nothing is claimed of a device's part: of one that is cut by hand, and of one that the compiler cuts.
+CUT_AGAIN = (
+    "this device's part is a slice of a slice, of which XLA makes one that reads other rows where the first "
+    "reaches beyond the end: take `rows.reshape(devices, size, ...)[axis_index]`"
+)
+DIVIDED_AGAIN = (
+    "what is divided comes of a slice, of which and of each device's part XLA makes one that reads other "
+    "rows where the slice reaches beyond the end: put `jax.lax.optimization_barrier` around the slice, and "
+    "constrain that to be whole on every device"
+)
 
 
 @dataclass(frozen=True, slots=True)

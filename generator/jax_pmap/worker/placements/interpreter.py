@@ -23,7 +23,18 @@ from ..jaxpr.versions import (
 )
 from ..jaxpr.walk import equations as equations_in
 from . import rules  # noqa: F401 (registers them)
-from .equation import RULES, Condition, Equation, Same, Stuck, Unmet, Value, axes_apart
+from .equation import (
+    DIVIDED_AGAIN,
+    RULES,
+    Condition,
+    Equation,
+    Same,
+    Sliced,
+    Stuck,
+    Unmet,
+    Value,
+    axes_apart,
+)
 from .lattice import (
     WHOLE,
     Blocks,
@@ -74,6 +85,8 @@ SIZES = frozenset(
     {"shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"}
     | {"feature_group_count", "batch_group_count"}
 )
+#: Primitives that XLA takes a slice through, besides those that hand on what they are given.
+MOVES = frozenset({"reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "concatenate"})
 #: The primitive that hands on what is to be seen, see `marks`.
 MARK = "jax_pmap_mark"
 #: Primitives that only run the jaxpr that they hold.
@@ -123,7 +136,21 @@ def collective_in(jaxpr: Any) -> bool:
 
 
 class Apart(Exception):
-    """The traces for several device counts are not of one program."""
+    """Nothing can be said of a program: its traces for several device counts are not of one, for instance.
+
+    Attributes:
+        path: the equation that is to blame, and those in whose jaxprs it stands; empty if there is no one.
+    """
+
+    def __init__(self, why: str, path: tuple[Any, ...] = ()) -> None:
+        super().__init__(why)
+        self.path = path
+
+
+def whole_everywhere(params: Mapping[str, Any]) -> bool:
+    """Whether a constraint says that every device has all of a value."""
+    found = params.get("sharding", params.get("dst_sharding"))
+    return bool(getattr(found, "is_fully_replicated", True))
 
 
 class Interpreter:
@@ -429,7 +456,38 @@ class Interpreter:
             one = all(self._bound.get(axis) == 1 for axis in named_axes(params[0]))
             alone = self._on_one_device(name, equations[0], operands) if one else None
             return alone or self._lost(equations[0], "a collective over an axis that is not followed")
-        return self.apply(name, params, equations, operands)
+        if name == "sharding_constraint" and operands[0].sliced and not whole_everywhere(params[0]):
+            raise Apart(DIVIDED_AGAIN, self.path(equations[0]))
+        made = self.apply(name, params, equations, operands)
+        if name != "dynamic_slice" and not any(operand.sliced for operand in operands):
+            return made
+        return [replace(value, sliced=self._sliced(value, name, equations, operands)) for value in made]
+
+    def _sliced(self, made: Value, name: str, equations: Sequence[Any], operands: Sequence[Value]) -> Sliced:
+        """Whether a slice that may reach beyond the end went into a result, and how.
+
+        What is not compiled is executed one operation after the other.
+        """
+        if name == "dynamic_slice" and self._around and self._may_clamp(equations, operands):
+            return Sliced.MOVED
+        given = max((operand.sliced for operand in operands), default=Sliced.NOT)
+        if name == "optimization_barrier":
+            return min(given, Sliced.HELD)
+        if name == "sharding_constraint" and given is Sliced.HELD:
+            return Sliced.NOT
+        moved = name in MOVES or any(
+            operand.sliced is Sliced.MOVED and operand.term == made.term for operand in operands
+        )
+        return given if moved else min(given, Sliced.COMPUTED)
+
+    def _may_clamp(self, equations: Sequence[Any], operands: Sequence[Value]) -> bool:
+        """Whether a slice may reach beyond the end, so that it begins earlier than it is asked to."""
+        for axis, start in enumerate(operands[1:]):
+            at = self.terms.value(start.term)
+            room = min(e.invars[0].aval.shape[axis] - e.params["slice_sizes"][axis] for e in equations)
+            if at is None or start.places != self.whole or not 0 <= at <= room:  # type: ignore[operator]
+                return True
+        return False
 
     def _over_rows(
         self, name: str, equations: Sequence[Any], operands: Sequence[Value]
@@ -1303,7 +1361,9 @@ class Interpreter:
                     )
                 continue
             axis = spec[name]
-            if isinstance(place, Replicated):
+            if value.sliced and not isinstance(place, Unknown):
+                places[at] = Unknown(DIVIDED_AGAIN, self.path(equation))
+            elif isinstance(place, Replicated):
                 places[at] = Sharded(axis, place.power)
             elif isinstance(place, (Blocks, Copies, OwnKeys)) and place.axis == axis:
                 shape = self.terms[term].shape
@@ -1318,7 +1378,7 @@ class Interpreter:
                 term = self.terms.apply("reshape", (), (term,), size, self.terms[term].dtype)
             elif not isinstance(place, Unknown):
                 places[at] = Unknown("a mapped function divides what is divided already", self.path(equation))
-        return Value(term, tuple(places))
+        return Value(term, tuple(places), value.sliced)
 
     def _in_order(self, spec: Mapping[str, int]) -> bool:
         """Whether mesh axes that divide one axis of an array do so in the order of the mesh."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..equation import Equation, Result, Same, Stuck, rule
+from ..equation import CUT_AGAIN, Equation, Result, Same, Sliced, Stuck, rule
 from ..lattice import (
     WHOLE,
     Blocks,
@@ -320,6 +320,8 @@ def own_part(eq: Equation, x: Placement, starts: Sequence[Placement], own: Seque
         )
     )
     if ok and isinstance(x, Replicated) and axis is not None:
+        if eq.operands[0].sliced is Sliced.MOVED:
+            raise Stuck(CUT_AGAIN)
         return Same(Sharded(axis, x.power))
     if isinstance(x, Replicated) and start.length == 0:
         # One row for each device: the rows are N.
