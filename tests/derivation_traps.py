@@ -844,6 +844,25 @@ TRAPS: dict[str, Trap] = {
         ),
         (I, WHOLE),
     ),
+    "a key that is another one on the second device, of those that are split for the devices": Trap(
+        False,
+        lambda w, x, y, k, m: (
+            y + jax.random.normal(jax.random.key(0), y.shape),
+            w + jax.random.normal(jax.random.split(jax.random.key(0))[1], w.shape),
+        ),
+        whole=lambda mesh: (
+            lambda w, x, y, k, m: (
+                jax.shard_map(
+                    lambda y, keys: y + jax.random.normal(keys[0], y.shape),
+                    mesh=mesh,
+                    in_specs=(I, I),
+                    out_specs=I,
+                    check_vma=False,
+                )(y, jax.random.split(jax.random.key(0), mesh.size)),
+                w + jax.random.normal(jax.random.split(jax.random.key(0))[1], w.shape),
+            )
+        ),
+    ),
     "noise of each device's own on the weights": Trap(
         False,
         lambda w, x, y, k, m: w + jax.random.normal(jax.random.key(0), w.shape),

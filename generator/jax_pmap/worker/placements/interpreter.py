@@ -689,7 +689,7 @@ class Interpreter:
 
     def _mixes_keys(self, key: Term, places: Sequence[Placement], way: Any) -> str:
         """Why a key of a device's own may not be made of this one: "" where it may."""
-        if not any(isinstance(place, OwnKey) for place in places):
+        if not any(isinstance(place, (OwnKey, OwnKeys)) for place in places):
             return ""
         if self._owned.setdefault(key, way) != way:
             return "two keys of this device's own are made of one key of the whole program"
