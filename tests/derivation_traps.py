@@ -880,6 +880,42 @@ TRAPS: dict[str, Trap] = {
     "a result in half the bits": Trap(
         False, summed, lambda w, x, y, k, m: psum(x.sum(0)).astype(jnp.float32)
     ),
+    "a small number left out beside one": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.log(1 - jax.nn.sigmoid(y) + 1e-7).sum(),
+        lambda w, x, y, k, m: psum(jnp.log(1 - jax.nn.sigmoid(y)).sum()),
+        dtype="float32",
+    ),
+    "one for a number just below it": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.log(1 - jnp.minimum(jax.nn.sigmoid(9 * y), 1 - 1e-7)).sum(),
+        lambda w, x, y, k, m: psum(jnp.log(1 - jnp.minimum(jax.nn.sigmoid(9 * y), 1.0)).sum()),
+        dtype="float32",
+    ),
+    "a slow decay left out": Trap(
+        False,
+        lambda w, x, y, k, m: w * (1 - 5e-5 * 0.01) - 5e-5 * jax.grad(loss)(w, x, y, k, m),
+        lambda w, x, y, k, m: w - 5e-5 * pmean(jax.grad(loss)(w, x, y, k, m)),
+        dtype="float32",
+    ),
+    "a slow decay": Trap(
+        True,
+        lambda w, x, y, k, m: w * (1 - 5e-5 * 0.01) - 5e-5 * jax.grad(loss)(w, x, y, k, m),
+        lambda w, x, y, k, m: pmean(w - 5e-5 * (jax.grad(loss)(w, x, y, k, m) + 0.01 * w)),
+        dtype="float32",
+    ),
+    "the inverse of the size, rounded": Trap(
+        True,
+        lambda w, x, y, k, m: 0.1 * y.mean(),
+        lambda w, x, y, k, m: pmean(y.sum() * (0.1 / y.size)),
+        dtype="float32",
+    ),
+    "the root of the size, rounded": Trap(
+        True,
+        lambda w, x, y, k, m: y.sum() / np.sqrt(y.size),
+        lambda w, x, y, k, m: psum(y.sum() / np.sqrt(y.size)) / np.sqrt(lax.axis_size("i")),
+        dtype="float32",
+    ),
     "0.9 for 0.95 in bfloat16": Trap(
         False,
         lambda w, x, y, k, m: (w * 0.9, w * 0.95),

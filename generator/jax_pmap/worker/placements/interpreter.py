@@ -59,7 +59,19 @@ from .lattice import (
 )
 from .measure import FOREIGN, measured, supposed
 from .rounds import grouped, of_groups
-from .terms import IDENTITIES, SINGLE, Shape, Term, Terms, eps_of, freeze, kind_of, linear_in, name_of
+from .terms import (
+    IDENTITIES,
+    SINGLE,
+    Shape,
+    Term,
+    Terms,
+    eps_of,
+    freeze,
+    kind_of,
+    linear_in,
+    name_of,
+    written,
+)
 
 #: Powers of the device count that numbers in a trace may have.
 POWERS: "tuple[Power, ...]" = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
@@ -266,6 +278,7 @@ class Interpreter:
             found = self._powers(values, dtype)
             if found is not None:
                 powers, whole = found
+                whole = self.terms.multiplied(whole, dtype)
                 return Value(self.terms.fill(whole, shape, dtype), tuple(Replicated(p) for p in powers))
         return self.unknown("a number depends on the device count in a way that is not followed")
 
@@ -299,7 +312,8 @@ class Interpreter:
             if places is not None:
                 whole = self.whole_shape(shapes, places)
                 if whole is not None:
-                    return Value(self.terms.fill(values.pop(), whole, str(arrays[0].dtype)), places)
+                    dtype = str(arrays[0].dtype)
+                    return Value(self.terms.fill(written(values.pop(), dtype), whole, dtype), places)
         return self.unknown("an array that is known while tracing depends on the size of the share")
 
     def _sharded_by_shape(self, shapes: Sequence[Shape]) -> "tuple[Placement, ...] | None":

@@ -13,6 +13,7 @@ import math
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import jax
@@ -26,6 +27,8 @@ Number: TypeAlias = "complex | float | int | bool"
 MOST_MEMBERS = 64
 #: The unit of rounding of float32.
 SINGLE = 2.0**-23
+#: How far apart, of their size, numbers are one that are computed here in another order.
+ROUNDED = 2.0**-49
 #: Operations whose operands may be exchanged.
 COMMUTATIVE = frozenset({"max", "min", "and", "or", "xor", "eq", "ne"})
 #: Operations that hand their operand on.
@@ -226,8 +229,8 @@ class Terms:
         self._numbers: dict[Any, Term] = {}
         #: Of each term, the loops from round to round of which it may differ, as bits.
         self._loops: list[int] = []
-        #: Numbers seen, by unit of rounding: those a few roundings apart are one.
-        self._seen: dict[float, list[float]] = {}
+        #: Numbers seen, in order: those a few roundings apart are one.
+        self._seen: list[float] = []
         self._rounded: dict[Any, Number] = {}
         #: Arrays that are no single number, kept so that their ids stay their own.
         self._constants: dict[int, tuple[Any, Term]] = {}
@@ -304,7 +307,7 @@ class Terms:
     # --- constants ------------------------------------------------------------------------
 
     def number(self, value: Any, dtype: str) -> Number:
-        """`value` as a number that is the same for all that are a few roundings in `dtype` from it."""
+        """`value` as a number that is the same for all that are a few roundings of float64 from it."""
         key = (dtype, value.__class__, value)
         found = self._rounded.get(key)
         if found is None:
@@ -324,15 +327,33 @@ class Terms:
             given = math.copysign(math.inf, given)
         if given == 0.0 or not math.isfinite(given):
             return given if given == given else math.nan
-        # Narrower floats are no reason to take numbers for the same that are written as different ones.
-        unit = 8 * min(eps_of(dtype), SINGLE)
-        seen = self._seen.setdefault(unit, [])
-        at = bisect.bisect_left(seen, given)
-        for other in seen[max(at - 1, 0) : at + 1]:
-            if abs(other - given) <= unit * abs(given):
-                return other
-        seen.insert(at, given)
+        known = self._near(given, ROUNDED)
+        if known is not None:
+            return known
+        bisect.insort(self._seen, given)
         return given
+
+    def _near(self, given: float, unit: float) -> "float | None":
+        """The number seen that is nearest to one, no further than `unit` of its size; None of none."""
+        at = bisect.bisect_left(self._seen, given)
+        near = min(self._seen[max(at - 1, 0) : at + 1], key=lambda each: abs(each - given), default=None)
+        return near if near is not None and abs(near - given) <= unit * abs(given) else None
+
+    def multiplied(self, value: Number, dtype: str) -> Number:
+        """What a number stands for that was rounded before it was multiplied by a power of a device count.
+
+        One that is known already, as that of a reference is, or what is most likely.
+        """
+        if isinstance(value, complex):
+            part = "float32" if dtype == "complex64" else "float64"
+            return complex(*(self.multiplied(each, part) for each in (value.real, value.imag)))
+        if kind_of(dtype) != "f" or not value or not math.isfinite(value):
+            return value
+        unit = 8 * min(eps_of(dtype), SINGLE)
+        known = self._near(float(value), unit)
+        if known is not None:
+            return known
+        return next((each for each in likely(float(value)) if abs(each - value) <= unit * abs(value)), value)
 
     def fill(self, value: Any, shape: "Shape", dtype: str) -> Term:
         """An array that holds one number throughout."""
@@ -360,7 +381,7 @@ class Terms:
             and flat[0] == flat[-1]
             and bool(np.all(flat == flat[0]))
         ):
-            return self.fill(flat[0], data.shape, dtype)
+            return self.fill(written(flat[0], dtype), data.shape, dtype)
         made = self.make("const", hashlib.sha256(data.tobytes()).hexdigest(), (), data.shape, dtype)
         self._constants[id(array)] = array, made
         return made
@@ -708,6 +729,29 @@ def largest_of(dtype: str) -> float:
 def largest_integer(dtype: str) -> int:
     """The largest number that an integer dtype holds."""
     return int(jax.numpy.iinfo(dtype).max)
+
+
+def written(value: Any, dtype: str) -> Any:
+    """The number that stands in a program, which holds it rounded: 0.1 and 1 / 24 are none of float32.
+
+    Two that differ in a program stand for two: ``1 - 1e-7`` is not 1, and ``1 - rate * decay`` not either.
+    """
+    if dtype == "complex64":
+        return complex(written(value.real, "float32"), written(value.imag, "float32"))
+    if dtype != "float32" or not value or not math.isfinite(value):
+        return value
+    rounded = np.float32(value)
+    return next((each for each in likely(float(value)) if np.float32(each) == rounded), value)
+
+
+@functools.cache
+def likely(value: float) -> tuple[float, ...]:
+    """What a rounded number is likely to stand for: a short decimal, or a ratio of small integers."""
+    found = [float(f"{value:.6g}")]
+    if 1e-8 < abs(value) < 1e8:
+        found += [1 / round(1 / value)] if round(1 / value) else []
+        found.append(float(Fraction(value).limit_denominator(1000)))
+    return (*found, float(f"{value:.7g}"))
 
 
 def wrapped(value: int, dtype: str) -> int:
