@@ -921,3 +921,31 @@ def test_a_slice_of_a_slice_is_not_called_derived(project: Project) -> None:
     words = ("verify", "cut.py::p_loss", "--against", "cut.py::loss", "--shard", "data", "--devices", "2")
     says = ("shows on the given inputs, altered",)
     project.refused("JP045", *words, "--inputs", "cut.py::with_room", says=says, exit_code=1)
+
+
+CLIPPED = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def loss(w, x, y):
+        p = jnp.clip(jax.nn.sigmoid(x @ w), 1e-7, 1 - 1e-7)
+        return -jnp.mean(y * jnp.log(p) + (1 - y) * jnp.log(1 - p))
+
+
+    def unclipped(w, x, y):
+        p = jnp.clip(jax.nn.sigmoid(x @ w), 1e-7, 1.0)
+        return jax.lax.pmean(-jnp.mean(y * jnp.log(p) + (1 - y) * jnp.log(1 - p)), "b")
+
+
+    p_loss = jax.pmap(unclipped, axis_name="b", in_axes=(None, 0, 0), out_axes=None)
+"""
+
+
+def test_a_number_just_below_one_is_not_one(project: Project) -> None:
+    """Where the last digit of a clip decides, the loss is infinite: no multiple of the reference."""
+    project.write("clipped.py", CLIPPED)
+    given = ("--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--arg", "y=f32[24]>=0<1", "--devices", "2")
+    says = ("differs on 2 devices", "altered")
+    words = ("verify", "clipped.py::p_loss", "--against", "clipped.py::loss", *given)
+    project.refused("JP045", *words, says=says, exit_code=1)

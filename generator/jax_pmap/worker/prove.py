@@ -118,7 +118,7 @@ def lies_elsewhere(leaf: Any, spec: PartitionSpec, axes: Mapping[str, int]) -> s
 
 
 def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
-    """The constant `got` is of `want`, when it is one; none of what may be the words of keys."""
+    """The finite constant `got` is of `want`, when it is one; none of what may be the words of keys."""
     if (
         got.dtype == np.uint32
         or got.shape != want.shape
@@ -132,7 +132,7 @@ def ratio(got: np.ndarray, want: np.ndarray) -> float | None:
         return None
     quotients = got[used] / want[used]
     middle = float(np.median(quotients))
-    return middle if np.allclose(quotients, middle, rtol=1e-3) else None
+    return middle if np.isfinite(middle) and np.allclose(quotients, middle, rtol=1e-3) else None
 
 
 #: Elements that are shown of arrays that differ.
