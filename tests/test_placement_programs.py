@@ -159,6 +159,16 @@ def recurrent(axis: Any, w: Any, v: Any) -> Any:
     return mean(axis, jax.grad(loss)(w))
 
 
+def spectrum(axis: Any, w: Any, x: Any) -> Any:
+    """The gradient through a complex number made of two real ones, one of which is zero."""
+
+    def loss(w: Any) -> Any:
+        kernel = jnp.exp(lax.complex(w, 2.0 * w))
+        return jnp.mean((jnp.fft.ifft(jnp.fft.fft(x) * kernel) * lax.complex(w, jnp.zeros(3))).real ** 2)
+
+    return mean(axis, jax.grad(loss)(w))
+
+
 def filtered(axis: Any, w: Any, v: Any) -> Any:
     """The gradient of a Kalman filter: the gains are the same for all examples, the states are not."""
 
@@ -415,6 +425,7 @@ EQUAL = [
     (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[rows:], loop=False), (W, M), (R, G), R),
     (rows_of(of_two, loop=False), (W, M), (R, G), R),
+    (spectrum, (W, X), (R, S), R),
 ]
 
 

@@ -79,7 +79,6 @@ FUNCTIONS = [
     "shift_right_logical",
     "shift_right_arithmetic",
     "bitcast_convert_type",
-    "complex",
     "exp",
     "log",
     "mulhi",
@@ -270,6 +269,17 @@ def div(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
     if whole_numbers:
         no_powers(eq, (x, y))
     return placed(how, power_of(x) - power_of(y))
+
+
+@rule("complex")
+def complex_(eq: Equation, *places: Placement, **_: Any) -> Result:
+    """Linear in both parts together."""
+    if any(isinstance(place, Partial) for place in places):
+        powers = {p for i, place in enumerate(places) if (p := partial_power(eq, i, place)) is not None}
+        if len(powers) > 1:
+            raise Stuck("a part of a sum over the batch is joined with what is whole already")
+        return Partial(powers.pop() if powers else 0)
+    return placed(alike(eq, places), common_power(eq, places))
 
 
 @rule("neg", "real", "imag", "conj")
