@@ -260,6 +260,15 @@ f:R | jax.lax.scan(lambda c, t: (c * 0.5 + t, c), jnp.zeros_like({0}[:, 0]), {0}
 f:R | jax.lax.scan(lambda c, t: (c * 0.5 + t, c), jnp.ones({n}), {0}.T, reverse=True)[1].sum(0) | f:RD
 f:R | jax.lax.scan(lambda c, t: (c + t, c), 0.0, {0})[1] | f:R
 f:R | {0}.reshape(-1, 3).sum(1).repeat(3) | f:R
+f: | jnp.mean(jnp.concatenate([{0}, {1}])) | f:R f:R | mean
+f:R | jnp.tanh(jnp.concatenate([{0}, {1}]))[{n} :] | f:R f:R
+f:R | jnp.split(jnp.concatenate([{0}, {1}]) * (jnp.ones(2 * {n}) + 1.0), 2)[0] | f:R f:R
+f:R | jnp.concatenate([{0}, {1}]).reshape(2, -1)[1] | f:R f:R
+f:R | jnp.concatenate([{0}, {1}])[::2] | f:R f:R
+f:R | jnp.concatenate([{0}, {1}])[{n} // 2 : {n} // 2 + {n}] | f:R f:R
+f:R | jnp.concatenate([{0}, {1}]).reshape(-1, 2)[:, 1] | f:R f:R
+f:R | jnp.pad({0} ** 2, (0, {n}))[: {n}] + jnp.pad({1}, (0, {n}))[{n} :] | f:R f:R
+f:R | (jnp.pad({0}, ({n}, 0)) * jnp.concatenate([{1}, {0}]))[{n} :] | f:R f:R
 f:R | {0}.reshape(3, -1).T.reshape(-1) | f:R
 f:R | {0}[::-1] | f:R
 f:R | jnp.roll({0}, 1) | f:R

@@ -281,6 +281,8 @@ example("slice", lambda x: lax.slice(x, (0, 0), (1, 4)), "f:4,4")
 example("concatenate", lambda x, y: lax.concatenate([x, y], 1), "f:12,4", "f:12,2")
 example("concatenate", lambda x, y: lax.concatenate([x, y], 0), "f:12,4", "f:12,4")
 example("concatenate", lambda x, y: lax.concatenate([x, y], 0), "f:4", "f:4")
+example("concatenate", lambda x, y: lax.concatenate([x, y, x], 0), "f:12", "f:12")
+example("concatenate", lambda x, y: lax.concatenate([x, y], 0), "f:24,2", "f:12,2")
 example("concatenate", lambda x: lax.concatenate([x, jnp.zeros(3)], 0), "f:4")
 example("concatenate", lambda x: lax.concatenate([x, jnp.zeros((x.shape[0], 1))], 1), "f:12,4")
 example("concatenate", lambda x, b: lax.concatenate([x, jnp.zeros(b)], 0), "f:12")
@@ -296,6 +298,13 @@ for config in [
 ]:
     example("pad", lambda x, config=config: lax.pad(x, 0.0, config), "f:12,4")
     example("pad", lambda x, v, config=config: lax.pad(x, v, config), "f:12,4", "f:")
+for low, high in [(0, 1), (2, 0), (1, 1), (0, 0.5), (-1, 2)]:
+    example(
+        "pad",
+        lambda x, b, low=low, high=high: lax.pad(x, 0.0, ((int(low * b), int(high * b), 0), (0, 0, 0))),
+        "f:12,4",
+    )
+example("pad", lambda x, b: lax.pad(x, 0.0, ((0, b, 1), (0, 0, 0))), "f:12,4")
 if hasattr(lax, "stack_p"):
     for axis in (0, 1):
         example("stack", lambda x, y, axis=axis: lax.stack_p.bind(x, y, axis=axis), "f:12,4", "f:12,4")

@@ -159,6 +159,18 @@ def recurrent(axis: Any, w: Any, v: Any) -> Any:
     return mean(axis, jax.grad(loss)(w))
 
 
+def in_one_batch(axis: Any, w: Any, x: Any, y: Any) -> Any:
+    """Pairs of examples, compared with guidance that is the same for all, through one network."""
+
+    def loss(w: Any) -> Any:
+        both = jnp.concatenate([x, y])
+        when = jnp.tanh(jnp.broadcast_to(w[0], len(both))[:, None] @ w[None, 1:2] * jnp.ones((len(both), 1)))
+        scores = jnp.tanh(both @ w + when[:, 0].reshape(-1))
+        return jnp.mean(jax.nn.log_sigmoid(scores[: len(x)] - scores[len(x) :])) + jnp.mean(scores)
+
+    return mean(axis, jax.grad(loss)(w))
+
+
 def spectrum(axis: Any, w: Any, x: Any) -> Any:
     """The gradient through a complex number made of two real ones, one of which is zero."""
 
@@ -425,6 +437,7 @@ EQUAL = [
     (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: x[rows:], loop=False), (W, M), (R, G), R),
     (rows_of(of_two, loop=False), (W, M), (R, G), R),
+    (in_one_batch, (W, X, X), (R, S, S), R),
     (spectrum, (W, X), (R, S), R),
 ]
 
@@ -543,6 +556,15 @@ UNEQUAL = [
     (rows_of(lambda x, i, rows: x[: rows // 2], loop=False), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows, rows)), (W, X), (R, S), R),
     (rows_of(lambda x, i, rows: x[i * rows : (i + 1) * rows], loop=False), (W, X), (R, S), R),
+    # Two batches, one behind the other, of which a device has rows of each.
+    (lambda axis, x, y: jnp.concatenate([x, y]), (X, X), (S, S), S),
+    (lambda axis, x, y: jnp.concatenate([x, y])[len(x) // 2 :][: len(x)], (X, X), (S, S), S),
+    (lambda axis, x, y: jnp.cumsum(jnp.concatenate([x, y]), 0)[: len(x)], (X, X), (S, S), S),
+    (lambda axis, x, y: jnp.concatenate([x, y]) * x.repeat(2, 0), (X, X), (S, S), S),
+    (lambda axis, x, y: jnp.concatenate([x, x]) * y, (X, floats(2 * ROWS, 3)), (S, S), S),
+    (lambda axis, x, y: jnp.concatenate([x, y[:2]])[: len(x)], (X, X), (S, R), S),
+    (lambda axis, x, y: jnp.pad(x, ((len(x) // 2, 0), (0, 0)))[: len(x)], (X, X), (S, S), S),
+    (lambda axis, x, y: jnp.pad(x, ((0, len(x)), (0, 0)), constant_values=1)[::2], (X, X), (S, S), S),
     # Of what every device has whole, a row that the size of its share tells.
     (lambda axis, x, y: y[len(x) // 2 : len(x) // 2 + 1], (X, X), (S, R), R),
     (lambda axis, x, y: y.sum(0) + y[len(x) // 2 : len(x) // 2 + 1], (X, X), (S, R), R),

@@ -99,6 +99,8 @@ SIZES = frozenset(
 )
 #: Primitives that XLA takes a slice through, besides those that hand on what they are given.
 MOVES = frozenset({"reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "concatenate"})
+#: Parameters that are sizes as well where they are those of groups of a device's rows.
+GROUPED = {"slice": frozenset({"start_indices"}), "pad": frozenset({"padding_config"})}
 #: The primitive that hands on what is to be seen, see `marks`.
 MARK = "jax_pmap_mark"
 #: Primitives that only run the jaxpr that they hold.
@@ -656,7 +658,8 @@ class Interpreter:
             try:
                 if size is None:
                     raise Stuck("the sizes of its result depend on the number of devices")
-                scaled = SIZES | {"start_indices"} if self._of_groups(name, params, operands) else SIZES
+                grouped = self._of_groups(name, params, operands)
+                scaled = SIZES | GROUPED[name] if grouped else SIZES
                 whole = self.whole_params(params, scaled) if whole is None else whole
             except Stuck as stuck:
                 made.append(self.unknown(str(stuck), equation))
@@ -727,9 +730,12 @@ class Interpreter:
         return not self._behind.isdisjoint(self._owned)
 
     def _of_groups(self, name: str, params: Sequence[Mapping[str, Any]], operands: Sequence[Value]) -> bool:
-        """Whether a slice begins, on any number of devices, with one of the groups of a device's rows."""
+        """Whether a slice begins, on any number of devices, with one of the groups of a device's rows.
+
+        Or whether there is padding of whole groups, which the rule has seen to.
+        """
         if name != "slice":
-            return False
+            return name in GROUPED
         rows = [each["start_indices"] for each in params]
         return all(
             all(rows[i][axis] == start for i in self.seen[mesh_axis])

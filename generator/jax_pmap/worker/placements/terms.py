@@ -94,7 +94,79 @@ SPREADING = frozenset(
         "clamp",
     ]
 )
-#: Those of them that are linear over the real numbers only.
+#: Nonlinear functions of one or more operands, element by element.
+FUNCTIONS = (
+    "log1p",
+    "expm1",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "atan2",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "logistic",
+    "erf",
+    "erfc",
+    "erf_inv",
+    "lgamma",
+    "digamma",
+    "polygamma",
+    "regularized_incomplete_beta",
+    "igamma",
+    "igammac",
+    "igamma_grad_a",
+    "bessel_i0e",
+    "bessel_i1e",
+    "zeta",
+    "exp2",
+    "floor",
+    "ceil",
+    "round",
+    "is_finite",
+    "pow",
+    "not",
+    "and",
+    "or",
+    "xor",
+    "clamp",
+    "population_count",
+    "clz",
+    "nextafter",
+    "rem",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+    "bitcast_convert_type",
+    "exp",
+    "log",
+    "mulhi",
+    "log2",
+    "one_minus_square",
+    "polynomial",
+)
+#: Operations whose elements are each of the elements at the same place, or of scalars.
+ELEMENTWISE = frozenset(
+    {
+        *SPREADING,
+        *FUNCTIONS,
+        "scale",
+        "sum",
+        "prod",
+        "convert_element_type",
+        "reduce_precision",
+        "neg",
+        "sign",
+    }
+    | {"abs", "square", "integer_pow", "sqrt", "rsqrt", "cbrt", "real", "imag", "conj", "complex"}
+)
+#: Operations that are linear over the real numbers only.
 REAL = frozenset({"real", "imag", "conj", "fft"})
 #: Operations that only move elements.
 MOVES = frozenset(
@@ -229,6 +301,8 @@ class Terms:
         self._numbers: dict[Any, Term] = {}
         #: Of each term, the loops from round to round of which it may differ, as bits.
         self._loops: list[int] = []
+        #: Of each term, the axes along which it is seen to hold the same.
+        self._alike: list[frozenset[int]] = []
         #: Numbers seen, in order: those a few roundings apart are one.
         self._seen: list[float] = []
         self._rounded: dict[Any, Number] = {}
@@ -257,6 +331,7 @@ class Terms:
             elif op in ("scan", "while"):
                 loops &= ~(1 << params[0])
             self._loops.append(loops)
+            self._alike.append(self._alike_along(self.nodes[found]))
         return found
 
     def loops(self, term: Term) -> int:
@@ -269,21 +344,51 @@ class Terms:
 
     def constant_along(self, term: Term, axes: Sequence[int]) -> bool:
         """Whether an array is known to hold the same along some axes."""
-        node = self.nodes[term]
-        if node.op == "fill" or (
-            node.shape is not None and all(node.shape[a] == 1 for a in axes if node.shape)
-        ):
-            return True
+        shape = self.nodes[term].shape
+        return shape == () or all(axis in self._alike[term] for axis in axes)
+
+    def _alike_along(self, node: Node) -> frozenset[int]:
+        """The axes along which a term is seen to hold the same, given that of its operands."""
+        shape = node.shape
+        if not shape:
+            return frozenset()
+        every = frozenset(range(len(shape)))
+        single = {axis for axis, size in enumerate(shape) if size == 1}
+        if node.op == "fill":
+            return every
+        if node.op in ELEMENTWISE:
+            for term in node.operands:
+                given = self.nodes[term].shape
+                every &= self._alike[term] if given == shape else every if given == () else frozenset()
+            return every | single
+        params = (
+            dict(node.params) if node.op in ("iota", "broadcast_in_dim", "transpose", "dot_general") else {}
+        )
         if node.op == "iota":
-            return dict(node.params)["dimension"] not in axes
+            return every - {params["dimension"]} | single
+        if not node.operands:
+            return frozenset(single)
+        first = node.operands[0]
+        given, alike = self.nodes[first].shape, self._alike[first]
+        if given is None:
+            return frozenset(single)
         if node.op == "broadcast_in_dim":
-            given = self.nodes[node.operands[0]].shape
-            kept = dict(node.params)["broadcast_dimensions"]
-            return given is not None and all(
-                axis not in kept or given[kept.index(axis)] == 1 for axis in axes
-            )
-        alike = node.op in ("scale", "sum", "prod", "convert_element_type")
-        return alike and all(self.constant_along(each, axes) for each in node.operands)
+            kept = params["broadcast_dimensions"]
+            spread = {axis for i, axis in enumerate(kept) if given[i] != 1 and i not in alike}
+            return every - spread
+        if node.op == "transpose":
+            return frozenset(axis for axis, i in enumerate(params["permutation"]) if i in alike) | single
+        if node.op == "reshape":
+            # An axis that stays as it is, with as many elements ahead of it.
+            ahead = {math.prod(given[:i]): i for i in range(len(given)) if given[i] != 1}
+            found = ((axis, ahead.get(math.prod(shape[:axis]))) for axis in every)
+            return frozenset(a for a, i in found if i in alike and given[i or 0] == shape[a]) | single
+        if node.op == "dot_general":
+            (contracted, _), (batch, _) = params["dimension_numbers"]
+            # Behind the axes that go along with each other, those of the first operand alone.
+            left = [i for i in range(len(given)) if i not in (*contracted, *batch)]
+            return frozenset(len(batch) + at for at, i in enumerate(left) if i in alike) | single
+        return frozenset(single)
 
     def spread_from(self, term: Term, rank: int) -> "Term | None":
         """The array of `rank` axes that a term is along axes of its own behind those, or None."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from ..equation import Equation, Result, Same, Stuck, rule
@@ -329,9 +330,9 @@ def concatenate(eq: Equation, *places: Placement, dimension: int, **_: Any) -> R
         return OwnKey()
     if all(place == places[0] for place in places) and isinstance(places[0], Extreme):
         return places[0]
+    if any(isinstance(place, Sharded) and place.axis == dimension for place in places):
+        return joined(eq, places, dimension)
     how = layout(eq, places)
-    if isinstance(how, Sharded) and how.axis == dimension:
-        raise Stuck("examples of this device are joined along their own axis")
     if isinstance(how, (Blocks, Copies)):
         raise Stuck(describe(how))
     if how is not None and eq.varying() != (how.axis,):
@@ -341,6 +342,22 @@ def concatenate(eq: Equation, *places: Placement, dimension: int, **_: Any) -> R
     if how is None and eq.varying():
         raise Stuck("the sizes of its result depend on the number of devices")
     return placed(how, common_power(eq, places))
+
+
+def joined(eq: Equation, places: Sequence[Placement], axis: int) -> Placement:
+    """Batches one behind the other, each a group of the result: ``x`` and ``y`` of a rows are two of a rows.
+
+    All groups must have as many rows on a device.
+    """
+    outer, rows = 0, set()
+    for at, place in enumerate(places):
+        if not isinstance(place, Sharded) or place.axis != axis:
+            raise Stuck("examples are joined with values that are whole on every device")
+        rows.add(tuple(shapes[at][axis] // place.outer for shapes in eq.inputs))
+        outer += place.outer
+    if len(rows) > 1:
+        raise Stuck("different numbers of examples are joined along their own axis")
+    return Sharded(axis, common_power(eq, places), outer)
 
 
 def columns(eq: Equation, places: Sequence[Placement], positions: list[int], dimension: int) -> Result:
@@ -425,9 +442,26 @@ def pad(eq: Equation, x: Placement, value: Placement, *, padding_config: Any, **
         return Partial(powers.pop() if powers else 0)
     how = layout(eq, (x, value))
     if isinstance(how, Sharded) and tuple(padding_config[how.axis]) != (0, 0, 0):
-        raise Stuck("values are put between or around the examples of this device")
+        return placed(with_groups(eq, how), common_power(eq, (x, value)))
     if how is None and eq.varying():
         raise Stuck("the sizes of its result depend on the number of devices")
     if isinstance(how, (Blocks, Copies)):
         raise Stuck(describe(how))
     return placed(how, common_power(eq, (x, value)))
+
+
+def with_groups(eq: Equation, x: Sharded) -> Sharded:
+    """As many rows of padding as a device has in a group, or twice as many, are groups themselves."""
+    outer = x.outer
+    for end in (0, 1):
+        groups = {
+            Fraction(params["padding_config"][x.axis][end] * x.outer, max(shapes[0][x.axis], 1))
+            for params, shapes in zip(eq.every, eq.inputs, strict=True)
+        }
+        count = groups.pop()
+        if groups or count.denominator != 1 or count < 0:
+            raise Stuck("values are put between or around the examples of this device")
+        outer += int(count)
+    if any(params["padding_config"][x.axis][2] for params in eq.every):
+        raise Stuck("values are put between or around the examples of this device")
+    return replace(x, outer=outer)
