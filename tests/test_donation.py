@@ -126,7 +126,7 @@ def test_emitted_code_that_takes_other_arrays_is_caught(shared, monkeypatch):
         arguments = tuple(dataclasses.replace(each, donated=True) for each in plan.arguments)
         return emit(target, dataclasses.replace(plan, arguments=arguments), *rest)
 
-    monkeypatch.setattr("jax_pmap.emit.unit.emit", emit_more)
+    monkeypatch.setattr("jax_pmap.proof.emitted.emit", emit_more)
     shared.write("fewer.py", FUNCTIONS.replace("(0,), donate_argnames", "(), donate_argnames"))
     result = shared.run("gen", "fewer.py::step", "--inputs", "fewer.py::make", "--backend", "jit")
     assert result.exit_code == 1
