@@ -16,7 +16,7 @@ from jax import lax
 
 from jax_pmap.worker import nans, prove, rounded, sizes, strengthen
 from jax_pmap.worker import trials as trials_of
-from jax_pmap.worker.beside import Parallel
+from jax_pmap.worker.comparing import Parallel
 from jax_pmap.worker.decisions import Decisions
 from jax_pmap.worker.explain import with_cause
 from jax_pmap.worker.perturb import perturb
@@ -409,12 +409,34 @@ def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
         assert np.array_equal(way["twice"], want["twice"]) and way["count"] == want["count"]
     question = asked(deep, values, draws=True)
     trials = trials_of.Trials(question)
-    (allowed,), (wider,) = trials.at("given", 0, 24, None)[1], trials.wider("given", 0, 24, None)
+    trial, bounds = trials.at("given", 0, 24, None)
+    (allowed,), (wider,) = bounds, trials.wider("given", trial, bounds, None, 1.0)
     assert wider[0] == allowed[0] == 0  # the count
     assert wider[1] >= allowed[1] > 0 and wider[1] < 1e-2
     assert wider[2] == allowed[2]
     certain = trials_of.Trials(dataclasses.replace(question, draws=False))
-    assert certain.wider("given", 0, 24, None) is None
+    assert certain.wider("given", trial, bounds, None, 1.0) is None
+
+
+def test_where_rounding_alone_decides_what_is_equal_is_not_called_wrong() -> None:
+    def step(values):
+        """Steps as long whichever way the slopes point, whose terms cancel."""
+        each = jnp.exp(values["x"])
+        slopes = jnp.sum(each, 0) - jnp.sum(jnp.sum(each.reshape(4, 6, 16), 1), 0)
+        return values["w"] - 1e-5 * jnp.where(slopes > 0, 1, -1)
+
+    values = {"x": np.random.default_rng(0).normal(size=(24, 16)).astype("f"), "w": np.ones(16, "f")}
+    trials = trials_of.Trials(asked(step, values))
+    trial, _ = trials.at("given", 0, 24, None)
+
+    def run(call):
+        parallel = Parallel(trials, lambda _: call, lambda leaves, count: None, 2)
+        return parallel.run(Check(2, "given", 24, 1), trial, [[1e-7]], None)
+
+    other_way = run(lambda values: 2 * values["w"] - step(values))
+    assert other_way.failure is None
+    assert 1e-7 < other_way.error < other_way.tolerance
+    assert run(lambda values: step(values) + 0.1).failure is not None
 
 
 def test_roundings_in_every_round_of_a_scan_are_moved() -> None:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from . import prove
 from .arguments import Values, map_batch
-from .beside import Parallel
+from .comparing import Parallel
 from .leaves import category
 from .protocol import Check, Failure
 from .prove import Differs

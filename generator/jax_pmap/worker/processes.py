@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 from . import arguments, prove
 from .arguments import Values
-from .beside import Parallel
+from .comparing import Parallel
 from .distance import same_bits
 from .leaves import is_abstract, is_key
 from .protocol import Checks, Failure, Problem, ProveInProcesses

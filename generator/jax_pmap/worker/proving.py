@@ -10,7 +10,7 @@ import jax
 
 from . import arguments, nans, noise, protocol, prove
 from .arguments import Values
-from .beside import Parallel
+from .comparing import Parallel
 from .compiled import compiled, executables
 from .donation import check_donation
 from .explain import with_cause
@@ -92,7 +92,6 @@ def check_count(
             allowed,
             shares,
             explain=with_cause,
-            wider=functools.partial(trials.wider, kind, index, size, shares),
             # Placed arguments are compiled for anew: once is enough.
             on_devices=kind == "given" and with_given,
             numbers=trials.was_found(index) and trials.at(kind, 0, size, shares)[0].finite,

@@ -10,8 +10,8 @@ import jax
 from . import arguments, nans, noise, protocol, prove, strengthen
 from .apart import apart
 from .arguments import Packed, Values
-from .beside import Parallel
 from .calling import Calling
+from .comparing import Parallel
 from .drawn_keys import DRAWING
 from .generator import repeat_draws
 from .jaxpr.forward import goes_into

@@ -13,8 +13,8 @@ import numpy as np
 
 from . import arguments, prove, strengthen
 from .arguments import Packed, Values
-from .beside import Explain, Parallel
 from .budget import peak
+from .comparing import Explain, Parallel
 from .decisions import COMPARISONS, constants_of
 from .explain import with_cause, with_ragged_cause
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays

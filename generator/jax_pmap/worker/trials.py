@@ -23,6 +23,8 @@ SEED = 20260
 JITTERS = 4
 #: The same where equality is derived.
 JITTERS_DERIVED = 2
+#: Results that are further off, of their size, are so for another reason than rounding.
+ROUNDING = 2.0**-12
 #: The rounding of float16, which holds no number above 65504.
 HALF = 2.0**-10
 Bounds = list[list[float]]
@@ -238,16 +240,20 @@ class Trials:
         given = trial.values[0] if first is None else first
         return Trial(run, given, self.question.chain, len(trial.results))
 
-    def wider(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> Bounds | None:
-        """The bounds of a run in which numbers are drawn, by what the roundings inside the reference do too.
+    def wider(
+        self, kind: Dtypes, trial: Trial, allowed: Bounds, shares: Shares | None, off: float
+    ) -> Bounds | None:
+        """What `allowed` becomes if the roundings inside the reference are measured too.
 
-        None where they are measured already. That takes one more compilation, so it is done where the bounds
-        of `at` do not hold. To be called while random numbers are drawn for `shares`.
+        That takes one more compilation, so it is done where results are `off` by more than they may be: where
+        numbers are drawn, which another precision does not measure, or by so little of their size that it
+        could be rounding. Where a matrix is nearly singular, the run in float32 has no digit left, and how
+        far it is off says nothing of float64. None elsewhere. To be called while random numbers are drawn
+        for `shares`.
         """
         question = self.question
         eps, own = question.eps[kind], question.rounding[kind]
-        trial, allowed = self.at(kind, index, size, shares)
-        if not question.draws or eps > prove.NARROW:
+        if eps > prove.NARROW or not (question.draws or off <= ROUNDING):
             return None
         runs = [self._moved(trial, way, shares) for way in range(question.jitters)]
         inside = prove.jittered_bounds(trial, runs, eps, own)

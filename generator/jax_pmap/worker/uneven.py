@@ -5,7 +5,7 @@ from typing import Any
 
 from . import arguments, prove
 from .arguments import Values
-from .beside import Parallel
+from .comparing import Parallel
 from .generator import rekeyed
 from .leaves import to_float64
 from .protocol import Check, Problem

@@ -1,4 +1,4 @@
-"""One run of a parallel function beside the reference."""
+"""One run of a parallel function, compared with that of the reference."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,6 @@ class Parallel:
         *,
         call: Callable[[Values], Any] | None = None,
         explain: Explain | None = None,
-        wider: Callable[[], Bounds | None] = lambda: None,
         on_devices: bool = False,
         numbers: bool = False,
     ) -> Check:
@@ -54,7 +53,6 @@ class Parallel:
             shares: those that random numbers are drawn for, if they are.
             call: is called in place of what `make` makes.
             explain: tells what a wrong output is instead.
-            wider: measures bounds for where these do not hold; None where there are no others.
             on_devices: whether outputs go into the next call as they are, as in a training loop; else through
                 the host, which saves a compilation, since jax compiles anew for placed arguments.
             numbers: whether arrays that hold what is no number are left out.
@@ -65,7 +63,9 @@ class Parallel:
                 try:
                     return self._compared(about, call, trial, allowed, on_devices, numbers)
                 except Differs as differs:
-                    more = wider() if differs.failure.what == "value" else None
+                    more = None
+                    if differs.failure.what == "value":
+                        more = self.trials.wider(about.precision, trial, allowed, shares, differs.failure.off)
                     if more is None:
                         raise
                     return self._compared(about, call, trial, more, on_devices, numbers)
