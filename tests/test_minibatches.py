@@ -193,3 +193,4 @@ def test_another_look_derives_it_too(steps: Project) -> None:
     evidence = json.loads(found.stdout)["evidence"]
     assert evidence["derivation"]["complete"]
     assert evidence["equal_draws"]
+    assert [note for note in evidence["notes"] if note.startswith("batches of 8 and 16 fail on 8 devices")]

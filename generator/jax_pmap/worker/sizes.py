@@ -20,7 +20,7 @@ from .explain import with_cause, with_ragged_cause
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
 from .jaxpr.walk import equations
 from .leaves import is_key
-from .protocol import Check, Problem
+from .protocol import Check, Problem, Raised
 from .specs import SEED
 from .trials import Question, Trials
 from .uneven import uneven_sizes
@@ -50,6 +50,7 @@ def check_sizes(
     question, count, notes = parallel.trials.question, parallel.count, list[str]()
     base = arguments.batch_size(question.data[0], question.axes)
     checks: list[Check] = []
+    failed: dict[int, Raised] = {}
     for size in (count, 2 * count):
         if size >= base // count * count:
             break
@@ -57,8 +58,7 @@ def check_sizes(
         if found is None:
             continue
         if found.raised is not None:
-            error = found.raised
-            notes.append(f"a batch of {size} fails on {count} devices: {error.type}: {error.message}")
+            failed[size] = found.raised
             continue
         # A number of rows that is written down may show on other inputs alone: a mask of nothing but True.
         first = len(question.data) + len(strengthen.PERTURBED)
@@ -66,6 +66,10 @@ def check_sizes(
         more = (run_size(parallel, size, index) for index in others)
         checks += [found, *(each for each in more if each is not None and each.raised is None)]
         break
+    if failed:
+        error = next(iter(failed.values()))
+        these = "batches of {} and {} fail" if len(failed) > 1 else "a batch of {} fails"
+        notes.append(f"{these.format(*failed)} on {count} devices: {error.type}: {error.message}")
     wrong = next((check for check in checks if check.failure is not None), None)
     if wrong is not None:
         return [wrong], notes
