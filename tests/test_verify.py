@@ -949,3 +949,65 @@ def test_a_number_just_below_one_is_not_one(project: Project) -> None:
     says = ("differs on 2 devices", "altered")
     words = ("verify", "clipped.py::p_loss", "--against", "clipped.py::loss", *given)
     project.refused("JP045", *words, says=says, exit_code=1)
+
+
+SHARED_KEYS = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax import random
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+
+    def jitter(w, key):
+        return w + random.normal(random.split(key)[0], w.shape)
+
+
+    def noisy(w, x, key):
+        return jitter(w, key) + jnp.mean(x + random.normal(key, x.shape), axis=0)
+
+
+    @jax.jit
+    def for_each_device(w, x, key):
+        def body(x, keys):
+            return jax.lax.pmean(jnp.mean(x + random.normal(keys[0], x.shape), axis=0), "b")
+
+        mesh = Mesh(np.array(jax.devices()), ("b",))
+        mean = jax.shard_map(body, mesh=mesh, in_specs=(P("b"), P("b")), out_specs=P())
+        return jitter(w, key) + mean(x, random.split(key, mesh.size))
+
+
+    def layers(x, key, own):
+        for layer in range(2):
+            x = jnp.tanh(x) + random.normal(own(key, layer), x.shape)
+        return x
+
+
+    def of_one(x, key):
+        return layers(x, key, lambda key, layer: random.fold_in(key, layer + 1))
+
+
+    def crossing(x, key):
+        index = jax.lax.axis_index("b")
+        ways = [
+            lambda key: random.fold_in(random.fold_in(key, index), 1),
+            lambda key: random.fold_in(random.fold_in(key, 2), index),
+        ]
+        return layers(x, key, lambda key, layer: ways[layer](key))
+
+
+    p_crossing = jax.pmap(crossing, axis_name="b", in_axes=(0, None))
+"""
+
+
+def test_two_draws_with_one_key_are_named(project: Project) -> None:
+    """On one device they have two: that of a device is another draw's there, or on another device."""
+    project.write("shared.py", SHARED_KEYS)
+    says = ("drawn with one key, on one device or another",)
+    given = ("--arg", "x=f32[24,3]", "--arg", "key=key", "--devices")
+    words = ("verify", "shared.py::for_each_device", "--against", "shared.py::noisy", "--arg", "w=f32[3]")
+    project.refused("JP045", *words, *given, "2", says=says, exit_code=1)
+    # Device 2 folds its index in where the other draw has a 2, and device 1 where that has a 1.
+    words = ("verify", "shared.py::p_crossing", "--against", "shared.py::of_one")
+    project.refused("JP045", *words, *given, "3", says=says, exit_code=1)

@@ -4,6 +4,7 @@
 ``fold_in(key, i)`` of a round is ``fold_in(key, i + 1)`` of the one before shows only in the keys themselves.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +13,12 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
+from jax.sharding import PartitionSpec
 
 from .budget import COMPUTING, peak
 from .jaxpr.forward import Forward
 from .jaxpr.versions import bind, inner_jaxpr, opened, primitive_name, scan_parts, while_parts
-from .jaxpr.walk import is_mapped
+from .jaxpr.walk import MAPS, equations, is_mapped
 from .leaves import is_key, is_key_leaf
 from .work import work
 
@@ -43,22 +45,58 @@ def of_both_kinds(closed: Any, leaves: Sequence[Any], examples: Sequence[bool]) 
     """
     if all(examples) or not any(examples) or is_mapped(closed):
         return []
+    keys = keys_of(closed, leaves)
+    if keys is None:
+        return []
+    of_all = set().union(*(each for each, example in zip(keys, examples, strict=True) if not example))
+    return [
+        at for at, (each, example) in enumerate(zip(keys, examples, strict=True)) if example and each & of_all
+    ]
+
+
+def made_one(whole: Any, parts: Any, leaves: Sequence[Any]) -> "tuple[int, int] | None":
+    """Two draws with keys apart on one device, of which one has on some device the other's on some device.
+
+    `fold_in(key, 1)` is the key that device 1 makes with its index, and the first of `split(key, devices)` is
+    `split(key)[0]`: numbers that do not depend on each other on one device then do.
+
+    Args:
+        whole: a program for one device.
+        parts: the same mapped over devices, all of which are there.
+        leaves: what both are called with.
+    """
+    maps = [each.params for each in equations(parts) if each.primitive.name in MAPS]
+    if not is_mapped(parts) or not all("newly_manual_axes" in params for params in maps):
+        return None  # Before jax 0.7 a pmap was no shard_map, and the specs of that were others.
+    try:
+        before, after = keys_of(whole, leaves), keys_of(parts, leaves)
+    except (TypeError, ValueError, NotImplementedError):
+        return None  # What jax does not map once more is not looked at.
+    if before is None or after is None or len(before) != len(after):
+        return None
+    pairs = itertools.combinations(range(len(before)), 2)
+    return next((pair for pair in pairs if not meet(before, *pair) and meet(after, *pair)), None)
+
+
+def meet(keys: Sequence[set[Any]], one: int, other: int) -> bool:
+    """Whether two draws have a key in common."""
+    return not keys[one].isdisjoint(keys[other])
+
+
+def keys_of(closed: Any, leaves: Sequence[Any]) -> "list[set[tuple[int, ...]]] | None":
+    """The keys that each draw of a program takes, on any device; None where they are not computed."""
     if any("Debug" not in type(effect).__name__ for effect in closed.effects):
-        return []  # What it does to the world it is not to do once more.
+        return None  # What it does to the world it is not to do once more.
     program = jax.make_jaxpr(lambda *given: _taken(closed, given))(*leaves)
     jaxpr, used = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
     needed = jax.extend.core.ClosedJaxpr(jaxpr, program.consts)
     if peak(needed) > ROOM or work(needed) > SECONDS * COMPUTING:
-        return []
+        return None
     given = [concrete(at, leaf) for at, leaf in enumerate(leaves) if used[at]]
     words = jax.jit(jax.extend.core.jaxpr_as_fun(needed))(*given)
-    keys = [
+    return [
         {tuple(key) for key in np.asarray(rows)[np.asarray(flags)].tolist()}
         for rows, flags in zip(words[::2], words[1::2], strict=True)
-    ]
-    of_all = set().union(*(each for each, example in zip(keys, examples, strict=True) if not example))
-    return [
-        at for at, (each, example) in enumerate(zip(keys, examples, strict=True)) if example and each & of_all
     ]
 
 
@@ -100,6 +138,29 @@ class _Drawing(Forward[Any]):
         """Results of a jaxpr in the present equation, and what its draws take."""
         run = _Drawing()
         return run.run(jaxpr, values), run.taken
+
+    def mapped(self, equation: Any, values: list[Any]) -> list[Any]:
+        """What is mapped over devices; behind its results, the keys of all of them."""
+        params = equation.params
+        whole = PartitionSpec(tuple(params["newly_manual_axes"]))
+
+        def body(*given: Any) -> Any:
+            results, taken = self.part(params["jaxpr"], given)
+            return results, [
+                (words.reshape(-1, words.shape[-1]), flags.reshape(-1)) for words, flags in taken
+            ]
+
+        run = jax.shard_map(
+            body,
+            mesh=params["mesh"],
+            in_specs=params["in_specs"],
+            out_specs=(list(params["out_specs"]), whole),
+            axis_names=params["newly_manual_axes"],
+            check_vma=params["check_vma"],
+        )
+        results, taken = run(*values)
+        self.taken += taken
+        return list(results)
 
     def scan(self, equation: Any, values: list[Any]) -> list[Any]:
         params = equation.params

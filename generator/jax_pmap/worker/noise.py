@@ -8,7 +8,7 @@ import jax
 from . import draws, prove
 from .arguments import Packed, Values, cut
 from .distance import distance
-from .drawn_keys import of_both_kinds
+from .drawn_keys import made_one, of_both_kinds
 from .leaves import category, to_float64
 from .perturb import jitter
 from .protocol import Failure
@@ -55,6 +55,14 @@ def own_draws(
                     f"the numbers of shape {before.draws[mixed].shape} are examples' own, and on one device "
                     "numbers that all share are drawn from their key in another round of a loop: there they "
                     "depend on each other"
+                )
+                return Failure("keys", why=why)
+            same = made_one(before.program, followed.program, packed.leaves)
+            if same is not None:
+                one, other = (before.draws[at].shape for at in same)
+                why = (
+                    f"the numbers of shape {one} and those of shape {other} are drawn with one key, on one "
+                    "device or another, where one device draws them with two: they depend on each other"
                 )
                 return Failure("keys", why=why)
             folded = any(draw.key.folded for draw in followed.draws)
