@@ -271,7 +271,8 @@ class Decider:
             if statement.scope not in {self.table.body.scope.index, *state.loops}:
                 # Inside a function that is looked into, partial values may stay partial: its caller
                 # makes the result whole. Only what is already wrong there has to be mended there.
-                if event.varying and statement.index not in state.hopeless:
+                keeps = statement.kind == "other" and self.mending.keeps_varying(statement, events)
+                if (event.varying or keeps) and statement.index not in state.hopeless:
                     return advanced or self.look_closer(state, statement, events, event.occurrence)
                 continue
             depends = bool(statement.reads & tainted)

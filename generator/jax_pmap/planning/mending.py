@@ -16,7 +16,7 @@ from jax_pmap.planning.events import Event, State, containers_above
 from jax_pmap.planning.syncs import Placer
 
 #: A method call that puts its argument into a local container.
-KEEPS = re.compile(r"\w+\.(append|extend|insert|add|setdefault)\(")
+KEEPS = re.compile(r"(\w+)\.(append|extend|insert|add|setdefault|update)\(")
 
 
 class Mending:
@@ -180,8 +180,11 @@ class Mending:
 
     def _kept(self, statement: Statement, first: Mapping[int, Event]) -> list[Expression]:
         call = self.table.by_point[statement.value] if statement.value is not None else None
-        if call is None or not KEEPS.match(call.text):
+        keeps = KEEPS.match(call.text) if call is not None else None
+        if call is None or keeps is None:
             return []
+        if keeps[2] == "update" and any(keeps[1] in body.scope.parameters for body in self.table.bodies):
+            return []  # `optimizer.update(model, grads)` changes what is given, which is seen by itself.
         return [child for child in self.table.children.get(call.point, []) if child.point in first]
 
     def change(self, state: State, change: Event, events: Sequence[Event]) -> bool:

@@ -1,0 +1,122 @@
+# flags: gen step --inputs this::inputs
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def step(w, x, y):
+    def loss_fn(w):
+        error = x @ w - y
+        losses = {"square": error**2, "absolute": jnp.abs(error)}
+        metrics = {name: values.mean() for name, values in losses.items()}
+        metrics.update({f"{name}_std": values.std() for name, values in losses.items()})
+        return metrics["square"], metrics
+
+    grad, metrics = jax.grad(loss_fn, has_aux=True)(w)
+    metrics.update(spread=jnp.sqrt(jnp.mean(y**2)))
+    return w - 0.1 * grad, metrics
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(24, 5)).astype("float32")
+    return rng.normal(size=5).astype("float32"), x, rng.normal(size=24).astype("float32")
+# output
+"""Data-parallel `step`: same call and same results as metrics_by_update.py::step, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
+def p_step(w, x, y):
+    """`step` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
+
+    def loss_fn(w):
+        error = x @ w - y
+        losses = {"square": error**2, "absolute": jnp.abs(error)}
+        metrics = {name: values.mean() for name, values in losses.items()}
+        metrics.update(
+            {
+                f"{name}_std": jax.numpy.sqrt(
+                    jax.lax.pmean(
+                        jax.numpy.mean(
+                            (
+                                values
+                                - jax.lax.pmean(jax.numpy.mean(values), axis_name=AXIS)
+                            )
+                            ** 2
+                        ),
+                        axis_name=AXIS,
+                    )
+                )
+                for name, values in losses.items()
+            }
+        )
+        return metrics["square"], metrics
+
+    grad, metrics = jax.grad(loss_fn, has_aux=True)(w)
+    grad = jax.lax.pmean(grad, axis_name=AXIS)
+    metrics = {
+        **metrics,
+        "absolute": jax.lax.pmean(metrics["absolute"], axis_name=AXIS),
+        "square": jax.lax.pmean(metrics["square"], axis_name=AXIS),
+    }
+    metrics.update(spread=jnp.sqrt(jax.lax.pmean(jnp.mean(y**2), axis_name=AXIS)))
+    return w - 0.1 * grad, metrics
+
+
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, whole)
+
+
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"x": ("float", 2), "y": ("float", 1)}
+
+
+def shard(x, y):
+    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    count, sizes = jax.local_device_count(), set()
+
+    def split(path, leaf):
+        name = ("x", "y")[path[0].idx] + jax.tree_util.keystr(path[1:])
+        shape = np.shape(leaf)
+        kind, rank = PROVED.get(name, ("no leaf", -1))
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        sizes.update(shape[:1])
+        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
+            raise ValueError(
+                f"step: {name} is {found}{list(shape)}; expected {kind} of rank "
+                f"{rank}, axis 0 a multiple of {count} (devices), the same in all "
+                f"of the batch (found {sizes})"
+            )
+        leaf = leaf.reshape(count, -1, *shape[1:])
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
+
+    return jax.tree.map_with_path(split, (x, y))
+
+
+def step(w, x, y):
+    x, y = shard(x, y)
+    return p_step(replicate(w), x, y)
