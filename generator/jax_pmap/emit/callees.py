@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import jax_pmap.sources as sources
+from jax_pmap.emit.stored import kin_of, may_store
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
 from jax_pmap.reading.decorators import KEPT
@@ -311,30 +312,27 @@ class CallGraph:
         if not name.isidentifier() or head not in {*caller.facts.module_names, *names_of(caller.facts)}:
             return None
         found = self._class(head, caller.source)
-        return None if found is None or self.assigned(name, found.source) else found
+        return None if found is None or self.assigned(name, found.source, found.definition.name) else found
 
-    def assigned(self, name: str, source: Source) -> bool:
-        """Whether a file of the project may give an object, or a class, another method of this name."""
+    def assigned(self, name: str, source: Source, owner: str = "") -> bool:
+        """Whether a file of the project may give an object, or a class, another method of this name.
+
+        Of objects that have the methods of class `owner`, where that is known.
+        """
         assigned = re.compile(rb"\.\s*" + re.escape(name.encode()) + rb"\b[^=\n]*=(?!=)|\bsetattr\(")
         try:
-            for path in sources.python_files(source.root):
-                data = sources.read_bytes(path)
-                if data is not None and assigned.search(data) and self._stores(data, name):
-                    return True
+            every = [
+                data
+                for path in sources.python_files(source.root)
+                if (data := sources.read_bytes(path)) is not None
+            ]
         except sources.TooManyFilesError:
             return True
-        return False
-
-    def _stores(self, data: bytes, name: str) -> bool:
-        try:
-            tree = ast.parse(data)
-        except (SyntaxError, ValueError):
-            return True
-        return any(
-            (isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load))
-            or (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setattr")
-            for node in ast.walk(tree)
-        )
+        found = [data for data in every if assigned.search(data)]
+        if not found:
+            return False
+        kin = kin_of(owner, [data.decode(errors="replace") for data in every]) if owner else None
+        return any(may_store(data.decode(errors="replace"), name, kin) for data in found)
 
     def _class(self, name: str, source: Source) -> Owner | None:
         """The class of this name in a file, or that an object of this name is made of there."""

@@ -148,7 +148,7 @@ class Callees:
                 "the method could not tell whether it is given an object of that class"
             )
         elif not all(each.frozen for each in found) and call_graph.assigned(
-            first.name, call_graph.target.source
+            first.name, call_graph.target.source, first.owner.rpartition(".")[2]
         ):
             self.why[called] = (
                 f"some file of the project assigns `.{first.name}` (or calls `setattr`), so an object may "

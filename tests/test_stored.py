@@ -1,0 +1,72 @@
+"""Attributes of the same name in other classes, beside methods that need collectives."""
+
+from __future__ import annotations
+
+import pytest
+from project import Project
+
+from jax_pmap.emit.stored import kin_of, may_store
+
+MODEL = """\
+import jax
+import jax.numpy as jnp
+
+
+class Model:
+    def __init__(self, rate):
+        self.rate = rate
+
+    def step(self, w, x, mask):
+        grad = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) * mask) / jnp.sum(mask))(w)
+        return w - self.rate * grad
+
+
+model = Model(0.1)
+
+
+def train(w, x, mask):
+    return model.step(w, x, mask)
+"""
+COUNTER = """\
+class Counter:
+    def __init__(self):
+        self.step = 0
+"""
+#: What makes an object of the class one that `Counter` sets the attribute of.
+ONES = {
+    "a subclass of both": "class Both(Model, Counter): pass",
+    "by another name": "from counter import Counter as C\nclass Both(Model, C): pass",
+    "made by a call": "Both = type('Both', (Model, Counter), {})",
+    "a base that is called": "class Both(Model, made()): pass",
+    "of another object": "class Other:\n def change(self, model):\n  model.step = None",
+    "of a class": "class Other:\n @classmethod\n def change(cls):\n  cls.step = None",
+    "of what it is bound to": "class Other:\n def f(self, m):\n  self = m\n  self.step = None",
+    "in a function of its own": "class Other:\n def f(self):\n  def g(self):\n   self.step = 1",
+}
+
+
+def test_what_other_classes_set_of_their_objects_is_no_method_of_this_one(project: Project) -> None:
+    project.write("counter.py", COUNTER)
+    project.write("model.py", MODEL)
+    words = ("--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--arg", "mask=mask[24]")
+    made = project.run("gen", "model.py::train", *words)
+    assert made.exit_code == 0, made.stderr
+    assert "jnp.sum(mask)" in made.stdout
+    assert "psum" in made.stdout
+
+
+@pytest.mark.parametrize("name", ONES)
+def test_what_may_be_set_of_an_object_of_the_class_is_seen(name: str) -> None:
+    files = [COUNTER, MODEL, ONES[name]]
+    kin = kin_of("Model", files)
+    assert any(may_store(code, "step", kin) for code in files)
+    assert not any(may_store(code, "step", kin_of("Model", files[:2])) for code in files[:2])
+
+
+def test_bases_of_a_base_set_it_too() -> None:
+    files = [
+        "class A:\n    def f(self):\n        self.x = 1\n",
+        "class B(a.A[int], metaclass=M):\n    pass\n",
+    ]
+    assert kin_of("B", files) == {"A", "B"}
+    assert may_store(files[0], "x", kin_of("B", files))
