@@ -462,3 +462,31 @@ def test_only_attributes_of_the_target_s_module_are_needed_for_the_inputs(projec
     )
     result = project.run("gen", "steps.py::f", "--inputs", "made.py::inputs")
     assert result.exit_code == 0, result.stderr
+
+
+def test_what_is_made_of_a_function_with_collectives_stands_behind_its_copy(project):
+    project.write(
+        "train.py",
+        """
+        import functools
+        import jax, jax.numpy as jnp
+        import no_such_data
+
+        class Loader(no_such_data.Loader):
+            pass
+
+        def centred(scale, x):
+            return scale * (x - jnp.mean(x))
+
+        TWICE = functools.partial(centred, 2.0)
+        LENGTH = len(centred.__name__)
+
+        def step(w, x):
+            return w - 0.1 / LENGTH * jax.grad(lambda w: jnp.mean(TWICE(x @ w) ** 2))(w)
+        """,
+    )
+    made = project.run("gen", "train.py::step", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]")
+    assert made.exit_code == 0, made.stderr
+    assert made.stdout.index("def centred(") < made.stdout.index("LENGTH = ")
+    assert made.stdout.count("TWICE") == 2  # its copy, and the use of it
+    assert "derived for all inputs and device counts" in made.words

@@ -63,9 +63,9 @@ def emit(
     if carried:
         _check_copies(target, plan, carried, adapted)
     own_names = {other.name for other in adapted}
-    definitions = tuple(
-        each for each in (carried.definitions if carried else ()) if defined_name(each) not in own_names
-    )
+    given_up = _given_up(renames, adapted)
+    copied = _apart(carried.definitions if carried else (), own_names | given_up)
+    definitions = tuple(each for each in copied if defined_name(each) not in own_names)
     unit = _unit(target, plan, request, adapted, definitions, carried)
     names = unit.names
     result = "result"
@@ -79,13 +79,19 @@ def emit(
         text, copies = _divided(target, plan, text, copies, adapted, names)
     taken = unit.taken_names | {getattr(names, field) for field in names.__slots__}
     indent = 8 if backend is Backend.SHARD_MAP else 4
+    own = {
+        other.name: with_names(each, names.axis, taken, WIDTH)
+        for other, each in zip(adapted, copies, strict=True)
+    }
+    # What the module makes of a function as it is imported stands behind that function.
+    ordered = [own.pop(defined_name(each), each) for each in copied]
     unit = dataclasses.replace(
         unit,
         body=with_names(text, names.axis, taken, WIDTH - indent),
-        definitions=(*definitions, *(with_names(each, names.axis, taken, WIDTH) for each in copies)),
+        definitions=(*ordered, *own.values()),
         stands_in=stands_in(renames, adapted),
     )
-    unit = _without(unit, _given_up(renames, adapted))
+    unit = _without(unit, given_up)
     if target.source.module not in dict(unit.user_imports):
         unit = dataclasses.replace(unit, settings=plan.settings)
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
@@ -217,13 +223,17 @@ def _given_up(renames: Mapping[str, Substitute], adapted: Iterable[Adapted]) -> 
 
 
 def _without(unit: EmitUnit, names: Collection[str]) -> EmitUnit:
-    """The unit without the imports of those `names` that nothing in it uses any more."""
-    texts = [unit.body, *unit.definitions]
-    used = {n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
-    gone = set(names) - used
+    """The unit without the imports and definitions of those `names` that nothing in it uses any more."""
+    nodes = (n for text in (unit.body, *unit.definitions) for n in ast.walk(ast.parse(text)))
+    gone = set(names) - {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     rows = ((module, tuple(n for n in found if n not in gone)) for module, found in unit.user_imports)
     imports = tuple(each for each in unit.imports if not bindings(each).keys() <= gone)
-    return dataclasses.replace(unit, imports=imports, user_imports=tuple(row for row in rows if row[1]))
+    return dataclasses.replace(
+        unit,
+        imports=imports,
+        user_imports=tuple(row for row in rows if row[1]),
+        definitions=tuple(each for each in unit.definitions if defined_name(each) not in gone),
+    )
 
 
 @contextlib.contextmanager
@@ -275,9 +285,22 @@ def names_in_module(source: Source, target: Target, adapted: Iterable[Adapted]) 
     }
 
 
+def _apart(definitions: Iterable[str], names: Collection[str]) -> list[str]:
+    """Definitions, of which some are several assignments, with those that bind `names` by themselves."""
+    found: list[str] = []
+    for text in definitions:
+        body = ast.parse(text).body
+        several = [ast.get_source_segment(text, node) or "" for node in body] if len(body) > 1 else [text]
+        found += [text] if {defined_name(each) for each in several}.isdisjoint(names) else several
+    return found
+
+
 def defined_name(text: str) -> str:
-    """The name a copied definition binds, or ``""``."""
-    return str(getattr(ast.parse(text).body[0], "name", ""))
+    """The one name that a copied definition or assignment binds, or ``""``."""
+    statement = ast.parse(text).body[0]
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        return str(getattr(statement.targets[0], "id", ""))
+    return str(getattr(statement, "name", ""))
 
 
 def _bound(definitions: Iterable[str]) -> set[str]:
