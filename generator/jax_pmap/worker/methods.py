@@ -245,7 +245,8 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
 
     The batch is of so many `rows`, or the given one, as far as the devices share its minibatches. Where the
     function fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that
-    batch.
+    batch; so it is where a share is another program than the whole: `jnp.einsum` contracts in an order that
+    is best for the sizes there are.
     """
     target, axes, count = current(), leaf_axes(request.roles), request.count
     if request.own_sizes:
@@ -265,13 +266,15 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
             return observed(request, base * count)
         except Problem:
             raise problem from None
-    if answer.raised is None:
+    if answer.raised is None and not answer.apart:
         return answer
     try:
         larger = observed(request, base * count)
     except Problem:
         return answer
-    return larger if larger.raised is None else answer
+    if larger.raised is not None or (larger.apart and answer.raised is None):
+        return answer
+    return larger
 
 
 def observed(request: protocol.Observe, size: int | None) -> protocol.Observation:
@@ -341,7 +344,10 @@ def observed(request: protocol.Observe, size: int | None) -> protocol.Observatio
                 describe_exception(error, hide="_jax_pmap"),
                 points[-1] if points else None,
             )
-        events, idle = placed.events_of_some(
+        # Collectives are operations that only shares have: what the first trace shows, without any, counts.
+        kept = protocol.encode((axes, request.overrides)), size, request.own_sizes
+        otherwise = target.once("otherwise", kept, lambda: placed.is_another(whole.program, first))
+        events, idle, alone = placed.events_of_some(
             whole,
             first,
             count,
@@ -361,6 +367,7 @@ def observed(request: protocol.Observe, size: int | None) -> protocol.Observatio
         idle=tuple(sorted(idle.items())),
         reached=tuple(sorted(whole.program.reached | first.reached)),
         others=tuple(sorted(recorder.others)),
+        apart=alone or otherwise,
     )
 
 

@@ -10,6 +10,9 @@ import numpy as np
 
 from .arguments import LeafAxes, Packed, Values
 from .jaxpr.trace import leaf_names
+from .jaxpr.versions import named_axes, primitive_name
+from .jaxpr.walk import equations
+from .marks import is_no_mark
 from .observe import Recorder, split_axis
 from .placements.derive import input_terms
 from .placements.equation import Value
@@ -96,6 +99,17 @@ class Whole:
         self.values = values_of(plain, [program])
 
 
+def is_another(whole: Program, share: Program) -> bool:
+    """Whether a share without collectives is worked on in other operations, and the whole not one by one."""
+    if any(named_axes(equation.params) for equation in equations(share.jaxpr)):
+        return False
+    one, other = (
+        [primitive_name(equation) for equation in equations(each.jaxpr) if is_no_mark(equation)]
+        for each in (whole, share)
+    )
+    return one != other and len(one) <= 2 * len(other)
+
+
 def values_of(walk: Interpreter, programs: Sequence[Program]) -> dict[int, tuple[Value, tuple[int, ...]]]:
     """Every value that was met, by its number, with the axes that `vmap` had put into it."""
     constants = {
@@ -113,11 +127,12 @@ def events_of_some(
     share: Callable[[int], Program],
     counts: Sequence[int],
     *question: Any,
-) -> tuple[list[Event], Idle]:
+) -> tuple[list[Event], Idle, bool]:
     """`placed_events` on `count` devices and another number of them, on which the function goes the same way.
 
     `first` is the trace on a share of `count`. Where it goes another way on each of the `counts`, that trace
-    alone has to do, and its numbers count as those of the whole batch: enough to look for collectives.
+    alone has to do, and its numbers count as those of the whole batch: enough to look for collectives. Also
+    whether that was so.
     """
     for other in counts:
         if other == count:
@@ -129,8 +144,8 @@ def events_of_some(
         except Exception:  # The user's function may not take shares of that size.
             continue
         with contextlib.suppress(Apart):
-            return placed_events(whole, [first, second], [count, other], *question)
-    return placed_events(whole, [first], [count], *question)
+            return (*placed_events(whole, [first, second], [count, other], *question), False)
+    return (*placed_events(whole, [first], [count], *question), True)
 
 
 def compare_forms(whole: Sequence[Event], events: Sequence[Event], count: int) -> list[Event]:

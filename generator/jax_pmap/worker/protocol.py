@@ -796,6 +796,8 @@ class Observation:
     reached: tuple[int, ...] = ()
     #: Of methods that have a copy, by the scope, another one that objects have.
     others: tuple[tuple[int, str], ...] = ()
+    #: Whether a share is another program than the whole batch, or than that on every other number of devices.
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
