@@ -410,12 +410,13 @@ def test_roundings_inside_a_function_that_draws_widen_its_bounds() -> None:
     question = asked(deep, values, draws=True)
     trials = trials_of.Trials(question)
     trial, bounds = trials.at("given", 0, 24, None)
-    (allowed,), (wider,) = bounds, trials.wider("given", trial, bounds, None, 1.0)
+    far = Failure("value", off=1.0, tolerance=1e-7)
+    (allowed,), (wider,) = bounds, trials.wider("given", trial, bounds, None, far)
     assert wider[0] == allowed[0] == 0  # the count
     assert wider[1] >= allowed[1] > 0 and wider[1] < 1e-2
     assert wider[2] == allowed[2]
     certain = trials_of.Trials(dataclasses.replace(question, draws=False))
-    assert certain.wider("given", trial, bounds, None, 1.0) is None
+    assert certain.wider("given", trial, bounds, None, far) is None
 
 
 def test_where_rounding_alone_decides_what_is_equal_is_not_called_wrong() -> None:

@@ -65,7 +65,7 @@ class Parallel:
                 except Differs as differs:
                     more = None
                     if differs.failure.what == "value":
-                        more = self.trials.wider(about.precision, trial, allowed, shares, differs.failure.off)
+                        more = self.trials.wider(about.precision, trial, allowed, shares, differs.failure)
                     if more is None:
                         raise
                     return self._compared(about, call, trial, more, on_devices, numbers)

@@ -23,7 +23,7 @@ SEED = 20260
 JITTERS = 4
 #: The same where equality is derived.
 JITTERS_DERIVED = 2
-#: Results that are further off, of their size, are so for another reason than rounding.
+#: Results that are further off, of their size, are so for another reason than rounding, unless it is more.
 ROUNDING = 2.0**-12
 #: The rounding of float16, which holds no number above 65504.
 HALF = 2.0**-10
@@ -241,19 +241,21 @@ class Trials:
         return Trial(run, given, self.question.chain, len(trial.results))
 
     def wider(
-        self, kind: Dtypes, trial: Trial, allowed: Bounds, shares: Shares | None, off: float
+        self, kind: Dtypes, trial: Trial, allowed: Bounds, shares: Shares | None, failure: Failure
     ) -> Bounds | None:
         """What `allowed` becomes if the roundings inside the reference are measured too.
 
-        That takes one more compilation, so it is done where results are `off` by more than they may be: where
-        numbers are drawn, which another precision does not measure, or by so little of their size that it
-        could be rounding. Where a matrix is nearly singular, the run in float32 has no digit left, and how
-        far it is off says nothing of float64. None elsewhere. To be called while random numbers are drawn
-        for `shares`.
+        That takes one more compilation, so it is done where numbers are drawn, which another precision does
+        not measure, and where a `failure` could be rounding: an output is off by little of its size, or is
+        rounding for the most part. Where a matrix is nearly singular, the run in float32 has no digit left,
+        and how far it is off says nothing of float64. None elsewhere. To be called while random numbers are
+        drawn for `shares`.
         """
         question = self.question
         eps, own = question.eps[kind], question.rounding[kind]
-        if eps > prove.NARROW or not (question.draws or off <= ROUNDING):
+        if eps > prove.NARROW or not (
+            question.draws or failure.off <= ROUNDING or failure.tolerance >= ROUNDING
+        ):
             return None
         runs = [self._moved(trial, way, shares) for way in range(question.jitters)]
         inside = prove.jittered_bounds(trial, runs, eps, own)
