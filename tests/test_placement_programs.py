@@ -213,6 +213,19 @@ def gained(axis: Any, w: Any, v: Any) -> Any:
     return mean(axis, jax.grad(lambda w: jnp.mean(jax.vmap(nll, (None, 0))(w, v)))(w))
 
 
+def resampled(axis: Any, w: Any, v: Any) -> Any:
+    """The gradient of a particle filter: the first one that goes back through the indices is of zeros."""
+
+    def nll(w: Any, steps: Any) -> Any:
+        def step(at: Any, y: Any) -> Any:
+            at = w * at + y
+            return at[jnp.argsort(y)], jnp.sum((at - y) ** 2)
+
+        return lax.scan(step, jnp.zeros(3), steps)[1].sum()
+
+    return mean(axis, jax.grad(lambda w: jnp.mean(jax.vmap(nll, (None, 0))(w, v)))(w))
+
+
 def accumulated(axis: Any, w: Any, v: Any) -> Any:
     grads, _ = lax.scan(lambda g, x: (g + (x * w).T @ x, None), jnp.zeros((3, 3)), jnp.swapaxes(v, 0, 1))
     return total(axis, grads)
@@ -431,6 +444,7 @@ EQUAL = [
     (kept, (X,), (S,), S),
     (filtered, (W, V), (R, S), R),
     (gained, (W, V), (R, S), R),
+    (resampled, (W, V), (R, S), R),
     (added_to_whole, (W, V), (R, S), R),
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows, rows)), (W, M), (R, G), R),
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, rows + i * rows, 2 * rows)), (W, M), (R, G), R),

@@ -1158,6 +1158,8 @@ def _concatenate(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, 
 
 
 def _scatter_add(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    if t.is_zero(operands[0]) and t.is_zero(operands[2]) and shape is not None:
+        return t.fill(0, shape, dtype)
     if not t.is_zero(operands[0]) and shape is not None and kind_of(dtype) in "fciu":
         # To something the same is added as to nothing.
         added = t.apply("scatter_add", params, (t.fill(0, shape, dtype), *operands[1:]), shape, dtype)
