@@ -102,7 +102,7 @@ def witness(
             break
     for rows in telling(answer.operations) if answer.complete else ():
         with prove.x64(question.x64):
-            why = _otherwise_on(question, parallel, packed, rows)
+            why = _otherwise_on(question, parallel, packed, rows, foreign=foreign)
             share = answer.batch // max(answer.counts)
             suits = None if why is None else _suiting(question, parallel, packed, rows, share // multiple)
         if why is not None:
@@ -187,11 +187,17 @@ def _derived(
 
 
 def _otherwise_on(
-    question: Question, parallel: Callable[[int], Callable[[Values], Any]], packed: Packed, rows: int
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    rows: int,
+    *,
+    foreign: bool,
 ) -> "Ending | None":
     """Where the derivation ends for a batch of `rows`; None where it does not, or the function raises.
 
-    On numbers of devices on which it raises, whoever calls it is told; it is held on those that it takes.
+    On numbers of devices on which a `foreign` function raises, whoever calls it is told, and it is held on
+    those that it takes. Emitted code should check its batch there, and say what it takes.
     """
     leaves = abstract_leaves(packed, question.axes, rows)
     try:
@@ -199,7 +205,7 @@ def _otherwise_on(
         try:
             found = _compared(reference, parallel, packed, leaves, counts_for(rows))
         except _Untraced as problem:
-            if len(problem.programs) != 1:
+            if not foreign or len(problem.programs) != 1:
                 raise
             # One tells nothing of how its numbers depend on how many there are.
             found = _compared(reference, parallel, packed, leaves, counts_for(rows, most=len(COUNTS)))
@@ -208,7 +214,8 @@ def _otherwise_on(
     except _Untraced as problem:
         if not problem.programs:
             return None
-        found = problem.found or Derivation(0, (Ending(0, str(problem)),))
+        known = problem.found if foreign else None
+        found = known or Derivation(0, (Ending(0, str(problem)),))
     except BaseException:
         return None
     if found.complete:
