@@ -1,7 +1,7 @@
 """Say what each value of a tapped function is, whole and on shards, by its placement and its meaning."""
 
 import contextlib
-from collections.abc import Callable, Container, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -230,11 +230,9 @@ def placed_events(
             answer.update(unaligned=True, leaves=[])
         else:
             leaves = zip(others[occurrence]["leaves"], *(each["leaves"] for each in row), strict=True)
-            # No caller could put together what comes back in groups.
-            groups = 1 if point in results else minibatches
             answer["leaves"] = []
             for left, *right in leaves:
-                leaf = leaf_kind(left, right, whole.values, found, counts, groups, parameters)
+                leaf = leaf_kind(left, right, whole.values, found, counts, point in results, parameters)
                 answer["leaves"] += [leaf] if leaf is not None else []
                 number = right[0].get("index")
                 if leaf is not None and number in found and walk.is_zero(found[number][0]):
@@ -291,12 +289,10 @@ def leaf_kind(
     wanted: Mapping[int, tuple[Value, tuple[int, ...]]],
     found: Mapping[int, tuple[Value, tuple[int, ...]]],
     counts: Sequence[int],
-    minibatches: int,
+    returned: bool,
     parameters: bool,
 ) -> Event | None:
     """Kind of one leaf: `left` from the whole batch, `rows` from the shares for each count of devices.
-
-    A share has rows of up to so many `minibatches`.
 
     None for an array that nothing uses.
     """
@@ -314,8 +310,7 @@ def leaf_kind(
         one, place = wanted[left["index"]][0], value.places[0]
         if parameters and isinstance(place, Sharded) and place.power == -1 and value.term == one.term:
             return {**answer, "kind": SCALED}
-        outer = range(1, minibatches + 1)
-        return {**answer, **kind_of(value, one, mapped, left, right, counts[0], outer)}
+        return {**answer, **kind_of(value, one, mapped, left, right, counts[0], returned)}
     if "value" in left and all("value" in row for row in rows):
         kind = number_kind(left["value"], [row["value"] for row in rows], counts)
         return {**answer, "kind": kind, "number": True}
@@ -332,9 +327,13 @@ def kind_of(
     left: Event,
     right: Event,
     count: int,
-    outer: Container[int],
+    returned: bool,
 ) -> Event:
-    """The kind of an array by its placement; one that is sharded may have rows of `outer` groups."""
+    """The kind of an array by its placement.
+
+    A share may have rows of several groups, as of two batches joined one behind the other, but where it is
+    `returned`: no caller could put that together.
+    """
     place: Placement | None = value.places[0]
     split = split_axis(left["shape"], right["shape"], count)
     if isinstance(place, Unknown) or value.term != wanted.term:
@@ -356,7 +355,7 @@ def kind_of(
         kind = {0: REPLICATED, 1: "psum"}.get(int(place.power) if place.power in (0, 1) else -9, VARYING)
     elif isinstance(place, Partial):
         kind = {0: "psum", -1: "pmean"}.get(int(place.power) if place.power in (0, -1) else -9, VARYING)
-    elif isinstance(place, Sharded) and not place.power and place.outer in outer:
+    elif isinstance(place, Sharded) and not place.power and (place.outer == 1 or not returned):
         kind = f"sharded {place.axis}"
     return {"kind": kind, "split": split} if kind == VARYING else {"kind": kind}
 
