@@ -100,7 +100,11 @@ class Whole:
 
 
 def is_another(whole: Program, share: Program) -> bool:
-    """Whether a share without collectives is worked on in other operations, and the whole not one by one."""
+    """Whether a share is traced to other operations than the whole batch.
+
+    Not where the share has collectives, which the whole has none of, nor where the whole has many more
+    operations: it goes through its rows one by one then.
+    """
     if any(named_axes(equation.params) for equation in equations(share.jaxpr)):
         return False
     one, other = (

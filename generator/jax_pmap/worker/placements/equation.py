@@ -47,8 +47,8 @@ class Sliced(enum.IntEnum):
     """
 
     NOT = 0
-    #: It stands behind a barrier. If it is said to be whole there, nothing is made one with it.
-    HELD = 1
+    #: If it is said to be whole there, nothing is made one with it.
+    BEHIND_BARRIER = 1
     COMPUTED = 2
     #: Its elements are moved at most: a slice of these is one of it.
     MOVED = 3

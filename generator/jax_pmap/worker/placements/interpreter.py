@@ -98,7 +98,9 @@ SIZES = frozenset(
     | {"feature_group_count", "batch_group_count"}
 )
 #: Primitives that XLA takes a slice through, besides those that hand on what they are given.
-MOVES = frozenset({"reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "concatenate"})
+SLICED_THROUGH = frozenset(
+    {"reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "concatenate"}
+)
 #: Parameters that are sizes as well where they are those of groups of a device's rows.
 GROUPED = {"slice": frozenset({"start_indices"}), "pad": frozenset({"padding_config"})}
 #: The primitive that hands on what is to be seen, see `marks`.
@@ -488,10 +490,10 @@ class Interpreter:
             return Sliced.MOVED
         given = max((operand.sliced for operand in operands), default=Sliced.NOT)
         if name == "optimization_barrier":
-            return min(given, Sliced.HELD)
-        if name == "sharding_constraint" and given is Sliced.HELD:
+            return min(given, Sliced.BEHIND_BARRIER)
+        if name == "sharding_constraint" and given is Sliced.BEHIND_BARRIER:
             return Sliced.NOT
-        moved = name in MOVES or any(
+        moved = name in SLICED_THROUGH or any(
             operand.sliced is Sliced.MOVED and operand.term == made.term for operand in operands
         )
         return given if moved else min(given, Sliced.COMPUTED)
@@ -649,7 +651,7 @@ class Interpreter:
                     continue
                 if same.shape is not None:
                     term = self.terms.apply("reshape", (), (term,), same.shape, self.terms[term].dtype)
-                made.append(self._of(term, places))
+                made.append(self._value(term, places))
                 continue
             if name in IDENTITIES:
                 made.append(Value(operands[result].term, places))
@@ -683,10 +685,10 @@ class Interpreter:
                     continue
             if term >= before:
                 self.terms.made_by.setdefault(term, self.path(equation))
-            made.append(self._of(term, places))
+            made.append(self._value(term, places))
         return made
 
-    def _of(self, term: Term, places: tuple[Placement, ...]) -> Value:
+    def _value(self, term: Term, places: tuple[Placement, ...]) -> Value:
         """A value; zeros are as much times any power of the device count."""
         if self.terms.is_zero(term):
             places = tuple(replace(p, power=0) if isinstance(p, (Replicated, Sharded)) else p for p in places)

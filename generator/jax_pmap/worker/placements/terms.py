@@ -837,7 +837,7 @@ def largest_integer(dtype: str) -> int:
 
 
 def written(value: Any, dtype: str) -> Any:
-    """The number that stands in a program, which holds it rounded: 0.1 and 1 / 24 are none of float32.
+    """The number that stands in a program, which holds it rounded: 0.1 for float32's 0.10000000149.
 
     Two that differ in a program stand for two: ``1 - 1e-7`` is not 1, and ``1 - rate * decay`` not either.
     """
