@@ -935,6 +935,16 @@ TRAPS: dict[str, Trap] = {
             (k.astype(jnp.uint32).sum() - (k * k).astype(jnp.uint32).sum()).astype(float)
         ),
     ),
+    "unsigned maximum negated": Trap(
+        False,
+        lambda w, x, y, k, m: -(jnp.maximum(y - 6, 0).astype(jnp.uint8).max()),
+        lambda w, x, y, k, m: lax.pmin(-(jnp.maximum(y - 6, 0).astype(jnp.uint8).max()), "i"),
+    ),
+    "imaginary part of a complex maximum": Trap(
+        False,
+        lambda w, x, y, k, m: lax.complex(jnp.floor(y), -m).max().imag,
+        lambda w, x, y, k, m: lax.pmax(lax.complex(jnp.floor(y), -m).max().imag, "i"),
+    ),
     "ones of another length": Trap(
         False,
         lambda w, x, y, k, m: (jnp.ones(3) * w[0]).sum(),

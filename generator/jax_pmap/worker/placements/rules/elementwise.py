@@ -137,6 +137,7 @@ def add(eq: Equation, *places: Placement, **_: Any) -> Result:
         return add_positions(eq, *places)
     extremes = [i for i, place in enumerate(places) if isinstance(place, Extreme)]
     if extremes:
+        in_order(eq)
         other = places[1 - extremes[0]]
         if len(extremes) == 1 and other == WHOLE:
             op = places[extremes[0]].op  # type: ignore[union-attr]
@@ -192,6 +193,7 @@ def mul(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
                 raise Stuck(describe(one))
             return Partial(one.power + other.power)
         if isinstance(one, Extreme) and other == WHOLE:
+            in_order(eq)
             value = eq.value(1 - at)
             if value is not None and value > 0:
                 return one
@@ -225,11 +227,19 @@ def complex_(eq: Equation, *places: Placement, **_: Any) -> Result:
     return placed(alike(eq, places), common_power(eq, places))
 
 
+def in_order(eq: Equation) -> None:
+    """Raise `Stuck` where arithmetic does not keep the order of numbers: in uint8, -5 is 251 and -0 is 0."""
+    dtype = eq.dtypes[0]
+    if kind_of(dtype) == "u" or (kind_of(dtype) == "i" and largest_integer(dtype) < largest_integer("int32")):
+        raise Stuck(f"numbers of {dtype} wrap around, and this device's extreme may then be none")
+
+
 @rule("neg", "real", "imag", "conj")
 def linear(eq: Equation, x: Placement, **_: Any) -> Result:
     """Linear in one operand: every placement stays."""
-    if isinstance(x, Extreme):
-        return Extreme(opposite(x.op)) if eq.name == "neg" else x
+    if isinstance(x, Extreme) and eq.name == "neg":
+        in_order(eq)
+        return Extreme(opposite(x.op))
     if isinstance(x, (Partial, Replicated)):
         return x
     return placed(alike(eq, (x,)), power_of(x))

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..equation import Equation, Result, Same, Stuck, rule
 from ..lattice import Blocks, Copies, Extreme, Loose, Mixed, Partial, Placement, Replicated, Sharded, scaled
+from ..terms import kind_of
 from .elementwise import describe, layout, no_powers, power_of
 
 
@@ -70,6 +71,8 @@ def reduce_extreme(eq: Equation, x: Placement, *, axes: Sequence[int], **_: Any)
     if eq.name in ("reduce_or", "reduce_and", "reduce_xor") and eq.dtypes[0] != "bool":
         op = None
         no_powers(eq, (x,))  # Bit by bit.
+    if kind_of(eq.dtypes[0]) == "c":
+        op = None  # Ordered by their real parts first: what is made of the largest has no such order.
     if isinstance(x, Extreme) and x.op == op:
         return x
     if isinstance(x, Replicated):
