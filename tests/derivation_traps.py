@@ -945,6 +945,12 @@ TRAPS: dict[str, Trap] = {
         lambda w, x, y, k, m: lax.complex(jnp.floor(y), -m).max().imag,
         lambda w, x, y, k, m: lax.pmax(lax.complex(jnp.floor(y), -m).max().imag, "i"),
     ),
+    "modulus of a complex exponential": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.abs(jnp.exp(1j * y)) + jnp.exp(1j * y),
+        lambda w, x, y, k, m: 2 * jnp.exp(1j * y),
+        I,
+    ),
     "ones of another length": Trap(
         False,
         lambda w, x, y, k, m: (jnp.ones(3) * w[0]).sum(),

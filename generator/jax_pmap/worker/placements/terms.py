@@ -532,7 +532,7 @@ class Terms:
         return all(fits(base, factor) for base, factor in self.linear(term))
 
     def positive(self, term: Term) -> bool:
-        """Whether every element of an array of floats is known to be above zero, as a real number."""
+        """Whether every element of an array of real numbers is known to be above zero."""
         node = self.nodes[term]
         if node.op == "scale":
             by = node.params
@@ -542,7 +542,7 @@ class Terms:
             return given is not None and math.prod(given) > 0 and self.positive(node.operands[0])
         if node.op in MOVES or node.op in ("sqrt", "rsqrt"):
             return self.positive(node.operands[0])
-        return node.op in ("exp", "exp2", "logistic")
+        return node.op in ("exp", "exp2", "logistic") and kind_of(node.dtype) == "f"
 
     # --- building -------------------------------------------------------------------------
 
