@@ -951,6 +951,17 @@ TRAPS: dict[str, Trap] = {
         lambda w, x, y, k, m: 2 * jnp.exp(1j * y),
         I,
     ),
+    "zeros with a sign": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.arctan2(jnp.where(k > 2, 0.0, -0.0), -y),
+        lambda w, x, y, k, m: jnp.arctan2(jnp.where(k > 2, 0.0, 0.0), -y),
+        I,
+    ),
+    "zeros with a sign in an array": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.arctan2(np.array([0.0, -0.0, 0.0]), -1.0),
+        lambda w, x, y, k, m: jnp.arctan2(np.zeros(3), -1.0),
+    ),
     "ones of another length": Trap(
         False,
         lambda w, x, y, k, m: (jnp.ones(3) * w[0]).sum(),

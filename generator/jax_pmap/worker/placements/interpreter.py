@@ -137,10 +137,16 @@ def replaced(equation: Any, params: Mapping[str, Any], invars: Sequence[Any], ou
 def _scalar(number: Any) -> Any:
     """A number of Python or of a 0-d array by what it is, or None where it has to be looked at."""
     if isinstance(number, (np.ndarray, np.generic)):
-        return number.dtype, number.item()
+        return number.dtype, _signed(number.item())
     if isinstance(number, (bool, int, float)):
-        return number.__class__, getattr(number, "dtype", None), number  # Those of jax have a dtype.
+        # Those of jax have a dtype.
+        return number.__class__, getattr(number, "dtype", None), _signed(number)
     return None
+
+
+def _signed(number: Any) -> Any:
+    """A number as what is another for -0.0 and for 0.0."""
+    return number or str(number)
 
 
 def collective_in(jaxpr: Any) -> bool:

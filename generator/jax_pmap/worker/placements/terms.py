@@ -215,6 +215,8 @@ def freeze(value: Any) -> Any:
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, (float, np.floating)) and value != value:
         return "nan"  # Not equal to itself.
+    if isinstance(value, (float, np.floating)) and value == 0 and math.copysign(1, value) < 0:
+        return "-0.0"  # Equal to 0.0.
     body = getattr(value, "jaxpr", value)
     if hasattr(body, "eqns") and hasattr(body, "invars"):
         return freeze_jaxpr(body, getattr(value, "consts", ()))
@@ -485,6 +487,7 @@ class Terms:
             and data.dtype.kind in "biufcV"
             and flat[0] == flat[-1]
             and bool(np.all(flat == flat[0]))
+            and (bool(flat[0]) or not any(data.tobytes()))  # -0.0 is written otherwise than 0.0.
         ):
             return self.fill(written(flat[0], dtype), data.shape, dtype)
         made = self.make("const", hashlib.sha256(data.tobytes()).hexdigest(), (), data.shape, dtype)
