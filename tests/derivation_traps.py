@@ -962,6 +962,12 @@ TRAPS: dict[str, Trap] = {
         lambda w, x, y, k, m: jnp.arctan2(np.array([0.0, -0.0, 0.0]), -1.0),
         lambda w, x, y, k, m: jnp.arctan2(np.zeros(3), -1.0),
     ),
+    "almost the size": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.exp(12 * (y.sum() / 24.00002)),
+        lambda w, x, y, k, m: jnp.exp(12 * pmean(y.sum() / y.size)),
+        dtype="float32",
+    ),
     "ones of another length": Trap(
         False,
         lambda w, x, y, k, m: (jnp.ones(3) * w[0]).sum(),

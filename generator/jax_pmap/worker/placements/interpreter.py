@@ -288,7 +288,9 @@ class Interpreter:
             found = self._powers(values, dtype)
             if found is not None:
                 powers, whole = found
-                whole = self.terms.multiplied(whole, dtype)
+                if not all(float(np.real(value)).is_integer() for value in values):
+                    # Whole numbers, as sizes are, are what they are; others were rounded.
+                    whole = self.terms.multiplied(whole, dtype)
                 return Value(self.terms.fill(whole, shape, dtype), tuple(Replicated(p) for p in powers))
         return self.unknown("a number depends on the device count in a way that is not followed")
 
