@@ -962,6 +962,16 @@ TRAPS: dict[str, Trap] = {
         lambda w, x, y, k, m: jnp.arctan2(np.array([0.0, -0.0, 0.0]), -1.0),
         lambda w, x, y, k, m: jnp.arctan2(np.zeros(3), -1.0),
     ),
+    "positions in few bits": Trap(
+        False,
+        lambda w, x, y, k, m: x[jnp.arange(y.size, dtype=jnp.uint4), k].mean(),
+        lambda w, x, y, k, m: pmean(x[jnp.arange(y.size, dtype=jnp.uint4), k].mean()),
+    ),
+    "positions that are cut to few bits": Trap(
+        False,
+        lambda w, x, y, k, m: x[jnp.arange(y.size).astype(jnp.uint4), k].mean(),
+        lambda w, x, y, k, m: pmean(x[jnp.arange(y.size).astype(jnp.uint4), k].mean()),
+    ),
     "almost the size": Trap(
         False,
         lambda w, x, y, k, m: jnp.exp(12 * (y.sum() / 24.00002)),

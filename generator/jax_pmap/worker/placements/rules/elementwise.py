@@ -27,8 +27,10 @@ from ..lattice import (
     scaled,
     shown,
 )
-from ..terms import FUNCTIONS, kind_of, largest_integer
+from ..terms import FUNCTIONS, eps_of, kind_of, largest_integer
 
+#: Rows that positions are to have room for.
+LARGEST_BATCH = 2**20
 #: Increasing functions of all numbers: the largest value of several is that of the largest operand.
 INCREASING = frozenset({"exp", "expm1", "tanh", "logistic", "cbrt", "floor", "ceil", "round"})
 
@@ -227,6 +229,17 @@ def complex_(eq: Equation, *places: Placement, **_: Any) -> Result:
     return placed(alike(eq, places), common_power(eq, places))
 
 
+def holds_positions(eq: Equation) -> None:
+    """Raise `Stuck` where positions are held in so few bits that those of a larger batch are others.
+
+    Within a share they may still have room: row 300 of the batch is row 44 to uint8, and row 44 of a device.
+    """
+    dtype = eq.dtypes[0]
+    room = 1 / eps_of(dtype) if kind_of(dtype) == "f" else largest_integer(dtype)
+    if room < LARGEST_BATCH:
+        raise Stuck(f"positions are held as {dtype}, which has no room for those of a larger batch")
+
+
 def in_order(eq: Equation) -> None:
     """Raise `Stuck` where arithmetic does not keep the order of numbers: in uint8, -5 is 251 and -0 is 0."""
     dtype = eq.dtypes[0]
@@ -266,6 +279,8 @@ def convert(eq: Equation, x: Placement, **params: Any) -> Result:
     """Between floats, and from whole numbers: linear. To whole numbers: what is cut off differs."""
     if isinstance(x, (Index, Positions)) and kind_of(eq.dtypes[0]) in "iuf":
         # The index has no meaning in the whole-batch program; positions have one.
+        if isinstance(x, Positions):
+            holds_positions(eq)
         return Same(x) if isinstance(x, Index) else x
     given, made = eq.terms[eq.operands[0].term].dtype, eq.dtypes[0]
     if isinstance(x, Extreme):

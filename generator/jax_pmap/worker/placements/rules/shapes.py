@@ -21,7 +21,7 @@ from ..lattice import (
     Sharded,
 )
 from ..terms import Shape
-from .elementwise import common_power, describe, layout, partial_power, placed
+from .elementwise import common_power, describe, holds_positions, layout, partial_power, placed
 
 #: Placements of values that are of one shape on a device and in the whole-batch program.
 SHAPED_ALIKE = (Replicated, Partial, Extreme, OwnKey)
@@ -237,6 +237,7 @@ def iota(eq: Equation, *_: Placement, dimension: int, **__: Any) -> Result:
     if axis is None:
         return Replicated()
     if axis == dimension:
+        holds_positions(eq)
         return Positions(axis, eq.out()[axis] * eq.counts[0])
     return Sharded(axis)
 
