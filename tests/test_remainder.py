@@ -29,6 +29,11 @@ def mean(x):
     return jnp.mean(x, axis=0)
 
 
+def outliers(x, mask):
+    # Of the given rows none is so far out: another last one would be counted with each that is added.
+    return jnp.sum(x * mask[:, None]) / jnp.sum(mask) + jnp.sum(jnp.abs(x) > 30)
+
+
 def worst(x, mask):
     return jnp.max(x * mask[:, None])
 
@@ -63,6 +68,7 @@ def test_added_rows_count_for_nothing(shared):
         result = run(shared, "fns.py::masked", *options)
         assert result.exit_code == 0, result.stderr
         assert "# Uneven batch: rows are added, with batch['mask'] zero in them; proved" in result.stdout
+        assert "derived for all inputs" in result.stdout
         (shared.folder / f"by_{backend}.py").write_text(result.stdout)
     program = f"""
 import importlib, jax, json, fns
@@ -97,6 +103,10 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
         (("centred", "--arg", X), "counts every row of the batch"),
         (
             ("counted", "--arg", X, "--arg", MASK),
+            "with --remainder pad and a batch of 23 the added rows count",
+        ),
+        (
+            ("outliers", "--arg", X, "--arg", MASK),
             "with --remainder pad and a batch of 23 the added rows count",
         ),
         (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),

@@ -83,8 +83,17 @@ def couples_parts(refusal: Refusal, derivation: Derivation, plan: Plan) -> Refus
     )
 
 
-def uneven(check: protocol.Check, found: protocol.Failure, target: Target, remainder: str) -> Refusal:
-    """What to say of a batch that does not divide and gives another result than the original."""
+def uneven(
+    check: protocol.Check,
+    found: protocol.Failure,
+    target: Target,
+    remainder: str,
+    derivation: Derivation | None = None,
+) -> Refusal:
+    """What to say of a batch that does not divide and gives another result than the original.
+
+    Where the `derivation` ended is the place at which added rows count.
+    """
     said = failure(check, found, target.facts.span)
     return Refusal(
         "JP060",
@@ -94,7 +103,7 @@ def uneven(check: protocol.Check, found: protocol.Failure, target: Target, remai
         "number of rows; or --remainder drop"
         if remainder == "pad"
         else "Leave --remainder out",
-        said.span,
+        (derivation.span if derivation is not None else None) or said.span,
         said.details,
     )
 

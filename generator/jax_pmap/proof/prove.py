@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
-from jax_pmap.model import Derivation, Evidence, Plan, RefusalError, Say, refused
+from jax_pmap.emit.remainder import remainder_of
+from jax_pmap.model import Backend, Derivation, Evidence, Plan, RefusalError, Say, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
@@ -132,7 +133,7 @@ class _Proof:
             return _Derived(comparison, self.how.derived)
         self.say("deriving: the placement of every value")
         room, seconds = int(ROOM * self.session.memory), TIME * self.session.timeout
-        asked = protocol.Derive(comparison, self.emitted, plan.multiple_of, room, seconds)
+        asked = protocol.Derive(comparison, self.emitted, plan.multiple_of, room, seconds, self._zeros())
         told = self.session.ask(asked, "deriving")
         if told.asked > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
             raise InMultiples(told.asked)
@@ -148,6 +149,12 @@ class _Proof:
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
         notes = (ON_EVEN.format(" and ".join(map(str, told.counts))),) if even else ()
         return _Derived(comparison, found.complete, found, told, notes)
+
+    def _zeros(self) -> tuple[str, ...] | None:
+        """The leaves that are zero in rows which are added to uneven batches; None where none are added."""
+        backend = Backend.JIT if self.how.global_view else Backend.PMAP
+        how = remainder_of(self.plan, self.how.remainder, backend, self.target.facts.span)
+        return how.zeros if how is not None and how.mode == "pad" else None
 
     def _size(self, derived: _Derived) -> tuple[tuple[int, ...], int | None, str]:
         """The device counts of a run and its rows, None for as many as are given; and what to say of that."""
@@ -231,7 +238,7 @@ class _Proof:
         """What a check that failed says to the user."""
         target = self.target
         if check.uneven:
-            return RefusalError(uneven(check, found, target, self.how.remainder))
+            return RefusalError(uneven(check, found, target, self.how.remainder, derived.derivation))
         if found.error is not None and found.error.type == UNTYPED:
             file = f"{self.emitted.name}_parallel.py"
             return untyped(found.error, file, self.code, target, self.session.directory)

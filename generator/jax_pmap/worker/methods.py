@@ -572,7 +572,9 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
     emitted = emitted_of(request.comparison, request.emitted)
     multiple, asked = request.multiple, request.comparison
     rows = telling_rows(asked.roles, asked.overrides, multiple) if emitted.mesh is None else ()
-    return witness.of_emitted(trials.question, emitted, request.room, request.seconds, multiple, rows)
+    return witness.of_emitted(
+        trials.question, emitted, request.room, request.seconds, multiple, rows, request.zeros
+    )
 
 
 def telling_rows(

@@ -1047,6 +1047,8 @@ class Derive(Request[Derivation]):
     #: Bytes and seconds that a run may take.
     room: int
     seconds: float
+    #: Where rows are added to uneven batches: the leaves that are zero in them.
+    zeros: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

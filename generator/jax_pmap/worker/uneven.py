@@ -28,12 +28,15 @@ def check_uneven(parallel: Parallel, function: Callable[..., Any], base: int, re
     """
     trials, count, checks = parallel.trials, parallel.count, list[Check]()
     question, kind = trials.question, trials.question.kind
-    perturbed = len(question.data) if question.wide else 0
+    if question.derived:
+        inputs = [0, len(question.data) if question.wide else 0]
+    else:
+        inputs = [index for _, index in question.plans(with_given=False)]
     chained = {name for name, _ in question.chain}
     for size in uneven_sizes(count, base):
         used = size if remainder == "pad" else size // count * count
         shares = question.shares(used, count)
-        for index in dict.fromkeys((0, perturbed)) if used else ():
+        for index in dict.fromkeys(inputs) if used else ():
             try:
                 expected, allowed = trials.at(kind, index, used, shares)
             except (MemoryError, Problem):

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +17,7 @@ from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names
 from .leaves import is_abstract
 from .placements.derive import (
     Derivation,
+    counted,
     derive,
     derive_from_parallel,
     describe,
@@ -629,17 +630,20 @@ def of_emitted(
     seconds: float,
     multiple: int = 1,
     telling: "Sequence[int] | None" = (),
+    zeros: "Collection[str] | None" = None,
 ) -> protocol.Derivation:
     """What deriving shows of code that was emitted, called as the user calls it.
 
     It is derived for the batches that are `telling` besides: None where the reference is one program for all.
+    Where it adds rows to uneven batches, with `zeros` in these leaves, it is complete only where they do not
+    count.
     """
 
     def parallel(count: int) -> Callable[[Values], Any]:
         function = emitted.define(count, question.x64)
         return lambda values: question.invoke(function, values)
 
-    return witness(
+    found = witness(
         question,
         parallel,
         room,
@@ -649,3 +653,28 @@ def of_emitted(
         uniform=telling is None,
         telling=lambda operations: telling or (),
     )
+    if zeros is None or not found.complete:
+        return found
+    for rows in (found.batch, *(telling or ())):
+        with prove.x64(question.x64):
+            why = _counted(question, rows, zeros)
+        if why is not None:
+            return dataclasses.replace(found, complete=False, endings=(why,))
+    return found
+
+
+def _counted(question: Question, rows: int, zeros: Collection[str]) -> "Ending | None":
+    """Where added rows are seen to count in a batch of `rows` with them; see `counted`."""
+    packed = Packed(question.data[0], question.statics)
+    counts = counts_for(rows, most=3)
+    try:
+        programs = [
+            Traced(question.traceable, packed, abstract_leaves(packed, question.axes, rows // count)).jaxpr
+            for count in counts
+        ]
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        return Ending(0, f"the original is not traced for a part of {rows} rows: {summary(error)}")
+    why = counted(programs, counts, leaf_names(packed), packed.axes(question.axes), zeros)
+    return None if why is None else dataclasses.replace(why, why=f"in an uneven batch, {why.why}")

@@ -1,6 +1,6 @@
 """Show a parallel program equal to its reference by the placements and the meanings of their results."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,9 +8,10 @@ from .. import protocol
 from ..jaxpr.frames import frames
 from ..jaxpr.versions import inner_jaxpr, opened, primitive_name
 from ..protocol import Ending, Multiple, Place
+from .added import Added
 from .equation import Condition, Value
 from .interpreter import Apart, Interpreter
-from .lattice import WHOLE, Unknown, shown
+from .lattice import WHOLE, Replicated, Sharded, Unknown, shown
 from .terms import Term, Terms
 
 
@@ -185,6 +186,47 @@ def derivation_of(
         multiples({**first.unmet, **walk.unmet}),
         walk.minibatches,
     )
+
+
+def counted(
+    programs: Sequence[Any],
+    counts: Sequence[int],
+    names: Sequence[str],
+    axes: "Sequence[int | None]",
+    zeros: Collection[str],
+) -> "Ending | None":
+    """Where rows that are added to a batch are seen to count in a function; None where they do not count.
+
+    Args:
+        programs: the function traced for batches of some sizes.
+        counts: how many times as large each of these is with the rows that are added.
+        names: what its inputs are called.
+        axes: along which axis of each input the batch lies; None of others.
+        zeros: names of the inputs that are zero in added rows. In the others these repeat the last one.
+    """
+    terms = Terms()
+    walk = Interpreter(terms, {"rows": tuple(counts)}, len(programs))
+    given: list[Value] = []
+    for name, axis, variable in zip(names, axes, opened(programs[0])[0].invars, strict=True):
+        shape = list(variable.aval.shape)
+        if axis is not None:
+            shape[axis] *= counts[0]
+        term = terms.make("input", (len(given), name), (), tuple(shape), str(variable.aval.dtype))
+        given.append(Value(term, (WHOLE if axis is None else Sharded(axis),)))
+    walk.added = Added(terms, [value.term for name, value in zip(names, given, strict=True) if name in zeros])
+    try:
+        found = walk.run(programs, given)
+    except Apart as apart:
+        return ended(apart)
+    for index, value in enumerate(found):
+        [place] = value.places
+        if isinstance(place, Unknown):
+            return ending_of(index, place)
+        if not isinstance(place, (Replicated, Sharded)) or place.power:
+            made = terms.made_by.get(value.term)
+            why = f"rows that are added to the batch count in a result ({shown(place)})"
+            return Ending(index, why, primitive_name(made[0]) if made else "", places_of(made))
+    return None
 
 
 def walker(terms: Terms, jaxprs: Sequence[Any]) -> Interpreter:

@@ -23,6 +23,7 @@ from ..jaxpr.versions import (
 )
 from ..jaxpr.walk import equations as equations_in
 from . import rules  # noqa: F401 (registers them)
+from .added import Added
 from .equation import (
     DIVIDED_AGAIN,
     RULES,
@@ -217,6 +218,10 @@ class Interpreter:
         self.minibatches = 1
         #: Sums over devices of what is whole on each of them already.
         self.repeated: list[tuple[Any, ...]] = []
+        #: What rows hold that are added to a batch, where those take the place of other devices; see `added`.
+        self.added: Added | None = None
+        #: What the loops are given that the walk is in.
+        self._given: list[Sequence[Value]] = []
         #: What was met at each mark: the value, and the axes that `vmap` had put into it.
         self.marks: dict[int, tuple[Value, tuple[int, ...]]] = {}
         #: Marks at which a value was not the whole one on every device, in one round of a loop or another.
@@ -465,6 +470,7 @@ class Interpreter:
             if len({static_form(e) for e in equations}) > 1:
                 raise Apart("it is traced to other operations on other numbers of devices")
             self._around.append(equations[0])
+            self._given.append(operands)
             try:
                 if special is None:
                     return self.run([inner_jaxpr(p) for p in params], operands)
@@ -472,6 +478,7 @@ class Interpreter:
                 return made
             finally:
                 self._around.pop()
+                self._given.pop()
         self.operations += 1
         if name in REDUCED and any(isinstance(axis, int) for axis in params[0].get("axes", ())):
             equations, operands = self._over_rows(name, equations, operands)
@@ -612,7 +619,9 @@ class Interpreter:
             self.measured.setdefault(eq.name)
             return rows
         try:
-            if found is None or groups:
+            if self.added is not None:
+                result = self.added.result(found, eq, places)
+            elif found is None or groups:
                 result = of_groups(found, eq, places)
             else:
                 result = found(eq, *places, **eq.params)
@@ -693,6 +702,8 @@ class Interpreter:
                     continue
             if term >= before:
                 self.terms.made_by.setdefault(term, self.path(equation))
+            if self.added is not None:
+                self.added.note(name, params[0], operands, Value(term, places), dtype)
             made.append(self._value(term, places))
         return made
 
@@ -806,7 +817,7 @@ class Interpreter:
         like: Any,
         places: Sequence[Placement],
         shapes: Sequence[Shape],
-        first: Term,
+        first: Value,
         loops: int,
     ) -> Value:
         """A value that a loop's body is given anew in each round; `loops` around it change it as well.
@@ -816,7 +827,12 @@ class Interpreter:
         shape = self.whole_shape(shapes, places)
         dtype = str(getattr(like, "dtype", "?"))
         term = self.terms.make(kind, (self._depth, index, loops), (), shape, dtype)
-        self._first[term] = first
+        self._first[term] = first.term
+        if self.added is not None:
+            if kind == "item":
+                self.added.sliced(Value(term, tuple(places)), first)
+            else:
+                self.added.carried(Value(term, tuple(places)), first, self._given[-1])
         return Value(term, tuple(places))
 
     def _scan(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
@@ -863,7 +879,7 @@ class Interpreter:
                         like,
                         places,
                         [s[index] for s in shapes],
-                        operand.term,
+                        operand,
                         self.terms.loops(operand.term),
                     )
                 )
@@ -879,15 +895,21 @@ class Interpreter:
                         bodies[0].invars[constants + i].aval,
                         row,
                         [s[constants + i] for s in shapes],
-                        start[i].term,
+                        start[i],
                         loops[i],
                     )
                     for i, row in enumerate(places)
                 ]
                 return self.run(jaxprs, [*operands[:constants], *carry, *rows])
 
+            if self.added is not None:
+                self.added.scan_begins(self._depth)
             settled, out = self._settled(body, start, loops, equations[0])
+            while self.added is not None and not self.added.stays(self._depth, out[:carried]):
+                settled, out = self._settled(body, start, loops, equations[0])
         finally:
+            if self.added is not None:
+                self.added.scan_ends(self._depth)
             self._depth -= 1
         # The terms of a round hold those of the constants already; how many are carried tells the rest apart.
         inner = tuple(value.term for value in out)
@@ -1025,6 +1047,12 @@ class Interpreter:
             return self.unknown("the sizes of its result depend on the number of devices", equations[0])
         term = self.terms.make(key[0], (*key[1:], index), (*inner, *free), shape, str(variable.aval.dtype))
         self.terms.made_by.setdefault(term, self.path(equations[0]))
+        if self.added is not None:
+            # A branch has its choice in front; what a scan carries may be what it starts with.
+            ends = inner[1:] if key[0] == "cond" else inner[index : index + 1] if key[0] == "scan" else ()
+            starts = free[index : index + 1] if key[0] == "scan" and index < key[4] else ()
+            around = [*inner, *free, *(each.term for each in self._given[-1])]
+            self.added.looped(Value(term, tuple(places)), around, [*ends, *starts])
         return Value(term, tuple(places))
 
     def _settled(
@@ -1187,7 +1215,7 @@ class Interpreter:
                         opened(bodies[0])[0].invars[inside + i].aval,
                         row,
                         [s[inside + i] for s in shapes],
-                        start[i].term,
+                        start[i],
                         loops[i],
                     )
                     for i, row in enumerate(places)

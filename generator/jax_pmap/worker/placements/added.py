@@ -1,0 +1,215 @@
+"""What rows hold that are added to a batch, so that devices share it evenly, and whether sums leave them out.
+
+A function of one device, on the rows that it was given and on more, is read as a program of several
+devices without any collective: the first of them has the rows that were given, the others those that were
+added. A sum over the batch is then `Partial`, and whole on the first device already where the others add
+zero to it.
+
+The added rows repeat the last one, but for the masks and weights among the inputs, which are zero in them.
+What is computed of these is followed here, as a number.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from .equation import Equation, Result, Rule, Stuck, Value
+from .lattice import Partial, Placement, Positions, Replicated, Sharded
+from .rounds import grouped, of_groups
+from .terms import FOLDED, Term, Terms, fold, freeze
+
+
+class Held(enum.Enum):
+    """What added rows hold, where that is no number."""
+
+    #: What the last row holds: no mask went into it.
+    ROW = "row"
+    #: Something else, which may be infinite or NaN: ``x / mask``, say.
+    UNKNOWN = "unknown"
+
+
+#: What every element of the added rows is.
+State: TypeAlias = "Held | complex | float | int | bool"
+#: Operations that hand on a number that all elements are.
+MOVED = frozenset(
+    {
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "squeeze",
+        "expand_dims",
+        "slice",
+        "dynamic_slice",
+        "split",
+        "rev",
+        "real",
+        "reduce_max",
+        "reduce_min",
+        "reduce_and",
+        "reduce_or",
+    }
+)
+#: Operations that make zeros of zeros.
+ZERO_OF_ZERO = frozenset({"neg", "square", "sqrt", "reduce_sum", "cumsum", "imag", "conj"})
+#: Products: zero where one of two operands is.
+PRODUCTS = frozenset({"mul", "dot_general", "conv_general_dilated"})
+#: Of sums over the batch, the operand whose rows are summed up; products have two.
+SUMMED: Mapping[str, int] = {"reduce_sum": 0, "scatter_add": 2, "scatter_sub": 2}
+#: Draws, which give each row numbers of its own: equal in distribution, on however many rows.
+DRAWN = frozenset({"random_bits", "random_split", "random_gamma", "threefry2x32", "rng_bit_generator"})
+
+
+class Added:
+    """What the added rows of values hold.
+
+    Args:
+        terms: the table of the derivation.
+        zeros: terms of the inputs that are zero in added rows.
+    """
+
+    def __init__(self, terms: Terms, zeros: Sequence[Term]) -> None:
+        self.terms = terms
+        #: Of terms of which each row has a part, and that are not ROW.
+        self.held: dict[Term, State] = dict.fromkeys(zeros, 0)
+        #: Of the scans that the walk is in, by their nesting depth: what was held before, and which of the
+        #: values that they carry do not stay zero.
+        self.scans: dict[int, tuple[dict[Term, State], set[int]]] = {}
+
+    def of(self, term: Term) -> State:
+        """What the added rows of a term hold; the number that it is throughout, if it is one."""
+        number = self.terms.value(term)
+        return self.held.get(term, Held.ROW) if number is None else number
+
+    def _keep(self, value: Value, state: State) -> None:
+        """Keep what the added rows of a value hold; what is whole has no rows, and needs none."""
+        if state is Held.ROW or all(isinstance(place, Replicated) for place in value.places):
+            self.held.pop(value.term, None)
+        else:
+            self.held[value.term] = state
+
+    def result(self, found: "Rule | None", eq: Equation, places: Sequence[Placement]) -> Result:
+        """What a rule gives, and where the first device has the whole of it or its rows all the same, that.
+
+        Raises:
+            Stuck: no relation is claimed.
+        """
+        if eq.name in DRAWN and all(isinstance(place, Replicated) for place in places):
+            # Each row has draws of its own.
+            axes = [eq.split(result) for result in range(len(eq.outputs[0]))]
+            return tuple(Replicated() if axis is None else Sharded(axis) for axis in axes)
+        if found is None or grouped(places):
+            return of_groups(found, eq, places)
+        try:
+            result = found(eq, *places, **eq.params)
+        except Stuck:
+            # The first device's positions are those of the whole batch.
+            rows = [Sharded(each.axis) if isinstance(each, Positions) else each for each in places]
+            if rows == list(places):
+                raise
+            result = found(eq, *rows, **eq.params)
+        return Replicated(result.power) if isinstance(result, Partial) and self.left_out(eq) else result
+
+    def left_out(self, eq: Equation) -> bool:
+        """Whether a sum over the batch has zeros of the added rows."""
+        rows = (Replicated, Sharded, Positions)
+        if not all(isinstance(place, rows) for operand in eq.operands for place in operand.places):
+            return False
+        if eq.name in PRODUCTS:
+            return _product([self.of(operand.term) for operand in eq.operands]) == 0
+        return eq.name in SUMMED and self.of(eq.operands[SUMMED[eq.name]].term) == 0
+
+    def note(
+        self, name: str, params: Mapping[str, Any], operands: Sequence[Value], made: Value, dtype: str
+    ) -> None:
+        """Keep what the added rows of a result hold."""
+        given = [operand.term for operand in operands]
+        if any(term in self.held for term in given):
+            self._keep(made, self._made(name, params, [self.of(term) for term in given], dtype))
+
+    def _made(self, name: str, params: Mapping[str, Any], given: Sequence[State], dtype: str) -> State:
+        """What an operation makes of what the added rows of its operands hold."""
+        numbers = [each for each in given if not isinstance(each, Held)]
+        if name in PRODUCTS:
+            return _product(given) if len(numbers) < 2 or name == "mul" or 0 in numbers else Held.UNKNOWN
+        if name == "div" and given[0] == 0:
+            return 0 if given[1] is not Held.UNKNOWN and given[1] != 0 else Held.UNKNOWN
+        if name == "select_n" and not isinstance(given[0], (Held, complex)):
+            return given[1 + int(given[0])]
+        if name == "and" and dtype == "bool" and False in numbers:
+            return False
+        if name == "or" and dtype == "bool" and True in numbers:
+            return True
+        if len(numbers) < len(given):
+            return Held.UNKNOWN
+        if name in MOVED or (name in ("concatenate", "select_n", "pad") and len(set(numbers)) == 1):
+            return numbers[0]
+        if name in ZERO_OF_ZERO and numbers[0] == 0:
+            return 0
+        if name in ("add", "sub"):
+            return numbers[0] + (numbers[1] if name == "add" else -numbers[1])
+        found = fold(name, freeze(dict(params)), numbers, dtype) if name in FOLDED else None
+        return Held.UNKNOWN if found is None else found
+
+    def sliced(self, made: Value, given: Value) -> None:
+        """Keep what the added rows hold of a slice that a loop takes of what it is given."""
+        self._keep(made, self.held.get(given.term, Held.ROW))
+
+    def carried(self, made: Value, first: Value, around: Sequence[Value]) -> None:
+        """Keep what the added rows hold of what a loop carries.
+
+        Zeros that a `scan` starts with are taken to stay zero, until `stays` finds that a round changes them.
+
+        Args:
+            made: the value in a round.
+            first: what it is in the first round.
+            around: all that the loop is given.
+        """
+        if any(each.term in self.held for each in around):
+            depth, index = self.terms[made.term].params[:2]
+            zero = depth in self.scans and index not in self.scans[depth][1] and self.of(first.term) == 0
+            self._keep(made, 0 if zero else Held.UNKNOWN)
+
+    def scan_begins(self, depth: int) -> None:
+        """Expect a `scan`, nested so deep."""
+        self.scans[depth] = dict(self.held), set()
+
+    def stays(self, depth: int, out: Sequence[Value]) -> bool:
+        """Whether a round leaves what was taken to stay zero; what follows from it is forgotten else."""
+        before, changed = self.scans[depth]
+        found = {
+            index
+            for index, value in enumerate(out)
+            if any(not isinstance(place, Replicated) for place in value.places) and self.of(value.term) != 0
+        }
+        if found <= changed:
+            return True
+        changed |= found
+        self.held = dict(before)
+        return False
+
+    def scan_ends(self, depth: int) -> None:
+        """Expect no more rounds of a `scan`."""
+        self.scans.pop(depth, None)
+
+    def looped(self, made: Value, around: Sequence[Term], ends: Sequence[Term]) -> None:
+        """Keep what the added rows hold of a result of a loop or of a branch.
+
+        Args:
+            made: the result.
+            around: all that goes into it.
+            ends: what each of its elements is one of; empty where that is not followed.
+        """
+        if any(each in self.held for each in around):
+            found = {self.of(each) for each in ends}
+            state = found.pop() if len(found) == 1 else Held.UNKNOWN
+            self._keep(made, Held.UNKNOWN if state is Held.ROW else state)
+
+
+def _product(given: Sequence[State]) -> State:
+    """The product of two: zero times what is not known may be NaN."""
+    if Held.UNKNOWN in given:
+        return Held.UNKNOWN
+    if any(each == 0 for each in given):
+        return 0
+    numbers = [each for each in given if not isinstance(each, Held)]
+    return numbers[0] * numbers[1] if len(numbers) == len(given) else Held.UNKNOWN
