@@ -315,3 +315,27 @@ def run_in(project: Project, program: str) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+COUNTER = """
+import jax.numpy as jnp
+
+
+class Average:
+    def __init__(self):
+        self.mean = jnp.zeros(3)
+
+    def add(self, x):
+        self.mean = 0.9 * self.mean + jnp.mean(x, 0)
+        return jnp.sum(self.mean)
+
+
+Average().add(jnp.ones((24, 3)))
+"""
+
+
+def test_an_object_that_keeps_what_was_traced_is_refused(shared: Project) -> None:
+    """Traced twice, it has what the first trace left in it: values of no number."""
+    shared.write("counter.py", COUNTER)
+    args = ("counter.py::Average.add", "--run", "python counter.py", "--in-place")
+    shared.refused("JP049", "gen", *args, says=("`add` changes `self.mean`",), exit_code=1)

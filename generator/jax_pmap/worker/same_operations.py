@@ -122,6 +122,8 @@ def _equal(one: Any, other: Any, variable: Any) -> bool:
     """Whether two values are the same once jax takes them as the dtype that the variable has."""
     if one is other:
         return True
+    if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
+        return False  # The function put it into an object when it was traced before.
     dtype = variable.aval.dtype
     if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key) or np.shape(one) != np.shape(other):
         return False
