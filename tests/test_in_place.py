@@ -227,7 +227,7 @@ def test_a_value_that_changes_later_is_no_constant(project):
     text = SCRIPT.replace("  print(", "    trainer.rate = 0.1 / (i + 2)\n  print(")
     project.write("script.py", text)
     words = ("gen", "script.py::Trainer.step", "--run", "python script.py", "--in-place")
-    project.refused("JP050", *words, exit_code=1, says=("`self.rate`, which line 44 changes later",))
+    project.refused("JP062", *words, exit_code=1, says=("`self.rate` anew, which line 44 changes",))
 
 
 def test_a_file_that_changed_meanwhile_is_not_written(tmp_path):

@@ -256,3 +256,72 @@ def test_what_a_call_collects_for_itself_is_taken(shared: Project) -> None:
     shared.write("other_ways.py", OTHER_WAYS)
     made = shared.run("gen", "other_ways.py::collected", "--arg", "x=f32[24,3]", "--no-run")
     assert made.exit_code == 0, made.stderr
+
+
+PROGRAM = """
+import jax.numpy as jnp
+
+BEFORE = {"rate": 0.1}
+LATER = {"rate": 0.1}
+BETWEEN = {"rate": 0.1}
+
+
+class Trainer:
+    def __init__(self):
+        self.options = {"rate": 0.1}
+        self.fixed = {"rate": 0.1}
+
+    def step(self, x):
+        return self.options["rate"] * jnp.mean(x)
+
+    def other(self, x):
+        return self.fixed["rate"] * jnp.mean(x)
+
+
+def before(x):
+    return BEFORE["rate"] * jnp.mean(x)
+
+
+def later(x):
+    return LATER["rate"] * jnp.mean(x)
+
+
+def between(x):
+    return BETWEEN["rate"] * jnp.mean(x)
+
+
+def both(x):
+    return before(x), later(x)
+
+
+def main():
+    BEFORE["rate"] = 0.2
+    x = jnp.ones((24, 3))
+    trainer = Trainer()
+    for epoch in range(3):
+        BETWEEN["rate"] /= 2
+        trainer.step(x), trainer.other(x), both(x), between(x)
+        trainer.options["rate"] /= 2
+    LATER["rate"] = 0.2
+    both(x)
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("Trainer.step", 43), ("later", 44), ("between", 41), ("Trainer.other", 0), ("before", 0)],
+)
+def test_what_a_program_changes_after_its_first_call_is_refused(
+    shared: Project, name: str, line: int
+) -> None:
+    """What `main` sets up before is there at the first call; so is what the object of a method holds."""
+    shared.write("program.py", PROGRAM)
+    args = ("gen", f"program.py::{name}", "--run", "python program.py", "--in-place", "--diff")
+    if line:
+        shared.refused("JP062", *args, says=[f"anew, which line {line} changes"], exit_code=1)
+    else:
+        made = shared.run(*args)
+        assert made.exit_code == 0, made.stderr

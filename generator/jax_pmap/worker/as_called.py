@@ -196,7 +196,13 @@ def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
     names = leaf_names(packed)
     held = Held(
         told=tuple(sorted({packed.owners[i][0] for i in traced.watch.told})),
-        later=changed_later(traced.watch, target.module, target.fn.__name__, request.left_out),
+        later=changed_later(
+            traced.watch,
+            target.module,
+            target.fn.__name__,
+            request.left_out,
+            [called[name] for name in statics if name in called],
+        ),
     )
     for place, caught in traced.watch.caught.items():
         return dataclasses.replace(

@@ -80,15 +80,20 @@ Place = tuple[int, str]
 
 
 def changed_later(
-    watch: Watch, target: types.ModuleType, name: str, left_out: Collection[str] = ()
+    watch: Watch,
+    target: types.ModuleType,
+    name: str,
+    left_out: Collection[str] = (),
+    constants: Iterable[Any] = (),
 ) -> Later | None:
     """The first line that was reached and reads what another line changes after the import; None without any.
 
-    What a module does when it is imported is not later;
-    what its functions do is, and its loops in which the target, called `name`, stands. Functions that nothing
-    names but the module that calls them as it is imported, as a decorator that fills a table, are done by
-    then. What is read in functions that are `left_out` of the emitted code does not count: decorators, by
-    the names that the target's module has for them.
+    What a module does when it is imported is not later; what its functions do is, and its loops in which the
+    target, called `name`, stands. Functions that nothing names but the module that calls them as it is
+    imported, as a decorator that fills a table, are done by then, but for what they do after they call the
+    target. What is read in functions that are `left_out` of the emitted code does not count: decorators, by
+    the names that the target's module has for them. Arguments that are `constants` of the emitted code, as
+    the object of a method is, are kept with what they hold.
     """
     loaded = [(each, getattr(each, "__file__", None)) for each in (*list(sys.modules.values()), target)]
     spaces = {
@@ -101,6 +106,7 @@ def changed_later(
     imported = [_at_import(path) for path in spaces]
     done = {part for called, _ in imported for part in called} - named
     done -= {part for _, read in imported for part in read}
+    leading = _leading_to(name, uses)
     # What a call makes anew, and its nested functions change, is its own affair.
     ran = {(code.co_filename, code.co_name) for code in watch.taken}
     changes = [
@@ -108,7 +114,9 @@ def changed_later(
         for use in uses
         if use.changes
         and (
-            (use.scope.path, use.scope.function) not in ran if use.is_free else use.scope.function not in done
+            (use.scope.path, use.scope.function) not in ran
+            if use.is_free
+            else use.scope.function not in done or _may_follow(use, uses, leading)
         )
     ]
     reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
@@ -120,9 +128,9 @@ def changed_later(
         and (use.scope.path, use.line) in reached
         and (use.scope.path, use.scope.function) not in apart
     ]
-    held = [
-        value for use in reads if use.is_global for value in _values(use, spaces) if _is_users_object(value)
-    ]
+    globals_ = [value for use in reads if use.is_global for value in _values(use, spaces)]
+    held = [value for value in globals_ if _is_users_object(value)]
+    held += [value for value in constants if not isinstance(value, FIXED)]
     written = {place: use for use in changes for place in _places(use, spaces, held)}
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
         for place in _places(use, spaces, held):
@@ -131,6 +139,35 @@ def changed_later(
                 by = Site(change.scope.path, change.line, what)
                 return Later(Site(use.scope.path, use.line, what), by)
     return None
+
+
+def _leading_to(name: str, uses: Collection[Use]) -> set[str]:
+    """A name, the functions that use it, those that use them, and so on."""
+    found, more = {name}, {name}
+    while more:
+        using = {use.scope.function for use in uses if more & {use.root, *use.attributes}}
+        more = using - found - {""}
+        found |= more
+    return found
+
+
+def _may_follow(change: Use, uses: Iterable[Use], names: Collection[str]) -> bool:
+    """Whether a change stands in its function behind one of some names, or in a loop with one."""
+    scope = change.scope
+    lines = [
+        use.line
+        for use in uses
+        if (use.scope.path, use.scope.function) == (scope.path, scope.function)
+        and not {use.root, *use.attributes}.isdisjoint(names)
+    ]
+    loops = [
+        range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        for node in ast.walk(_parsed(scope.path))
+        if isinstance(node, LOOPS)
+    ]
+    return any(
+        line <= change.line or any(line in loop and change.line in loop for loop in loops) for line in lines
+    )
 
 
 def _defined(space: dict[str, Any], name: str) -> tuple[str, str]:
