@@ -237,3 +237,54 @@ def test_a_file_that_changed_meanwhile_is_not_written(tmp_path):
     with pytest.raises(RefusalError, match="changed while"):
         replace_text(source, "x = 2\n")
     assert path.read_text() == "x = 1\n"
+
+
+COMPARED = """
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+class ByName:
+    def __init__(self, name, rate):
+        self.name, self.rate = name, rate
+
+    def __eq__(self, other):
+        return self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def step(self, x):
+        return self.scaled(jnp.mean(x))
+
+    def scaled(self, value):
+        return self.rate * value
+
+    def named(self, x):
+        return len(self.name) * jnp.mean(x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Partly:
+    rate: float = dataclasses.field(default=0.1, compare=False)
+
+    def step(self, x):
+        return self.rate * jnp.mean(x)
+
+
+x = jnp.ones((24, 3))
+ByName("one", 0.1).step(x), ByName("one", 0.1).named(x), Partly().step(x)
+"""
+
+
+def test_objects_that_are_equal_by_less_than_a_method_reads_are_refused(project):
+    """Compiled code is kept for equal objects: of the second it would take the rate of the first."""
+    project.write("script.py", COMPARED)
+    for name, line in (("ByName", 11), ("Partly", 29)):
+        words = ("gen", f"script.py::{name}.step", "--run", "python script.py", "--in-place")
+        says = ("`self.rate`, and two objects that differ in it are equal", f"line {line}")
+        project.refused("JP050", *words, exit_code=1, says=says)
+    words = ("gen", "script.py::ByName.named", "--run", "python script.py", "--in-place", "--diff")
+    assert project.run(*words).exit_code == 0

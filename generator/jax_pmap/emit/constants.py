@@ -45,6 +45,59 @@ def check_constants(target: Target, plan: Plan) -> None:
             f"Pass it as an argument of `{facts.name}`",
             facts.span,
         )
+    alike = next(_taken_for_one(target, plan), None)
+    if alike is not None:
+        what, line = alike
+        raise refused(
+            "JP050",
+            f"`{target.source.qualname}` reads `{what}`, and two objects that differ in it are equal by line "
+            f"{line}; the compiled function would take that of the first",
+            f"Compare it there, or pass it as an argument of `{facts.name}`",
+            facts.span,
+        )
+
+
+def _taken_for_one(target: Target, plan: Plan) -> Iterator[tuple[str, int]]:
+    """What a method reads of its object that does not tell objects apart, with the line that compares them.
+
+    Compiled code is kept for each object that is equal to no other.
+    """
+    receiver = target.facts.receiver
+    if receiver not in {argument.name for argument in plan.arguments if argument.static}:
+        return
+    read = _of_receiver(target)
+    for node in target.parsed.enclosing[-1].body:  # A method stands in its class.
+        if isinstance(node, ast.FunctionDef) and node.name == "__eq__":
+            compared = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+            if not compared & {"__dict__", "__class__"}:
+                yield from ((f"{receiver}.{name}", node.lineno) for name in read if name not in compared)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
+            left_out = any(
+                each.arg == "compare" and isinstance(each.value, ast.Constant) and each.value.value is False
+                for each in node.value.keywords
+            )
+            if left_out and isinstance(node.target, ast.Name) and node.target.id in read:
+                yield f"{receiver}.{node.target.id}", node.lineno
+
+
+def _of_receiver(target: Target) -> list[str]:
+    """What a method reads of its object besides methods, also by the methods that it calls."""
+    owner = target.parsed.enclosing[-1]
+    methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+    found: dict[str, None] = {}
+    pending: list[tuple[ast.AST, str]] = [(target.parsed.definition, target.facts.receiver or "")]
+    while pending:
+        body, receiver = pending.pop()
+        for node in ast.walk(body):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+                continue
+            if node.value.id != receiver or node.attr in found:
+                continue
+            found[node.attr] = None
+            method = methods.get(node.attr)
+            if method is not None and method.args.args:
+                pending.append((method, method.args.args[0].arg))
+    return [name for name in found if name not in methods]
 
 
 def _changes(target: Target, plan: Plan) -> Iterator[tuple[str, int]]:
