@@ -232,6 +232,9 @@ class Editor(cst.CSTTransformer):
                     if expression.point in self.taps:
                         updated = self.tap(expression.point, updated, "before")
                     updated = self.wrapped(sync, updated)
+            statement = self.body.statements[expression.statement]
+            if statement.span == expression.span and statement.kind == "return":
+                updated = self.returned(expression, updated)
             if expression.side_of is not None and where in self.guards:
                 updated = self.unseen_side(expression)
             else:
@@ -244,6 +247,20 @@ class Editor(cst.CSTTransformer):
             if updated is not plain and self.body.is_tight(original):
                 updated = enclosed(updated)
         return updated
+
+    def returned(self, expression: Expression, updated: cst.BaseExpression) -> cst.BaseExpression:
+        """What a lambda gives, taken apart for its collectives: no statement can stand behind it."""
+        where = place(expression.span)
+        syncs = self.after.get(where, [])
+        if not syncs:
+            return updated
+        self.used.add(("after", where))
+        for line in self.assignments(syncs):
+            name, _, made = line.partition(" = ")
+            call = cst.parse_expression(f"(lambda {name}: {made})(x)")
+            assert isinstance(call, cst.Call)
+            updated = call.with_changes(args=[cst.Arg(parenthesized(updated))])
+        return self.tap(expression.point, updated) if expression.point in self.taps else updated
 
     def asking(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """What is called, noted where that is asked: a method with the object that it is looked up on."""
