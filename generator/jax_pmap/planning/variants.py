@@ -211,7 +211,12 @@ def _observe_others(
     # Of what the other sizes show, a branch that one of them takes is no part: the run takes none of them.
     for rows in observer.session.ask(protocol.TellSizes(roles.request()), "tracing the function"):
         observer.rows = rows // count * count
-        outcome = observer.observe(roles, {}, count, syncs)
+        try:
+            outcome = observer.observe(roles, {}, count, syncs)
+        except Problem as problem:
+            if problem.kind != "reference":
+                raise
+            continue  # It takes the size that was told, and not the multiple of the devices next to it.
         if not isinstance(outcome, Refusal) and kinds(outcome) == kinds(base):
             syncs = outcome.syncs
     observer.rows = None
