@@ -222,6 +222,10 @@ example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, *x.shape), 
 example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (4, b), ()), "f:")
 example("broadcast_in_dim", lambda x, b: lax.broadcast_in_dim(x, (b, 4), (0, 1)), "f:1,4")
 example("broadcast_in_dim", lambda x: lax.broadcast_in_dim(x, (3, 4), (1,)), "m:4")
+example("tile", lambda x: jnp.tile(x, (3, 2)), "f:12,4")
+example("tile", lambda x, b: jnp.tile(x, (b, 1)), "f:1,4")
+example("tile", lambda x, b: jnp.tile(x, (b, 2)), "f:3,4")
+example("tile", lambda x, b: jnp.tile(x, (1, b)), "f:12,4")
 for before, after in [
     ("12,4", lambda b: (b * 4,)),
     ("12,4", lambda b: (b, 2, 2)),

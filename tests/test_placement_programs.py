@@ -416,6 +416,13 @@ def left(axis: Any, value: Any, done: Any) -> Any:
 kept = until_all_done(lambda done, old, new, x: jnp.where(done[:, None], old, new), left)
 kept.__name__ = "kept"
 
+
+def class_tokens(axis: Any, w: Any, x: Any) -> Any:
+    """As many copies of a parameter as there are examples, by a primitive of its own from jax 0.10 on."""
+    rows = jnp.concatenate([jnp.tile(w, (len(x), 1)), x], axis=1)
+    return mean(axis, jnp.mean(jnp.tanh(rows)))
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -453,6 +460,7 @@ EQUAL = [
     (rows_of(of_two, loop=False), (W, M), (R, G), R),
     (in_one_batch, (W, X, X), (R, S, S), R),
     (spectrum, (W, X), (R, S), R),
+    (class_tokens, (W, X), (R, S), R),
 ]
 
 
@@ -660,6 +668,9 @@ UNEQUAL = [
     (lambda axis, x: x if axis is None else lax.ppermute(x, axis, [(0, 1), (1, 0)]), (X,), (S,), S),
     (lambda axis, x: x.sum() if axis is None else lax.psum(x, axis).sum(), (X,), (S,), R),
     (lambda axis, x: x.sum(0), (X,), (S,), S),
+    (lambda axis, w, x: jnp.tile(w, (2 * len(x) if axis is None else len(x), 1)), (W, X), (R, S), S),
+    (lambda axis, x: jnp.tile(x, (len(x), 1)), (X,), (S,), S),
+    (lambda axis, x: jnp.tile(x, (1, len(x))), (X,), (S,), S),
     (lambda axis, w: w * 1.5 if axis is None else w * 1.50001, (W,), (R,), R),
     (lambda axis, w: w + w.sum() if axis is None else w + jnp.abs(w).sum(), (W,), (R,), R),
     # What is positive, what a mask counts, and what is less than every number.

@@ -95,7 +95,7 @@ ASKED_ALWAYS = frozenset(
 )
 #: Parameters that are sizes: those of a share become those of the whole.
 SIZES = frozenset(
-    {"shape", "new_sizes", "slice_sizes", "limit_indices", "sizes"}
+    {"shape", "new_sizes", "slice_sizes", "limit_indices", "sizes", "reps"}
     | {"feature_group_count", "batch_group_count"}
 )
 #: Primitives that XLA takes a slice through, besides those that hand on what they are given.

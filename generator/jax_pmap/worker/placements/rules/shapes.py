@@ -410,10 +410,15 @@ def unstack(eq: Equation, x: Placement, *, axis: int, **_: Any) -> Result:
 
 @rule("tile")
 def tile(eq: Equation, x: Placement, *, reps: Sequence[int], **_: Any) -> Result:
-    """Repeated along axes that are whole."""
+    """Repeated along axes that are whole; as often as there are examples, each device has its part of it."""
     if isinstance(x, SHAPED_ALIKE) and not eq.varying():
         return x
-    if isinstance(x, Sharded) and all(params["reps"][x.axis] == 1 for params in eq.every):
+    if isinstance(x, Replicated):
+        axis = eq.split()
+        assert axis is not None
+        return Sharded(axis, x.power)
+    once = isinstance(x, Sharded) and all(params["reps"][x.axis] == 1 for params in eq.every)
+    if isinstance(x, Sharded) and once and eq.varying() == (x.axis,):
         return x
     raise Stuck("examples of this device are repeated")
 
