@@ -119,13 +119,16 @@ OTHERS = """
         return equinox_inputs(("batch", "devices", "hosts"))
 
 
-    class Scale:
-        def __call__(self, x):
-            mean = x.mean(axis=0)
-            return x - mean
+    def make_scale():
+        class Scale:
+            def __call__(self, x):
+                mean = x.mean(axis=0)
+                return x - mean
+
+        return Scale()
 
 
-    scale = Scale()
+    scale = make_scale()
 
 
     def own_step(x):
@@ -225,7 +228,7 @@ def test_a_layer_that_cannot_be_told_is_named_with_the_way_out(ask: Ask) -> None
     assert "--backend jit" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
     said = refused(ask("others.py::own_step", "own_inputs"), "JP067")
-    assert "`mean = x.mean(axis=0)` (others.py:104) is taken over the examples" in said
+    assert "`mean = x.mean(axis=0)` (others.py:105) is taken over the examples" in said
     assert 'over the axis "batch"' in said and "of a mean by `jax.lax.pmean`" in said
 
 

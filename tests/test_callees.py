@@ -191,3 +191,84 @@ def test_methods_that_cannot_be_told_apart_are_refused(shared: Project) -> None:
     says = ("cannot read the source of `each.loss`: it is `Line.loss` and `Table.loss`",)
     inputs = ("--inputs", "updates_v.py::tables")
     shared.refused("JP067", "gen", "updates_v.py::several", *inputs, says=says, exit_code=1)
+
+
+OBJECTS = """
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Dense:
+    w: jax.Array
+
+    def __call__(self, x):
+        return jnp.tanh(x @ self.w)
+
+
+def masked_mean(x, mask):
+    return jnp.sum(x * mask[:, None], axis=0) / jnp.sum(mask)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Centre:
+    scale: jax.Array
+
+    def __call__(self, x, mask):
+        return (x - masked_mean(x, mask)) * self.scale
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Net:
+    layers: list
+    centre: Centre
+
+    def __call__(self, x, mask):
+        for layer in self.layers:
+            x = layer(x)
+        return self.centre(x, mask)
+
+
+def inputs():
+    keys = jax.random.split(jax.random.key(0), 3)
+    layers = [Dense(jax.random.normal(keys[0], (5, 4))), Dense(jnp.ones((4, 3)) / 3)]
+    mask = (jax.random.uniform(keys[1], (48,)) < jnp.linspace(0.2, 1, 48)).astype(jnp.float32)
+    return Net(layers, Centre(jnp.ones(3))), jax.random.normal(keys[2], (48, 5)), mask
+
+
+def step(net, x, mask):
+    def loss_fn(net):
+        return jnp.mean(net(x, mask) ** 4)
+
+    loss, grads = jax.value_and_grad(loss_fn)(net)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, net, grads), loss
+"""
+
+
+def test_objects_that_are_called_are_looked_into(shared: Project) -> None:
+    shared.write("objects.py", OBJECTS)
+    made = shared.run("gen", "objects.py::step", "--inputs", "objects.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    text = " ".join(made.stdout.split())
+    # The sums of the mean are whole where it divides them.
+    assert "(jnp.sum(x * mask[:, None], axis=0), jnp.sum(mask)), axis_name=AXIS" in text
+    assert "return centre_call(self.centre, x, mask)" in text
+    assert "jnp.mean(net_call(net, x, mask) ** 4)" in text
+    # An object that is called is itself where it is handed on.
+    assert "jax.value_and_grad(loss_fn)(net)" in text
+    assert "if type(self).__call__ is not Centre.__call__: raise TypeError(" in text
+
+
+def test_objects_that_are_called_have_copies_of_their_own_names_in_place(shared: Project) -> None:
+    shared.write("objects.py", OBJECTS)
+    made = shared.run("gen", "objects.py::step", "--inputs", "objects.py::inputs", "--in-place", "--diff")
+    assert made.exit_code == 0, made.stderr
+    assert "+def p_centre_call(self, x, mask):" in made.stdout
+    assert "+    return p_centre_call(self.centre, x, mask)" in made.stdout
+    assert "+        return jnp.mean(p_net_call(net, x, mask) ** 4)" in made.stdout

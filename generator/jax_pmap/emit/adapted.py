@@ -154,7 +154,7 @@ def adapted_callees(
     if all(span.file == own and inside(place(span), here) for span in spans):
         return [], {}
     # Most functions need none of it.
-    from jax_pmap.emit.callees import CallGraph
+    from jax_pmap.emit.callees import CallGraph, renamed
 
     call_graph = CallGraph(target, callees)
     out: list[Adapted] = []
@@ -187,7 +187,8 @@ def adapted_callees(
                 elif found.by_value:
                     renames[called] = Substitute(found.name, given=called, original=found.facts.name)
                 elif found.detached:
-                    renames[called] = Substitute(found.name, call_graph.receiver(called, caller))
+                    receiver = call_graph.receiver(called, caller)
+                    renames[renamed(called, receiver)] = Substitute(found.name, receiver)
                 elif called != found.name or found.method_of:
                     renames[called] = Substitute(found.name)
         return renames, calls

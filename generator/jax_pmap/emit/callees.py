@@ -66,6 +66,11 @@ class UserFunction:
         """Whether it stands in a class."""
         return self.detached or bool(self.method_of)
 
+    @property
+    def is_of_calls(self) -> bool:
+        """Whether it is what runs where an object of its class is called: ``model(x)``."""
+        return bool(self.owner) and self.facts.name == "__call__"
+
     def is_same(self, other: UserFunction) -> bool:
         """Whether both are one function."""
         mine, theirs = self.source, other.source
@@ -294,9 +299,11 @@ class CallGraph:
     def receiver(self, called: str, caller: UserFunction) -> str:
         """Source of what a method is bound to that `caller` names ``called``, or ``""``."""
         found = self.find(called, caller)
-        head = called.rpartition(".")[0]
+        head, _, name = called.rpartition(".")
         if found is None or not found.is_method or not found.facts.receiver:
             return ""
+        if found.is_of_calls and name != found.facts.name:
+            return called
         if found.owner:
             return head
         owner = self._owner(called, caller) if found.detached else None
@@ -592,6 +599,14 @@ class CallGraph:
         if facts.name not in self.target.facts.taken_names:
             return facts.name
         return f"{source.module.rpartition('.')[2]}_{facts.name}"
+
+
+def renamed(called: str, receiver: str) -> str:
+    """The source that a copy stands in for: ``called``, or ``called()`` where it stands for calls alone.
+
+    An object that is called is itself where it is handed on.
+    """
+    return f"{called}()" if receiver == called else called
 
 
 def rebound_defaults(parsed: ParsedSource) -> list[str]:

@@ -91,7 +91,9 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     adapted, renames = adapted_callees(target, syncs, guards, plan.callees)
     file = _File(target)
     names = file.names.ours()
-    copies = {other.name: file.names.own(f"p_{other.facts.name}") for other in adapted}
+    # Methods of several classes may have one name.
+    known = {o.name: o.name if o.function.detached else o.facts.name for o in adapted}
+    copies = {name: file.names.own(f"p_{called}") for name, called in known.items()}
     renames = _for_copies(renames, copies)
     result = file.names.own("result") if "result" in facts.taken_names else "result"
     with fitting(target):

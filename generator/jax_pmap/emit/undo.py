@@ -244,7 +244,10 @@ class _Unweaving(cst.CSTTransformer):
         return updated.with_changes(value=self.copies.get(original.value, original.value))
 
     def leave_Call(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:  # noqa: N802
-        """What a collective, a fold of a key or the taking of a share stands around."""
+        """What a collective, a fold of a key or the taking of a share stands around, or an object called."""
+        copied = self.copies.get(original.func.value) if isinstance(original.func, cst.Name) else None
+        if copied == "__call__" and updated.args:
+            return updated.with_changes(func=updated.args[0].value, args=updated.args[1:])
         if not updated.args or not self._is_ours(updated):
             return updated.with_changes(args=self._unnamed(updated.args))
         if self._open:

@@ -176,6 +176,7 @@ class Editor(cst.CSTTransformer):
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call):
             updated = updated.with_changes(func=self.asking(original.func, updated.func))
             updated = updated.with_changes(func=self.standing(original.func, updated.func))
+            updated = self.object_called(original, updated)
         elif isinstance(original, cst.Arg) and isinstance(updated, cst.Arg):
             updated = updated.with_changes(value=self.asking(original.value, updated.value))
             updated = updated.with_changes(value=self.standing(original.value, updated.value))
@@ -272,6 +273,15 @@ class Editor(cst.CSTTransformer):
         args = (cst.Integer(str(number)), updated.value, cst.SimpleString(repr(updated.attr.value)))
         noted = cst.Attribute(cst.Name(RECORDER), cst.Name("method"))
         return cst.Call(noted, [cst.Arg(each) for each in args])
+
+    def object_called(self, original: cst.Call, updated: cst.Call) -> cst.Call:
+        """``model_call(model, x)`` of ``model(x)``, where a copy stands for what the object runs."""
+        copy = self.renames.get(f"{self.body.code(original.func)}()")
+        if copy is None:
+            return updated
+        made = cst.parse_expression(copy)
+        assert isinstance(made, cst.Call)
+        return updated.with_changes(func=made.args[0].value, args=[cst.Arg(updated.func), *updated.args])
 
     def unbound(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """The copy of a method for ``module.apply(…, method=module.loss)``, which binds it itself."""

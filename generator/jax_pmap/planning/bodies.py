@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.callees import CallGraph, UserFunction
+from jax_pmap.emit.callees import CallGraph, UserFunction, renamed
 from jax_pmap.emit.places import Body, Expression, Scope, Statement, place
 from jax_pmap.emit.weave import RECORDER, method_name, name_node
 from jax_pmap.model import Sync
@@ -176,7 +176,8 @@ class Bodies:
             elif caller == body.scope.index and self.home(scope).is_method:
                 bound = self.call_graph.receiver(called, self.home(caller))
                 name = method_name(scope)
-                out[called] = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
+                copy = f"__jax_pmap_functools__.partial({name}, {bound})" if bound else name
+                out[renamed(called, bound)] = copy
             elif caller == body.scope.index and (
                 held := self.call_graph.transformed(called, self.home(caller))
             ):

@@ -16,6 +16,7 @@ from .functions import guarded, in_place_of, named, unwrapped
 from .observe import RECORDER
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees
 from .target import current
+from .type_tests import is_users
 
 #: The attribute of a function by which it is known where it stands in the tapped source.
 SCOPE = "__jax_pmap_scope__"
@@ -45,13 +46,13 @@ class Callees:
 
     def callee(self, number: int, value: Any) -> Any:
         """Note what `value` runs, and hand it on."""
-        self._note(number, described(value), value)
+        self._note(number, object_called(value) or described(value), value)
         return value
 
     def method(self, number: int, head: Any, name: str) -> Any:
         """Note what ``head.name`` runs, and hand it on."""
         value = getattr(head, name)
-        self._note(number, method_of(head, name, value) or described(value), value)
+        self._note(number, method_of(head, name, value) or object_called(value) or described(value), value)
         return value
 
     def _note(self, number: int, found: Callee, value: Any) -> None:
@@ -94,6 +95,17 @@ def innermost(value: Any) -> Any:
     while isinstance(value, functools.partial):
         value = value.func
     return value
+
+
+def object_called(value: Any) -> Callee | None:
+    """What ``value(…)`` runs where that is `__call__` of a class of the user's; None for anything else.
+
+    Python looks it up in the class, so that an object has no other one.
+    """
+    if not callable(value) or isinstance(value, type | types.FunctionType | types.MethodType):
+        return None
+    found = method_of(value, "__call__", value.__call__)
+    return dataclasses.replace(found, frozen=True) if found is not None and is_users(found.path) else None
 
 
 def method_of(head: Any, name: str, value: Any) -> Callee | None:
