@@ -161,6 +161,34 @@ def test_what_is_handed_on_at_import_may_be_called_later(shared: Project) -> Non
     shared.refused("JP062", "gen", "handed_on.py::step", "--arg", "x=f32[24,3]", says=says, exit_code=1)
 
 
+OWN_BOX = """
+import types
+
+import jax.numpy as jnp
+
+
+class Options:
+    def __init__(self):
+        self.rate = 0.1
+
+
+OPTIONS = Options()
+
+
+def step(x):
+    box = types.SimpleNamespace(value=0.0)
+    before = box.value
+    box.value = jnp.mean(x)
+    return OPTIONS.rate * box.value + before
+"""
+
+
+def test_a_local_that_has_other_attributes_is_no_object_of_the_module(shared: Project) -> None:
+    shared.write("own_box.py", OWN_BOX)
+    made = shared.run("gen", "own_box.py::step", "--arg", "x=f32[24,3]", "--no-run")
+    assert made.exit_code == 0, made.stderr
+
+
 OTHER_WAYS = """
 import jax.numpy as jnp
 import numpy as np

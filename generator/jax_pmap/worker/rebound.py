@@ -5,6 +5,7 @@ as it is at each call. Traced, it keeps what there was at the first.
 """
 
 import ast
+import inspect
 import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ TAKERS = frozenset({"pop", "popitem", "setdefault"})
 FILLERS = frozenset({"copyto", "fill_diagonal", "heappush", "insort", "place", "put", "putmask", "shuffle"})
 #: What nothing can be changed in.
 FIXED = (bool, int, float, complex, str, bytes, tuple, frozenset, types.FunctionType, type(None))
+_NOTHING = object()
 #: Between a function and a variable of it that functions in it use: ``make.<locals>.step``.
 LOCALS = ".<locals>."
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -196,8 +198,11 @@ def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) ->
     """What a read comes by, or what a change changes; `held` are objects that locals may stand for."""
     space = spaces[use.scope.path]
     if not use.is_global:
+        if not use.attributes:
+            return []
+        name = use.attributes[0]
         found = [value for value in held if not use.is_own or _is_of(value, space, use)]
-        return [(id(value), use.attributes[0]) for value in found if use.attributes]
+        return [(id(value), name) for value in found if _has(value, name)]
     values, names = _values(use, spaces), (use.root, *use.attributes)
     holders = [space, *(vars(each) if isinstance(each, types.ModuleType) else each for each in values)]
     named = [(id(holder), name) for holder, name in zip(holders, names, strict=False)]
@@ -216,6 +221,17 @@ def _is_of(value: Any, space: dict[str, Any], use: Use) -> bool:
     if not isinstance(own, type):
         return False
     return issubclass(value, own) if isinstance(value, type) else isinstance(value, own)
+
+
+def _has(value: Any, name: str) -> bool:
+    """Whether an object may have an attribute: it has it, or its class makes some when they are asked for.
+
+    A local that has one which no object of the user's has is none of these: Flax's ``mean.value``.
+    """
+    if inspect.getattr_static(value, name, _NOTHING) is not _NOTHING:
+        return True
+    makes = inspect.getattr_static(type(value), "__getattr__", None)
+    return inspect.isfunction(makes) and is_users(makes.__code__.co_filename)
 
 
 def _is_users_object(value: Any) -> bool:
