@@ -375,6 +375,9 @@ class Callee:
     called: str
     #: The method, by the class that defines it: ``"common:Model.apply_gradient"``.
     function: str
+    #: The library that runs it on modules of its own, whoever calls these: ``"flax.linen"``. Then `caller` is
+    #: the target, and `called` the method.
+    library: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jax_pmap.emit.function import Intercepted
 from jax_pmap.emit.names import Names
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.source import wrapped_f_string
@@ -75,7 +76,8 @@ class Adapted:
     def woven(self, names: Names, renames: Mapping[str, Substitute]) -> cst.FunctionDef:
         """The copy, still under its own name, with `renames` for carried functions it calls."""
         made = woven_with(names, self.body, self.syncs, renames, self.guards)
-        return with_first(made, self._check()) if self.function.owner else made
+        checked = self.function.owner and not self.function.library
+        return with_first(made, self._check()) if checked else made
 
     def _check(self) -> str:
         """The statement that rejects objects whose method is another one."""
@@ -97,6 +99,21 @@ def stands_in(renames: Mapping[str, Substitute], adapted: Sequence[Adapted]) -> 
     """Whether a copy stands in for a function that a value holds."""
     every = [renames, *(other.renames for other in adapted)]
     return any(stand.given for each in every for stand in each.values())
+
+
+def intercepted(
+    adapted: Sequence[Adapted], copies: Mapping[str, str] | None = None
+) -> tuple[Intercepted, ...]:
+    """The methods of modules that have copies, under their own names or those of `copies`."""
+    return tuple(
+        Intercepted(
+            each.function.library,
+            f"{each.function.owner}.{each.facts.name}",
+            each.name if copies is None else copies[each.name],
+        )
+        for each in adapted
+        if each.function.library
+    )
 
 
 def woven_with(
@@ -182,6 +199,8 @@ def adapted_callees(
                 # One that is called by two names is carried under the first.
                 found = next(other.function for other in out if other.function.is_same(found))
                 held = call_graph.transformed(called, caller)
+                if found.library:
+                    continue
                 if held is not None:
                     renames[called] = Substitute(found.name, made=held.around(found.name))
                 elif found.by_value:

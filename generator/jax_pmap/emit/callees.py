@@ -21,7 +21,7 @@ from jax_pmap.reading.facts import FunctionFacts, ImportedName
 from jax_pmap.reading.read import read
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.definitions import find, statements
-from jax_pmap.syntax.library import HOLDERS, MAPPERS, WRAPPERS
+from jax_pmap.syntax.library import HOLDERS, MAPPERS, OF_MODULES, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource, parse, resolver_of
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import ALWAYS_THERE, defaults, own_nodes, used_names
@@ -43,6 +43,8 @@ class UserFunction:
     detached: bool = False
     #: Source of the class of a method that was found by running the function: its objects must have it.
     owner: str = ""
+    #: The library that runs a method on modules, where the copy is put in its place for as long as they run.
+    library: str = ""
     #: Whether it is a function that running has shown a value to hold: the value must hold that very one.
     by_value: bool = False
 
@@ -69,7 +71,7 @@ class UserFunction:
     @property
     def is_of_calls(self) -> bool:
         """Whether it is what runs where an object of its class is called: ``model(x)``."""
-        return bool(self.owner) and self.facts.name == "__call__"
+        return bool(self.owner) and not self.library and self.facts.name == "__call__"
 
     def is_same(self, other: UserFunction) -> bool:
         """Whether both are one function."""
@@ -127,8 +129,29 @@ class CallGraph:
         """The function that `caller` names ``called``, or ``module.called``; None if it cannot be carried."""
         key = str(caller.source.path), caller.source.qualname, called
         if key not in self._found:
-            self._found[key] = self._find(called, caller) or self._seen(called, caller)
+            found = self._find(called, caller) or self._seen(called, caller)
+            if found is not None and not found.library and self._of_library(found.source):
+                found = None
+            self._found[key] = found
         return self._found[key]
+
+    def learn_of_module(self, reference: str, library: str) -> str:
+        """Take a method for one that a library runs; what the target calls it then, or ``""``.
+
+        One that a name leads to is called by that.
+        """
+        source = self._source(reference)
+        known = [each.source for each in self._found.values() if each is not None and not each.library]
+        if source is None or any((e.path, e.qualname) == (source.path, source.qualname) for e in known):
+            return ""
+        if (spot(self.origin), reference) not in self.callees:
+            self.learn(Callee(spot(self.origin), reference, reference, library))
+        return reference
+
+    def _of_library(self, source: Source) -> bool:
+        """Whether a method is one that a library runs."""
+        run = [self._source(each.function) for each in self.callees.values() if each.library]
+        return any((e.path, e.qualname) == (source.path, source.qualname) for e in run if e is not None)
 
     def seen_as(self, called: str, caller: UserFunction) -> tuple[str, str]:
         """Module and name of the function that ``called`` was seen to be in a caller."""
@@ -147,6 +170,10 @@ class CallGraph:
             return self._by_value(source, called)
         parsed = parse(source)
         facts, owner = read(source, parsed), source.qualname.rpartition(".")[0]
+        if callee.library:
+            # The library does with the copy what it does with the method.
+            own = tuple(each for each in facts.decorators if each.name not in OF_MODULES)
+            facts = dataclasses.replace(facts, decorators=own)
         if not facts.receiver or not movable(facts, parsed):
             self.why[called] = (
                 f"`{source.qualname}` ({source.shown_path}:{facts.span.line}) would not do the same outside "
@@ -163,7 +190,7 @@ class CallGraph:
                 f"else in `{self.target.source.shown_path}`, or another function of that name is carried"
             )
             return None
-        return dataclasses.replace(found, owner=owner)
+        return dataclasses.replace(found, owner=owner, library=callee.library)
 
     def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""
@@ -199,11 +226,15 @@ class CallGraph:
         return found if isinstance(found, Source) else None
 
     def _find(self, called: str, caller: UserFunction) -> UserFunction | None:
+        if caller is self.origin and (spot(caller), called) in self.callees and ":" in called:
+            return None  # A method that a library runs, which no name leads to.
         if not all(part.isidentifier() for part in called.split(".")):
             return self._entry(called, caller)
         if called.partition(".")[0] in own_names(caller):
             return None
         method = method_called(called, caller.parsed, caller.facts.receiver)
+        if method and caller.library:
+            return None  # The library runs that, too.
         if method:
             return self._method(dataclasses.replace(caller.source, qualname=method), caller)
         owner = self._owner(called, caller)

@@ -19,7 +19,7 @@ from jax_pmap.emit.axes import (
     type_imports,
     used_axes,
 )
-from jax_pmap.emit.function import EmitUnit
+from jax_pmap.emit.function import EmitUnit, Intercepted
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
 from jax_pmap.emit.names import ALIASES, Names
@@ -54,8 +54,8 @@ HELPER_LOCALS = frozenset(
 )
 
 
-def over_devices(n: Names, layers: Sequence[str]) -> dict[str, Any]:
-    """The variables of the helper that has layers of these libraries synchronised."""
+def over_devices(n: Names, layers: Sequence[str], own: Sequence[Intercepted] = ()) -> dict[str, Any]:
+    """The variables of the helper that has layers of these libraries synchronised, and the user's `own`."""
     known = {
         "flax.linen": (n.nn, "axis_name", f"isinstance(layer, {n.nn}.BatchNorm)"),
         # Batch norms, and quantisers with their codebooks.
@@ -63,12 +63,14 @@ def over_devices(n: Names, layers: Sequence[str]) -> dict[str, Any]:
     }
     told = [known[layer] for layer in layers if layer in known]
     call = "return function(*args, **kwargs)"
-    if told:
-        names = zip(told, ("told", "told_too"), strict=False)
-        call = f"with {', '.join(f'{each[0]}.intercept_methods({name})' for each, name in names)}: {call}"
+    names = [(each[0], name) for each, name in zip(told, ("told", "told_too"), strict=False)]
+    names += [(known[each][0], "copied") for each in dict.fromkeys(method.library for method in own)]
+    if names:
+        call = f"with {', '.join(f'{each}.intercept_methods({name})' for each, name in names)}: {call}"
     return {
-        "over_devices": bool(layers),
+        "over_devices": bool(layers or own),
         "told": told,
+        "copies": [(each.method, each.copy) for each in own],
         "nnx_layers": "flax.nnx" in layers,
         "call": call,
     }
@@ -150,7 +152,7 @@ class Context:
             "sharding_mesh": self._sharding_mesh(),
             "replicated": bool(self.replicated),
             "across": self._across,
-            **over_devices(n, () if self.backend is Backend.JIT else plan.layers),
+            **over_devices(n, () if self.backend is Backend.JIT else plan.layers, self.unit.intercepted),
             "contents": self._told() or self.partition.wrapped,
             "wrapped": bool(self.partition.wrapped),
             "partition": any(not part.equinox for part in self.partition.parts),
@@ -216,7 +218,8 @@ class Context:
         graphs = self.plan.mutated or self._own_draws() or self._moded(graph=True)
         if not graphs and "flax.nnx" not in layers:
             unused.add("nnx")
-        unused |= {alias for alias, module in LIBRARIES.items() if module not in layers}
+        libraries = {*layers, *(each.library for each in self.unit.intercepted)}
+        unused |= {alias for alias, module in LIBRARIES.items() if module not in libraries}
         return ALIASES.keys() - unused
 
     def _told(self) -> bool:

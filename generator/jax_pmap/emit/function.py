@@ -11,6 +11,17 @@ from jax_pmap.reading.facts import Parameter
 
 
 @dataclass(frozen=True, slots=True)
+class Intercepted:
+    """A method of a module that a copy runs in place of, wherever the library runs it."""
+
+    #: ``"flax.linen"``, ``"haiku"``.
+    library: str
+    #: Its source, ``"Centre.__call__"``, and the name of the copy.
+    method: str
+    copy: str
+
+
+@dataclass(frozen=True, slots=True)
 class EmitUnit:
     """A function with its signature as written and its body woven, and what it needs around it."""
 
@@ -51,6 +62,8 @@ class EmitUnit:
     set_by: str = ""
     #: Whether copies stand in for functions that values hold.
     stands_in: bool = False
+    #: Methods of modules that copies stand in for while the mapped function runs.
+    intercepted: tuple[Intercepted, ...] = ()
     #: The names to use where the code goes into a file that has names of its own.
     chosen_names: Names | None = None
 

@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, Substitute, adapted_callees, stands_in, woven_target
+from jax_pmap.emit.adapted import (
+    Adapted,
+    Substitute,
+    adapted_callees,
+    intercepted,
+    stands_in,
+    woven_target,
+)
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
@@ -110,6 +117,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         remainder=remainder_of(plan, request.remainder, backend, facts.span),
         explicit=request.explicit,
         stands_in=stands_in(renames, adapted),
+        intercepted=intercepted(adapted, copies),
         chosen_names=names,
     )
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)} --in-place"

@@ -10,7 +10,14 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jax_pmap.emit.adapted import Adapted, Substitute, adapted_callees, stands_in, woven_target
+from jax_pmap.emit.adapted import (
+    Adapted,
+    Substitute,
+    adapted_callees,
+    intercepted,
+    stands_in,
+    woven_target,
+)
 from jax_pmap.emit.axes import collapse, type_imports, used_axes
 from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
 from jax_pmap.emit.function import EmitUnit
@@ -90,6 +97,7 @@ def emit(
         body=with_names(text, names.axis, taken, WIDTH - indent),
         definitions=(*ordered, *own.values()),
         stands_in=stands_in(renames, adapted),
+        intercepted=intercepted(adapted),
     )
     unit = _without(unit, given_up)
     if target.source.module not in dict(unit.user_imports):

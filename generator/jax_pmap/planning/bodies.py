@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
 OWN_DRAWS_NAME, SCATTERED_NAME = "__jax_pmap_own_draws__", "__jax_pmap_scattered__"
+#: Where observed code has the copies of methods that a library runs, by the functions behind these.
+COPIES = "__jax_pmap_modules__"
 #: What observed code calls: the device's share of a value, the folding of keys inside objects, and the mean
 #: over devices of gradients, of which they have their own where they have parts of what they are taken of.
 HELPERS = f"""\
@@ -125,6 +127,7 @@ class Bodies:
             "import functools as __jax_pmap_functools__",
             f"import jax as {JAX}",
             HELPERS.format(axis=repr(self.axis_name), parted=dict(self.parted)),
+            f"{COPIES} = {{}}",
         ]
         here, elsewhere = list(first), dict[str, list[str]]()
         own = self.call_graph.origin.source.path
@@ -135,7 +138,9 @@ class Bodies:
             scope, home = body.scope.index, self.home(body.scope.index)
             name = method_name(scope) if home.is_apart else home.facts.name
             lines += noted(body, name)
-            if home.owner:
+            if home.library:
+                lines.append(f"{COPIES}[{home.owner}.{home.facts.name}.__wrapped__] = {name}")
+            elif home.owner:
                 lines.append(
                     f"{name} = {RECORDER}.guarded({scope}, {home.owner}, {home.facts.name!r}, {name})"
                 )
@@ -173,6 +178,8 @@ class Bodies:
                 module, name = self.call_graph.seen_as(called, self.home(caller))
                 copy = method_name(scope)
                 out[called] = f"{RECORDER}.in_place_of({scope}, {called}, {module!r}, {name!r}, {copy})"
+            elif self.home(scope).library:
+                continue
             elif caller == body.scope.index and self.home(scope).is_method:
                 bound = self.call_graph.receiver(called, self.home(caller))
                 name = method_name(scope)

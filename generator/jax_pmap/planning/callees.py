@@ -13,7 +13,7 @@ import libcst as cst
 from jax_pmap.emit.callees import spot
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import RECORDER, weave
-from jax_pmap.model import Callee, Say
+from jax_pmap.model import Callee, Say, Span
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.problems import INSTALLED, shown_file
 from jax_pmap.reading.runs import behind
@@ -43,6 +43,8 @@ class Callees:
         self.why: dict[str, str] = {}
         #: Where the name of the axis may be given, by the scope of the body and the source of what is called.
         self.axes: dict[tuple[int, str], str] | None = None
+        #: The methods of modules that libraries ran, once they were asked for.
+        self.run: Sequence[protocol.ModuleMethod] | None = None
 
     def scopes(self, called: str, caller: Body) -> list[int]:
         """The scopes of the functions that `called` runs in a body, where they can be looked into.
@@ -72,6 +74,49 @@ class Callees:
         if self.axes is None:
             self._ask()
         return (self.axes or {}).get((caller.scope.index, called), "")
+
+    def methods(self, span: Span, below: bool) -> list[int]:
+        """The scopes of the methods of modules that a library runs for a call, where they can be looked into.
+
+        With `below`, those that these run as well. Why others cannot is under ``""`` in `why`.
+        """
+        if self.run is None:
+            try:
+                asked_for = protocol.FindModuleMethods(self.roles.statics)
+                self.run = self.session.ask(asked_for, "finding out what is called")
+            except Problem:
+                self.run = ()
+        call_graph, found = self.bodies.call_graph, list[int]()
+        for row in self.run:
+            if not self._runs(span, row.frames, below):
+                continue
+            method = row.method
+            reference = f"{method.module}:{method.owner}.{method.name}"
+            if not method.named:
+                self.why[""] = (
+                    f"the class of `{method.qualname.replace('.<locals>', '')}` "
+                    f"({shown(method, self.session.directory)}) is not found in a module by its name"
+                )
+                continue
+            known = call_graph.learn_of_module(reference, row.library)
+            scope = self.bodies.open(known, self.bodies.body) if known else None
+            if scope is not None:
+                found.append(scope)
+            elif reference in call_graph.why:
+                self.why[""] = call_graph.why[reference]
+        return found
+
+    def _runs(self, span: Span, frames: Sequence[protocol.Frame], below: bool) -> bool:
+        """Whether the call at `span` leads by `frames` to something; maybe by more of the user's, `below`."""
+        users = [
+            (shown_file(file, self.session.directory), line)
+            for file, line, _ in frames
+            if not INSTALLED.search(file) and Path(file).is_file()
+        ]
+        ways = users if below else users[-1:]
+        return any(
+            file == span.file and span.line <= line <= max(span.end_line, span.line) for file, line in ways
+        )
 
     # -- asking ------------------------------------------------------------------------------
 

@@ -115,10 +115,10 @@ def _check(target: Target, plan: Plan) -> None:
         if sync.op not in (*SUMS, *DECOMPOSED):
             why, hint = OTHERS.get(sync.op, NO_SUM)
             raise refused(CODE, f"`{sync.value}`: {why.format(op=sync.op)}", hint, sync.span)
-    if plan.layers:
+    if plan.layers or any(callee.library for callee in plan.callees):
         raise refused(
             CODE,
-            "its batch norms take their statistics over the batch, and over a microbatch these are others",
+            "its layers take statistics over the batch, and over a microbatch these are others",
             "Use a norm that is of each example (LayerNorm, GroupNorm), or leave --accumulate out",
             span,
         )

@@ -57,6 +57,12 @@ class Find(Protocol):
     def axis_argument(self, called: str, caller: Body) -> str:
         """The parameter under which what is `called` in a body takes the name of the axis, or ``""``."""
 
+    def methods(self, span: Span, below: bool) -> list[int]:
+        """The scopes of the methods of modules that a library runs for a call, where they can be looked into.
+
+        With `below`, those that these run as well. Why others cannot is under ``""`` in `why`.
+        """
+
 
 class Opening:
     """What is done to see into a call."""
@@ -88,7 +94,11 @@ class Opening:
                 if scope is not None:
                     state.deciding.add(scope)
             return any(opened)
-        return self._open(state, call, callee, call.span) or self._open_given(state, call)
+        return (
+            self._open(state, call, callee, call.span)
+            or self._open_given(state, call)
+            or self._open_modules(state, call, callee)
+        )
 
     def give_axis(self, state: State, culprits: Sequence[Expression]) -> bool:
         """Give calls that couple the examples the name of the axis, where what they call takes that.
@@ -131,6 +141,19 @@ class Opening:
         known = [each for each in functions if self._scope_of(each, call, call.span) is not None]
         opened = [self._open(state, call, each, call.span, given=True, repeats=True) for each in known]
         return any(opened)
+
+    def _open_modules(self, state: State, call: Expression, callee: str) -> bool:
+        """Open the methods of modules that a library runs for a call.
+
+        What these leave in variables of modules further below passes through none of them.
+        """
+        new: set[tuple[int, int]] = set()
+        for below in (False, True):
+            new = new or {(scope, call.point) for scope in self.find.methods(call.span, below)} - state.opened
+        state.opened |= new
+        if "" in self.find.why:
+            state.closed[callee] = self.find.why.pop("")
+        return bool(new)
 
     def _open(
         self,

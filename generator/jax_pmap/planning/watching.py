@@ -286,6 +286,8 @@ def _given_constants(
     caller: UserFunction, called: str, found: UserFunction, free: Collection[str]
 ) -> set[str]:
     """Parameters that `caller` gives a function constants for, or nothing, wherever it names it."""
+    if found.library:
+        return set()  # Whoever calls the library.
     order = [parameter.name for parameter in found.facts.parameters]
     receiver = {found.facts.receiver} & set(order)
     order = [name for name in order if name not in receiver]

@@ -22,6 +22,8 @@ HOLDERS = frozenset(
         "haiku.without_state",
     }
 )
+#: Decorate methods of modules, which the library that runs these looks at.
+OF_MODULES = frozenset({"flax.linen.compact", "flax.linen.module.compact"})
 #: Make a gradient function; those called ``value_and_grad`` one that gives the value, too.
 GRADIENTS = frozenset(
     {

@@ -1,16 +1,22 @@
 """The functions around tapped code, tapped themselves, each in the namespace of its own module."""
 
+import functools
 import importlib
 import types
+from collections.abc import Callable
 from typing import Any
 
+from .modules import COPIES, with_copies
 from .protocol import Around
 
 
-def furnish(scope: dict[str, Any], around: Around, shared: dict[str, Any]) -> None:
+def furnish(
+    scope: dict[str, Any], around: Around, shared: dict[str, Any]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Define in `scope`, the namespace of the target's module, the functions it calls.
 
-    `shared` is put into the namespaces of the other modules.
+    `shared` is put into the namespaces of the other modules. The target has to run as what is returned
+    makes of it, in which the methods of modules that are among these functions run in place of the originals.
     """
     exec(around.prelude, scope)
     spaces = {"": scope}
@@ -19,6 +25,8 @@ def furnish(scope: dict[str, Any], around: Around, shared: dict[str, Any]) -> No
         exec(code, spaces[module])
     for into, called, module, name in around.exports:
         place(spaces[into], called.split("."), spaces[module][name])
+    copies = {raw: copy for space in spaces.values() for raw, copy in space.get(COPIES, {}).items()}
+    return functools.partial(with_copies, copies=copies)
 
 
 def place(space: dict[str, Any], path: list[str], value: Any) -> None:

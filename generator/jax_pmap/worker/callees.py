@@ -12,7 +12,7 @@ import jax
 from . import prove
 from .arguments import Packed, invoke
 from .around import furnish
-from .functions import guarded, in_place_of, named, unwrapped
+from .functions import guarded, in_place_of, named, standing, unwrapped
 from .observe import RECORDER
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees
 from .target import current
@@ -85,6 +85,7 @@ def described(value: Any) -> Callee:
         return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""))
     return dataclasses.replace(
         standing("function", raw),
+        scope=vars(raw).get(SCOPE),
         named=not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
         importable=named(raw.__module__, raw.__qualname__) is innermost(value),
     )
@@ -125,25 +126,12 @@ def method_of(head: Any, name: str, value: Any) -> Callee | None:
     parameters = getattr(own, "__dataclass_params__", None)
     return dataclasses.replace(
         standing("method", raw),
+        scope=vars(raw).get(SCOPE),
         type=own.__qualname__,
         owner=defining.__qualname__,
         frozen=isinstance(head, tuple) or bool(parameters and parameters.frozen),
         module=defining.__module__,
         named=named(defining.__module__, defining.__qualname__) is defining,
-    )
-
-
-def standing(kind: str, raw: types.FunctionType) -> Callee:
-    """Where a function stands: file, line, dotted name, and its scope where that is known."""
-    code = raw.__code__
-    return Callee(
-        kind,
-        path=inspect.getsourcefile(code) or code.co_filename,
-        line=code.co_firstlineno,
-        name=code.co_name,
-        qualname=raw.__qualname__,
-        module=raw.__module__,
-        scope=vars(raw).get(SCOPE),
     )
 
 
@@ -156,8 +144,10 @@ def find_callees(request: FindCallees) -> Mapping[int, tuple[Callee, ...]]:
     packed = Packed(target.values(request.overrides), request.roles.statics)
     taps = Callees()
     scope = {**target.namespace(), RECORDER: taps}
-    furnish(scope, request.tapped.around, {RECORDER: taps})
-    fn: Callable[..., Any] = target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
+    furnished = furnish(scope, request.tapped.around, {RECORDER: taps})
+    fn: Callable[..., Any] = furnished(
+        target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
+    )
 
     def run(leaves: Sequence[Any]) -> list[Any]:
         def body() -> list[Any]:

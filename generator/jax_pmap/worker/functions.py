@@ -1,10 +1,13 @@
 """The plain functions behind what is called in their place."""
 
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
+
+from .protocol import Callee
 
 #: What compiles a function, and leaves its arguments and its results as they are.
 COMPILED = frozenset({"PjitFunction", "_JitWrapper"})
@@ -62,3 +65,16 @@ def guarded(
         return other(receiver)(*args, **kwargs)
 
     return method
+
+
+def standing(kind: str, raw: types.FunctionType) -> Callee:
+    """Where a function stands: file, line, dotted name, and its scope where that is known."""
+    code = raw.__code__
+    return Callee(
+        kind,
+        path=inspect.getsourcefile(code) or code.co_filename,
+        line=code.co_firstlineno,
+        name=code.co_name,
+        qualname=raw.__qualname__,
+        module=raw.__module__,
+    )

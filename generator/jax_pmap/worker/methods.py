@@ -63,6 +63,7 @@ from .target import Target, become, current, leaf_axes
 from .tracing import (
     find_layers,
     find_minibatches,
+    find_module_methods,
     find_reductions,
     measured,
     precision,
@@ -291,9 +292,9 @@ def observed(request: protocol.Observe, size: int | None) -> protocol.Observatio
     def tapped(made: protocol.Tapped) -> Callable[[], Callable[[Values], Any]]:
         def anew() -> Callable[[Values], Any]:
             scope = dict(namespace)
-            furnish(scope, made.around, {observe.RECORDER: recorder})
+            furnished = furnish(scope, made.around, {observe.RECORDER: recorder})
             fn: Callable[..., Any] = target.define(made.code, "<jax-pmap>", made.name, scope)
-            fn = target.over_devices(fn)
+            fn = target.over_devices(furnished(fn))
             return lambda given: recorder.call(fn, target.signature, given)
 
         return anew
@@ -432,8 +433,10 @@ def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
     values, _ = prove.cut_to(target.values(request.overrides), axes, count)
     marker = draws.Marker()
     scope = {**target.namespace(), observe.RECORDER: marker}
-    furnish(scope, request.tapped.around, {observe.RECORDER: marker})
-    fn: Callable[..., Any] = target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
+    furnished = furnish(scope, request.tapped.around, {observe.RECORDER: marker})
+    fn: Callable[..., Any] = furnished(
+        target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
+    )
     with prove.x64(target.x64):
         whole = draws.whole_program(
             target.fn, target.signature, values, statics, target.one_device.run, target.mutated
@@ -799,6 +802,7 @@ HANDLERS: Handlers = {
     protocol.FindMinibatches: find_minibatches,
     protocol.HoldAgainstCall: hold_against_call,
     protocol.FindCallees: callees.find_callees,
+    protocol.FindModuleMethods: find_module_methods,
     protocol.Observe: observe_code,
     protocol.TellSizes: tell_sizes,
     protocol.SurveyDraws: survey_draws,

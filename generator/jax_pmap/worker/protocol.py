@@ -772,6 +772,23 @@ class Callee:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleMethod:
+    """A method of a module of the user's that a library ran: ``"flax.linen"``, ``"haiku"``."""
+
+    library: str
+    method: Callee
+    #: The calls that led to it, the outermost first.
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindModuleMethods(Request[tuple[ModuleMethod, ...]]):
+    """Methods of the user's modules that libraries run, where the target is traced on the whole batch."""
+
+    statics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FindCallees(Request[Mapping[int, tuple[Callee, ...]]]):
     """What is called, by the number of the tap, where the target is traced on the whole batch."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import arguments, couplings, effects, layers, minibatches, protocol, prove, sharing
+from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
 from .jaxpr.trace import abstract_leaves, arrays_of
@@ -123,6 +123,15 @@ def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
             values,
             frozenset(target.one_device.axes),
         )
+    return tuple(rows)
+
+
+def find_module_methods(request: protocol.FindModuleMethods) -> tuple[protocol.ModuleMethod, ...]:
+    """Methods of the user's modules that libraries run; see `modules.find`."""
+    target = current()
+    packed = Packed(target.values({}), request.statics)
+    with prove.x64(target.x64):
+        rows = modules.find(lambda: jax.eval_shape(arrays_of(target.reference, packed), packed.leaves))
     return tuple(rows)
 
 
