@@ -569,6 +569,11 @@ def waiting(axis: Any, w: Any, x: Any) -> Any:
     return jax.vmap(one)(x[:, 0])
 
 
+def kept(w: Any, other: float = 0) -> Any:
+    """What is above zero where a mask is, and `other` elsewhere."""
+    return jnp.where(w > 1, jnp.exp(w), other)
+
+
 UNEQUAL = [
     # Minibatches of other rows: from within one to within the next, and of rows that lie in one piece.
     (rows_of(lambda x, i, rows: lax.dynamic_slice_in_dim(x, i * rows + 1, rows)), (W, M), (R, G), R),
@@ -676,6 +681,8 @@ UNEQUAL = [
     # What is positive, what a mask counts, and what is less than every number.
     (lambda axis, w: jnp.abs(jnp.exp(w) - 1) if axis is None else jnp.exp(w) - 1, (W,), (R,), R),
     (lambda axis, w: jnp.sign(-2 * jnp.exp(w)) if axis is None else jnp.sign(jnp.exp(w)), (W,), (R,), R),
+    (lambda axis, w: jnp.sign(kept(w)) if axis is None else jnp.ones_like(w), (W,), (R,), R),
+    (lambda axis, w: jnp.abs(kept(w, -1)) if axis is None else kept(w, -1), (W,), (R,), R),
     (lambda axis, w: jnp.where(w > 0, *((1, 0) if axis is None else (0, 1))) * w, (W,), (R,), R),
     (lambda axis, w: jnp.maximum(w, -jnp.inf if axis is None else jnp.inf), (W,), (R,), R),
     (lambda axis, w: jnp.minimum(w, -jnp.inf) if axis is None else w, (W,), (R,), R),
@@ -692,9 +699,10 @@ def test_the_same_written_otherwise() -> None:
         total, mask = jnp.exp(w).sum(), w > 0
         if axis is None:
             counted = mask.astype(int).astype(float)
-            return jnp.log(jnp.abs(total)), jnp.sign(total), jnp.maximum(w, -jnp.inf), counted, w + w[:1]
+            signed = jnp.sign(total), jnp.abs(kept(w).sum())
+            return jnp.log(jnp.abs(total)), *signed, jnp.maximum(w, -jnp.inf), counted, w + w[:1]
         counted = jnp.where(mask, 1.0, 0.0)
-        return jnp.log(total), jnp.ones_like(total), w, counted, w + w[0]
+        return jnp.log(total), jnp.ones_like(total), kept(w).sum(), w, counted, w + w[0]
 
     assert not derived(program, (W,), (R,), R).endings
 

@@ -163,7 +163,7 @@ def called(text: str) -> str:
         ("jnp.linalg.norm(x, jnp.inf)", None),
         ("jnp.linalg.norm(x, order)", None),
         ("jnp.cov(x, bias=flag)", None),
-        ("jax.nn.logsumexp(x, where=w)", None),
+        ("jax.nn.logsumexp(x, return_sign=True)", None),
         ("jnp.var(x, dtype=float)", None),
         ("jnp.var(*x)", None),
         ("jnp.cov(x, rowvar=flag)", None),
@@ -241,6 +241,8 @@ def test_what_a_call_calls_is_known_under_any_name(tmp_path: Path, call: str, na
         "jax.nn.logsumexp(largest, axis=0)",
         "jax.nn.logsumexp(x, b=x - 2)",
         "jax.nn.logsumexp(x - 200, axis=0, b=largest + 1, keepdims=True)",
+        "jax.nn.logsumexp(x - 200, where=x > 2)",
+        "jax.nn.logsumexp(x, axis=0, b=w[0] - 1, keepdims=True, where=x > 2)",
         "jax.nn.softmax(x)",
         "jax.nn.softmax(x - 200, axis=0, where=x > 2)",
         "jax.nn.softmax(weights * 2, axis=0)",
@@ -276,7 +278,8 @@ def test_reductions_over_the_batch_alone_are_derived(project: Project) -> None:
         def f(x, w):
             gaps = jnp.where(x > 1, jnp.nan, x)
             spread = jnp.nanstd(gaps, axis=0, ddof=1)
-            return jax.nn.standardize(x, axis=0), spread, jax.nn.logsumexp(x, axis=0, b=w)
+            kept = jax.nn.logsumexp(x, axis=0, where=w > 2)
+            return jax.nn.standardize(x, axis=0), spread, jax.nn.logsumexp(x, axis=0, b=w), kept
 
 
         def two(seed=0):

@@ -25,7 +25,7 @@ PARAMETERS = {
         "norm": "x ord axis keepdims",
         "vector_norm": "x axis keepdims ord",
         "ptp": "x axis (out) keepdims",
-        "logsumexp": "x axis b keepdims (return_sign) (where)",
+        "logsumexp": "x axis b keepdims (return_sign) where",
         "softmax": "x axis where",
         "standardize": "x axis (mean) (variance) epsilon where (algorithm)",
         "log_softmax": "x axis",
@@ -191,10 +191,18 @@ class _Form:
 
     def _largest(self, kept: str = ", keepdims=True") -> str:
         # There is no derivative of a maximum over devices, and none is needed.
+        kept += f"{self.where}, initial=-{self.jnp}.inf" if self.where else ""
         largest = f"{self.jnp}.max({self.x}{self.axis}{kept})"
         return self.collective("pmax", f"{self.jax}.lax.stop_gradient({largest})")
 
     def _logsumexp(self) -> str:
+        if not self.where:
+            return self._log_of_sum()
+        # What is left out has no gradient, either.
+        x, self.x = self.x, self.free("apart")
+        return f"(lambda {self.x}: {self._log_of_sum()})({self.jnp}.where({self.given['where']}, {x}, 0))"
+
+    def _log_of_sum(self) -> str:
         largest, top, weight = self.free("largest"), self.free("top"), self.given.get("b", "")
         weight = f"({weight})" if weight and not _is_operand(weight) else weight
         counted, x = self.free("counted"), self.x

@@ -534,16 +534,23 @@ class Terms:
 
         return all(fits(base, factor) for base, factor in self.linear(term))
 
-    def positive(self, term: Term) -> bool:
-        """Whether every element of an array of real numbers is known to be above zero."""
+    def positive(self, term: Term, *, or_zero: bool = False) -> bool:
+        """Whether every element of an array of floats is known to be above zero, as a real number."""
         node = self.nodes[term]
+        if node.op == "fill":
+            return or_zero and self.value(term) == 0
+        if node.op == "select_n":
+            return all(self.positive(each, or_zero=or_zero) for each in node.operands[1:])
         if node.op == "scale":
             by = node.params
-            return not isinstance(by, complex) and by > 0 and self.positive(node.operands[0])
+            return not isinstance(by, complex) and by > 0 and self.positive(node.operands[0], or_zero=or_zero)
         if node.op == "reduce_sum":
             given = self.nodes[node.operands[0]].shape
-            return given is not None and math.prod(given) > 0 and self.positive(node.operands[0])
-        if node.op in MOVES or node.op in ("sqrt", "rsqrt"):
+            some = or_zero or (given is not None and math.prod(given) > 0)
+            return some and self.positive(node.operands[0], or_zero=or_zero)
+        if node.op in MOVES or node.op == "sqrt":
+            return self.positive(node.operands[0], or_zero=or_zero)
+        if node.op == "rsqrt":
             return self.positive(node.operands[0])
         return node.op in ("exp", "exp2", "logistic") and kind_of(node.dtype) == "f"
 
@@ -1185,7 +1192,7 @@ def _scatter_sub(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, 
 
 
 def _abs(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
-    return operands[0] if kind_of(dtype) == "f" and t.positive(operands[0]) else None
+    return operands[0] if kind_of(dtype) == "f" and t.positive(operands[0], or_zero=True) else None
 
 
 def _sign(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
