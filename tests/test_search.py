@@ -692,6 +692,16 @@ def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_a
     shared.refused("JP040", *words, says=says, exit_code=1)
 
 
+def test_an_option_that_keeps_the_batch_whole_is_named(shared: Project) -> None:
+    shared.write("kept_whole.py", "import jax.numpy as jnp\n\n\ndef mean(x):\n    return jnp.mean(x)\n")
+    says = (
+        "`--replicate x` keeps that whole on every device",
+        "Leave `--replicate x` out, or name the batch",
+    )
+    words = ("plan", "kept_whole.py::mean", "--arg", "x=f32[24]", "--replicate", "x")
+    shared.refused("JP040", *words, says=says, exit_code=1)
+
+
 def test_prints_on_every_device_are_said_and_callbacks_for_their_effect_refused(shared: Project) -> None:
     shared.write(
         "effects.py",

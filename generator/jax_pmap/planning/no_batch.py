@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Refusal, RefusalError, refused
@@ -22,12 +23,18 @@ SHOWN, LEAVES = 4, 6
 
 
 def no_batch(
-    session: Session, target: Target, loaded: Loaded, error: protocol.Raised | None, only_state: bool = False
+    session: Session,
+    target: Target,
+    loaded: Loaded,
+    error: protocol.Raised | None,
+    replicated: Sequence[str],
+    only_state: bool = False,
 ) -> RefusalError:
     """The refusal of inputs without a batch.
 
-    `error` is the one of tracing with fewer rows, if any. With `only_state`, all arguments are parameters
-    and the like by their names and uses, and why those cannot be cut says nothing.
+    `error` is the one of tracing with fewer rows, if any, and `replicated` what `--replicate` names. With
+    `only_state`, all arguments are parameters and the like by their names and uses, and why those cannot be
+    cut says nothing.
     """
     error = None if only_state else error
     leaves = [leaf for argument in loaded.described for leaf in argument["leaves"]]
@@ -52,6 +59,10 @@ def no_batch(
         reason += "; by their names and uses, they are parameters and state"
     hint = f"{'Take sizes from shapes, or name the batch' if error else 'Name it'}: --shard NAME or "
     hint += "--shard NAME:AXIS"
+    if replicated:
+        options = " ".join(f"--replicate {each}" for each in replicated)
+        reason += f"; `{options}` keeps that whole on every device"
+        hint = f"Leave `{options}` out, or name the batch: --shard NAME or --shard NAME:AXIS"
     if scalars:
         reason = f"all arrays among the arguments of `{target.facts.name}` are scalars ({shapes}): there is "
         reason += "no axis to split"

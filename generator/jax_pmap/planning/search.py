@@ -261,7 +261,8 @@ def _synchronised_or_refused(
         return told
     if inside is not None and inside.code in COUPLED and not enclosed_arrays(session, target):
         raise RefusalError(inside)
-    refused_here = no_batch(session, target, case.loaded, finder.trace_error, finder.only_state)
+    kept = case.request.replicate
+    refused_here = no_batch(session, target, case.loaded, finder.trace_error, kept, finder.only_state)
     if inside is not None:
         details = (*refused_here.refusal.details, inside.reason)
         raise RefusalError(dataclasses.replace(refused_here.refusal, details=details))

@@ -318,7 +318,8 @@ class _Verification:
                 break
         if best is None and self.runs is self.every:
             if not finder.found:
-                raise no_batch(self.runs[-1].session, self.target, loaded, finder.trace_error)
+                session, replicated = self.runs[-1].session, finder.request.replicate
+                raise no_batch(session, self.target, loaded, finder.trace_error, replicated)
             if copied and not any(run.tried for run in self.runs):
                 names = " and ".join(f"`{name}`" for name in copied)
                 raise refused(
