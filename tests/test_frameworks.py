@@ -431,6 +431,18 @@ AXIS_ARGUMENT = """
         scale, finite, loss, grad = grad_fn(w)
         return jnp.where(finite, w - grad, w), scale, loss
 
+    def masked(w, x, mask):
+        return jnp.sum((x @ w) ** 2 * mask) / jnp.sum(mask)
+
+    def scaled_by_mask(w, scale, x, mask):
+        grad_fn = scale.value_and_grad(lambda w: masked(w, x, mask))
+        scale, finite, loss, grad = grad_fn(w)
+        return jnp.where(finite, w - grad, w), scale, loss
+
+    def rows(seed=0):
+        x, mask = jax.random.normal(jax.random.PRNGKey(seed), (24, 3)), (jnp.arange(24.0) % 5 > 1) * 1.0
+        return jnp.ones(3), DynamicScale(), x, mask
+
     def inline(w, scale, x):
         return scale.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w)
 
@@ -453,6 +465,10 @@ def test_a_library_that_takes_the_name_of_the_axis_is_given_it_where_that_is_rig
     pytest.importorskip("flax")
     code = proved(project, AXIS_ARGUMENT, "inline", inputs="half")
     assert "jnp.mean(jnp.tanh(x @ w)), axis_name=AXIS)(" in code
+    # What the library is given to differentiate is looked into: its sums are whole before they are divided.
+    code = proved(project, AXIS_ARGUMENT, "scaled_by_mask", inputs="rows")
+    assert "(jnp.sum((x @ w) ** 2 * mask), jnp.sum(mask)), axis_name=AXIS" in code
+    assert "scale.value_and_grad(lambda w: masked(w, x, mask), axis_name=AXIS)" in code
     code = proved(project, AXIS_ARGUMENT, "ratio", inputs="weighted")
     assert 'TABLE["ratio"](x, w, axis_name=AXIS)' in code
     words = ("gen", "steps.py::average", "--inputs", "steps.py::weighted")

@@ -345,9 +345,9 @@ class Decider:
                     state.take_back(sync)
         if added or any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
-        if any(self.mending.gradients_of_given(state, culprit, events) for culprit in culprits):
+        if self.opening.give_axis(state, culprits) or self.opening.look_at_makers(state, culprits):
             return True
-        if self.opening.give_axis(state, culprits):
+        if any(self.mending.gradients_of_given(state, culprit, events) for culprit in culprits):
             return True
         value = self.table.by_point.get(statement.value) if statement.value is not None else None
         # `x -= x.mean()`: the name varies because what is added to it is partial.

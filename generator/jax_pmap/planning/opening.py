@@ -13,7 +13,7 @@ from jax_pmap.emit.callees import UserFunction
 from jax_pmap.emit.places import Body, Expression, Statement, inside, place
 from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
-from jax_pmap.planning.events import Event, State
+from jax_pmap.planning.events import Event, State, identity
 from jax_pmap.reading.runs import behind, transformed_inside
 
 
@@ -109,12 +109,32 @@ class Opening:
         for culprit in (each for each in culprits if each.is_call):
             body = self.table.body_of[culprit.statement]
             for call in self._makers(culprit, body):
-                name = self.find.axis_argument(body.code(call.func), body)
-                given = {each.keyword.value if each.keyword else each.star for each in call.args}
-                if name and not given & {name, "*", "**"}:
-                    sync = Sync(name, body.code(call), "wrap", body.span(call))
-                    added |= state.add(sync, culprit.point)
+                sync = self._axis_given(call, body)
+                added |= sync is not None and state.add(sync, culprit.point)
         return added
+
+    def _axis_given(self, call: cst.Call, body: Body) -> Sync | None:
+        """The name of the axis as an argument of a call, where what it calls takes that."""
+        name = self.find.axis_argument(body.code(call.func), body)
+        given = {each.keyword.value if each.keyword else each.star for each in call.args}
+        if not name or given & {name, "*", "**"}:
+            return None
+        return Sync(name, body.code(call), "wrap", body.span(call))
+
+    def look_at_makers(self, state: State, culprits: Sequence[Expression]) -> bool:
+        """Open the functions that went into making what is called: ``scale.value_and_grad(loss)(params)``.
+
+        With other collectives in these, the name of the axis may be of help that was of none before.
+        """
+        opened = False
+        for culprit in (each for each in culprits if each.is_call):
+            body = self.table.body_of[culprit.statement]
+            for call in [*self._makers(culprit, body)][1:]:
+                if self._open_handed(state, culprit, body.code(call), body.span(call)):
+                    opened = True
+                    sync = self._axis_given(call, body)
+                    state.blocked -= set() if sync is None else {identity(sync)}
+        return opened
 
     def _makers(self, culprit: Expression, body: Body) -> Iterator[cst.Call]:
         """A call, with those that made what it calls: where it stands, or under a name of the function's."""
@@ -130,16 +150,20 @@ class Opening:
                 call = body.call_at(value.span) if value is not None else None
 
     def _open_given(self, state: State, call: Expression) -> bool:
-        """Open the functions that a call hands on: a solver's operator, the objective of an optimiser.
+        """Open the functions that a call hands on: a solver's operator, the objective of an optimiser."""
+        return self._open_handed(state, call, call.text, call.span)
+
+    def _open_handed(self, state: State, call: Expression, text: str, span: Span) -> bool:
+        """Open the functions among the arguments of the call `text` at `span`, for one that couples examples.
 
         What becomes of a result is not known; it may go into the next run, and has to be whole.
         """
-        node = ast.parse(f"({call.text})", mode="eval").body
+        node = ast.parse(f"({text})", mode="eval").body
         assert isinstance(node, ast.Call)
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         functions = [ast.unparse(each) for each in given if isinstance(each, ast.Name | ast.Lambda)]
-        known = [each for each in functions if self._scope_of(each, call, call.span) is not None]
-        opened = [self._open(state, call, each, call.span, given=True, repeats=True) for each in known]
+        known = [each for each in functions if self._scope_of(each, call, span) is not None]
+        opened = [self._open(state, call, each, span, given=True, repeats=True) for each in known]
         return any(opened)
 
     def _open_modules(self, state: State, call: Expression, callee: str) -> bool:
