@@ -63,6 +63,7 @@ matrix: $(STAMP)  ## the worker and emitted code on jax 0.6.2, 0.10.2 and 0.12
 	$(BIN)/python tests/matrix.py
 
 bench: $(STAMP)  ## print the speed ratios
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/derivation.py
 	$(BIN)/python benchmarks/quality.py

@@ -23,6 +23,11 @@ def mlp(module):
     return step
 
 
+def predict(module):
+    """The rows of a share, each alone: nothing is sent."""
+    return module.predict
+
+
 def gpt(module):
     """Sums over the tokens that count, and one sum over the devices of all that comes of them."""
 

@@ -10,8 +10,11 @@ tx = optax.adam(1e-2)
 
 
 def loss_fn(params, batch):
-    hidden = jnp.tanh(batch["x"] @ params["w1"] + params["b1"])
-    return jnp.mean((hidden @ params["w2"] - batch["y"]) ** 2)
+    return jnp.mean((predict(params, batch["x"]) - batch["y"]) ** 2)
+
+
+def predict(params, x):
+    return jnp.tanh(x @ params["w1"] + params["b1"]) @ params["w2"]
 
 
 def train_step(params, opt_state, batch):
