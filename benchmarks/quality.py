@@ -27,7 +27,6 @@ MODELS = Path(__file__).resolve().parent / "models"
 PREDICTED = "(lambda params, _, batch: (params, batch['x']))(*mlp.inputs(0, 65536, 512))"
 
 
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """What is measured: a function of a module, and what is made of it.

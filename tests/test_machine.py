@@ -91,10 +91,38 @@ def test_the_report_says_what_fits() -> None:
     assert "2 all-reduce (4 kB, data)" in text
 
 
+@pytest.mark.skipif(HAS_LIBTPU, reason="libtpu is there")
+def test_a_plan_says_what_a_chip_holds_and_nothing_is_proved(project: Project) -> None:
+    project.write("mean.py", MEAN)
+    words = ("plan", "mean.py::mean", "--arg", "w=f32[4,256]", "--arg", "x=f32[1200,4]")
+    made = project.run(*words, "--target", "v5e:15x20", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert document["status"] == "planned" and document["evidence"] is None
+    # A share has four rows; their product with `w` is what stands between, besides sum and mean.
+    product = 4 * 4 * 256
+    assert product <= document["machine"]["memory"]["temporary"] <= 2 * product
+    project.refused("JP023", *words, "--target", "v9:1x1", says=("Name a machine as in v4:2x2x1",))
+
+
+def test_a_mesh_of_more_devices_than_are_simulated_is_derived(project: Project) -> None:
+    project.write("mean.py", MEAN)
+    words = ("gen", "mean.py::mean", "--arg", "w=f32[4,256]", "--arg", "x=f32[1200,4]", "--backend", "jit")
+    made = project.run(*words, "--mesh", "data=300")
+    assert made.exit_code == 0, made.stderr
+    said = " ".join(made.stderr.split())
+    assert "derived for all inputs on 300 devices" in said
+    assert "not run: 300 devices are more than the 256 that are simulated" in said
+    assert "on each of 300" in said
+
+
 def test_the_report_says_what_is_known_from_shapes() -> None:
-    at_least = Memory(10**9, 10**9, 0)
+    at_least = Memory(10**9, 10**9, 10**9)
     text = said(Machine("v5e:2x4", "TPU v5 lite", 8, 24, 16_000_000_000, at_least, None, by_shapes=True))
     assert "worked out for v5e:2x4" in text and "takes at least 2 GB of 16 GB on a chip" in text
+    assert "between them up to 1 GB, operation by operation" in text and "may not fit" not in text
+    text = said(Machine("v5e:2x4", "TPU v5 lite", 8, 24, 5 * 10**8 * 5, at_least, None, by_shapes=True))
+    assert "operation by operation, which may not fit" in text
     text = said(Machine("v5e:2x4", "TPU v5 lite", 8, 24, 10**9, at_least, None, by_shapes=True))
     assert "does not fit: it takes at least 2 GB" in text and "largest array" in text
 

@@ -62,7 +62,7 @@ def test_axes_and_rules_are_read() -> None:
         ("4=data", "no number of devices"),
         ("my axis=4", "no identifier"),
         ("data=4,", "no number of devices"),
-        ("data=1000,model=1000", "simulates 256"),
+        ("data=1000,model=1000", "derived for 4096"),
     ],
 )
 def test_meshes_that_are_none(text: str, says: str) -> None:

@@ -19,9 +19,11 @@ from jax_pmap.model import (
     Derivation,
     Devices,
     Evidence,
+    Fit,
     Generated,
     Guard,
     Leaf,
+    Machine,
     ParameterKind,
     Plan,
     Refusal,
@@ -36,6 +38,7 @@ from jax_pmap.report.layout import Column, print_table
 from jax_pmap.report.patch import patch
 from jax_pmap.report.refusals import print_refusal
 from jax_pmap.syntax.uses import MadeOf
+from jax_pmap.worker.protocol import Memory
 
 KIND = ParameterKind.POSITIONAL_OR_KEYWORD
 
@@ -195,6 +198,10 @@ def test_schema_lists_the_fields_of_the_records():
         (dataclasses.replace(GENERATED, evidence=DERIVED), "proved"),
         (dataclasses.replace(GENERATED, evidence=ENDED), "proved"),
         (PLAN, "planned"),
+        (
+            Fit(PLAN, Machine("v5e:2x4", "TPU v5 lite", 8, 24, 1, Memory(1, 2, 3), (), by_shapes=True)),
+            "planned",
+        ),
         (REFUSAL, "refused"),
         (dataclasses.replace(REFUSAL, span=Span("ops.py", 7), details=("x", "Traceback\n")), "refused"),
     ],

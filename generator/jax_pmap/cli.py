@@ -27,9 +27,9 @@ from jax_pmap.terminal import Progress, drop_stdout, styled, unwound, width, wri
 if TYPE_CHECKING:
     from jax_pmap.checking.run import CheckRequest
     from jax_pmap.diagnostics.base import Diagnostic
-    from jax_pmap.model import Generated, Plan, Refusal, Request, Say, Unchanged, Verified
+    from jax_pmap.model import Fit, Generated, Plan, Refusal, Request, Say, Unchanged, Verified
 
-    Answer: TypeAlias = Generated | Plan | Unchanged | Verified | Refusal
+    Answer: TypeAlias = Generated | Plan | Fit | Unchanged | Verified | Refusal
 
 EXIT_COULD_NOT_ASK = 2
 EXIT_BUG = 70
@@ -525,12 +525,15 @@ def _is_confined() -> bool:
     return bool(click.get_current_context().find_root().params.get("confined"))
 
 
-def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Refusal, None]:
+def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Fit | Refusal, None]:
+    if options["topology"]:
+        # The form of which a compiler makes the most; pmap code takes the devices that are there.
+        options = {**options, "backend": options["backend"] or "jit"}
     request = _request(options)
 
-    from jax_pmap.pipeline import make_plan
+    from jax_pmap.pipeline import fit, make_plan
 
-    return make_plan(request, say), None
+    return (fit if request.topology else make_plan)(request, say), None
 
 
 def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None]:
@@ -629,7 +632,7 @@ def _print_report(
     report: str | None = None,
 ) -> None:
     """What people read, on stderr; beside JSON only where nobody sees that."""
-    from jax_pmap.model import Generated, Refusal, Unchanged, Verified
+    from jax_pmap.model import Fit, Generated, Refusal, Unchanged, Verified
     from jax_pmap.report import text
     from jax_pmap.report.console import make_console, print_line
     from jax_pmap.report.refusals import print_refusal
@@ -663,6 +666,8 @@ def _print_report(
             print_line(f"{options['report']} was not written: nothing was proved now", console)
     elif isinstance(result, Verified):
         text.print_verified(result, console)
+    elif isinstance(result, Fit):
+        text.print_plan(result.plan, console, result.machine)
     else:
         text.print_plan(result, console)
 

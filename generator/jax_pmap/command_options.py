@@ -218,6 +218,13 @@ _COMMON: tuple[Decorator, ...] = (
     ),
     option("--memory", section="Running", metavar="SIZE", help="Memory limit, such as 8G.  [default: 8G]"),
     option(
+        "--target",
+        "topology",
+        section="Running",
+        metavar="MACHINE",
+        help="Also compile for TPUs that are not there, such as v5e:2x4: what a chip holds, and what fits.",
+    ),
+    option(
         "--output-format",
         section="Screen",
         type=click.Choice(["text", "json"]),
@@ -264,13 +271,6 @@ _GENERATION: tuple[Decorator, ...] = (
         section="Parallel code",
         metavar="N",
         help="Code for several processes (jax.distributed), proved by running N of them.",
-    ),
-    option(
-        "--target",
-        "topology",
-        section="Running",
-        metavar="MACHINE",
-        help="Also compile for TPUs that are not there, such as v5e:2x4: what a chip holds, and what fits.",
     ),
     option("--plan", section="Output", metavar="FILE", help="Emit this plan, from `jax-pmap plan`, as JSON."),
     option(

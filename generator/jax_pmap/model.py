@@ -561,8 +561,17 @@ class Machine:
     #: The compiler's words where the memory of a chip does not suffice.
     lacks: str = ""
     #: Whether there was no compiler for it: then `memory` is that of arguments and results, by their shapes,
-    #: and `collectives` are those of the plan, each once.
+    #: with what the function computes between them operation by operation on the rows of one chip, which a
+    #: compiler fuses and divides along further axes; and `collectives` are those of the plan, each once.
     by_shapes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A plan, and what its code is on a machine that is not there."""
+
+    plan: Plan
+    machine: Machine
 
 
 @dataclass(frozen=True, slots=True)

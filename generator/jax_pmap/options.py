@@ -69,8 +69,8 @@ def devices(text: str | None) -> Devices:
     return Devices(ids=tuple(numbers))
 
 
-#: Devices that are simulated for a proof at most.
-MOST_DEVICES = 256
+#: Devices of a mesh that code is derived for at most.
+MOST_DEVICES = 4096
 
 
 def mesh(text: str | None) -> tuple[MeshAxis, ...]:
@@ -93,7 +93,7 @@ def mesh(text: str | None) -> tuple[MeshAxis, ...]:
     number = math.prod(axis.size for axis in axes)
     if number > MOST_DEVICES:
         refuse(
-            f"`--mesh {text}` has {number} devices, and the proof simulates {MOST_DEVICES} at most.",
+            f"`--mesh {text}` has {number} devices, and code is derived for {MOST_DEVICES} at most.",
             "Prove the code for a smaller mesh, and change the sizes in it: they stand in `mesh()` alone.",
         )
     return tuple(axes)

@@ -10,13 +10,14 @@ import ast
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from jax_pmap.locate import locate
 from jax_pmap.model import (
     Backend,
+    Fit,
     Generated,
     Plan,
     Refusal,
@@ -36,6 +37,7 @@ from jax_pmap.worker.protocol import Problem
 if TYPE_CHECKING:
     from jax_pmap.inputs.load import Loaded
     from jax_pmap.planning.search import Observed
+    from jax_pmap.proof.emitted import Planned
     from jax_pmap.reading.target import Target
     from jax_pmap.session import Session
 
@@ -83,7 +85,25 @@ def start(request: Request) -> Session:
 
 def make_plan(request: Request, say: Say = quiet) -> Plan | Refusal:
     """The plan alone: roles, collectives and outputs, observed but not rendered or proved."""
-    return answered(lambda: _make_plan(request, say))
+
+    def work() -> Plan:
+        with _planned(request, say) as planned:
+            return planned.observed.plan
+
+    return answered(work)
+
+
+def fit(request: Request, say: Say = quiet) -> Fit | Refusal:
+    """The plan, and what its code is on the machine of ``request.topology``; nothing is proved."""
+
+    def work() -> Fit:
+        from jax_pmap.proof.emitted import on_machine
+
+        with _planned(request, say) as planned:
+            plan = planned.observed.plan
+            return Fit(plan, on_machine(planned, plan))
+
+    return answered(work)
 
 
 def verify(
@@ -175,17 +195,21 @@ def _graph(problem: Problem) -> Refusal:
     )
 
 
-def _make_plan(request: Request, say: Say) -> Plan:
+@contextlib.contextmanager
+def _planned(request: Request, say: Say) -> Iterator[Planned]:
+    """The target with its plan, as long as the worker runs that made it."""
     request = _called(request)
     with _session(request) as session:
         target = _read(request, session)
         # The stages import what they need only now, while the worker imports jax.
         from jax_pmap.inputs.load import load
         from jax_pmap.planning.search import find_plan
+        from jax_pmap.proof.emitted import Planned
 
         session.compile_as(by_length(target))
         loaded = load(session, target, request, staged("loading", say))
-        return find_plan(session, target, loaded, request, staged("planning", say)).plan
+        observed = find_plan(session, target, loaded, request, staged("planning", say))
+        yield Planned(session, target, loaded, observed, request, say, _session)
 
 
 def _best(request: Request, say: Say, given: Session | None) -> Generated:

@@ -106,7 +106,7 @@ class Session:
         if member is not None:
             self.environment["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
         self.output: collections.deque[str] = collections.deque(maxlen=KEPT_LINES)
-        self.versions = Versions("", "")
+        self.versions = Versions("", "", False)
         #: How XLA is to compile besides; see `worker/compiling.py`.
         self.compiled_as: frozenset[str] = frozenset()
         self._start()

@@ -31,7 +31,7 @@ from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT
 from jax_pmap.planning.search import Observed
 from jax_pmap.problems import error_details
-from jax_pmap.proof.machine import compiled_for
+from jax_pmap.proof.machine import by_shapes, compiled_for
 from jax_pmap.proof.processes import run_in_processes
 from jax_pmap.proof.prove import How, InMultiples, prove
 from jax_pmap.reading.target import Target, read_target
@@ -128,7 +128,7 @@ def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
     if request.processes > 1:
         evidence = _in_processes(planned, plan, evidence)
     if request.topology is not None:
-        evidence = dataclasses.replace(evidence, machine=_compiled_for(planned, plan))
+        evidence = dataclasses.replace(evidence, machine=on_machine(planned, plan))
     if plan.devices.number is not None:
         evidence = _on_chosen(evidence, run, plan)
     return evidence, plan
@@ -195,8 +195,14 @@ def _in_processes(planned: Planned, plan: Plan, evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, checks=(*evidence.checks, check))
 
 
-def _compiled_for(planned: Planned, plan: Plan) -> Machine:
-    """What the emitted code becomes on the machine of the request, compiled in a worker of its own."""
+def on_machine(planned: Planned, plan: Plan) -> Machine:
+    """What the emitted code becomes on the machine of the request.
+
+    It is compiled in a worker of its own; without the compiler, shapes say what they can.
+
+    Raises:
+        RefusalError: JP023 where there is no such machine, or one of another size.
+    """
 
     def start() -> Session:
         started = planned.start(planned.request, None, None)
@@ -204,8 +210,11 @@ def _compiled_for(planned: Planned, plan: Plan) -> Machine:
         started.compiled_as = frozenset({"plain"})
         return started
 
+    target, observed, request = planned.target, planned.observed, planned.alone
+    if not planned.session.versions.compiles_for_tpu:
+        return by_shapes(planned.session, target, plan, observed, str(request.topology))
     code = planned.code(dataclasses.replace(plan, devices=Devices()))
-    return compiled_for(start, planned.target, plan, planned.observed, planned.alone, code, planned.say)
+    return compiled_for(start, target, plan, observed, request, code, planned.say)
 
 
 def _on_chosen(evidence: Evidence, run: Callable[[Plan], Evidence], plan: Plan) -> Evidence:

@@ -75,10 +75,9 @@ def compiled_for(
         RefusalError: JP023 where there is no such machine, or one of another size.
     """
     say(f"compiling for {request.topology}")
-    jit = request.backend is Backend.JIT
-    comparison = comparison_of(plan, observed, observed.variants[0], jit)
+    comparison = _comparison(plan, observed, jit=request.backend is Backend.JIT)
     asked = protocol.CompileFor(
-        dataclasses.replace(comparison, steps=1, derived=True),
+        comparison,
         emitted_of(target, plan, code),
         str(request.topology),
         {each.name: _specs(each, plan) for each in plan.arguments if not each.static},
@@ -89,8 +88,6 @@ def compiled_for(
         try:
             answer = session.ask(asked, f"compiling for {request.topology}")
         except Problem as problem:
-            if problem.kind == "libtpu":
-                return by_shapes(plan, str(request.topology), target.facts.span)
             if problem.kind not in ("topology", "inputs"):
                 raise
             raise _not_there(
@@ -108,13 +105,14 @@ def compiled_for(
     )
 
 
-def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
-    """What arguments and results take on a chip of a machine, where there is no compiler for it.
+def by_shapes(session: Session, target: Target, plan: Plan, observed: Observed, name: str) -> Machine:
+    """What code takes on a chip of the machine `name`, where there is no compiler for it.
 
     Raises:
         RefusalError: JP023 for a name that says no machine, one of another size than the mesh, or one of more
             chips than the batch has rows.
     """
+    span = target.facts.span
     match = re.fullmatch(r"(\w+):(\d{1,4}(?:x\d{1,4}){1,2})", name)
     kind = KINDS.get(match[1]) if match else None
     if match is None or kind is None:
@@ -128,17 +126,26 @@ def by_shapes(plan: Plan, name: str, span: Span) -> Machine:
         raise _not_there(name, f"it has {chips} chips, and the mesh of {axes} {devices}", span)
     batch, shares = batch_size(plan), plan.shares if plan.mesh else chips
     assert shares is not None
-    shares *= plan.minibatches
-    if batch < shares:
-        why = f"a batch of {batch} is too small for the {shares} parts it is divided into"
+    parts = shares * plan.minibatches
+    if batch < parts:
+        why = f"a batch of {batch} is too small for the {parts} parts it is divided into"
         raise _not_there(name, why, span, small=True)
     given = [leaf for each in plan.arguments if not each.static for leaf in each.leaves]
     kept = [leaf for each in plan.arguments if each.donated for leaf in each.leaves]
     sizes = [sum(leaf.bytes(chips, plan.mesh) for leaf in rows) for rows in (given, plan.outputs, kept)]
-    memory = protocol.Memory(sizes[0], max(sizes[1] - sizes[2], 0), 0)
-    rows = batch // shares * shares
-    planned = _planned(plan, chips)
-    return Machine(name, kind, chips, rows, CAPACITY[kind], memory, planned, by_shapes=True)
+    asked = protocol.Intermediate(
+        _comparison(plan, observed, jit=True), rows=batch // shares // plan.microbatches
+    )
+    temporary = session.ask(asked, "tracing a share")
+    memory = protocol.Memory(sizes[0], max(sizes[1] - sizes[2], 0), temporary)
+    rows = batch // parts * parts
+    return Machine(name, kind, chips, rows, CAPACITY[kind], memory, _planned(plan, chips), by_shapes=True)
+
+
+def _comparison(plan: Plan, observed: Observed, *, jit: bool) -> protocol.Comparison:
+    """The reference and its inputs, of which shapes are used."""
+    comparison = comparison_of(plan, observed, observed.variants[0], jit)
+    return dataclasses.replace(comparison, steps=1, derived=True)
 
 
 def _planned(plan: Plan, chips: int) -> tuple[Collective, ...]:

@@ -28,6 +28,7 @@ from jax_pmap.model import (
     Argument,
     AxesNode,
     Evidence,
+    Fit,
     Generated,
     Leaf,
     Listing,
@@ -125,7 +126,7 @@ def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
 
 
 def report_to_dict(
-    result: Generated | Plan | Unchanged | Refusal,
+    result: Generated | Plan | Fit | Unchanged | Refusal,
     *,
     target: str,
     output: str | None = None,
@@ -160,6 +161,9 @@ def report_to_dict(
         pass
     elif isinstance(result, Plan):
         document["plan"] = plan_to_dict(result)
+    elif isinstance(result, Fit):
+        document["plan"] = plan_to_dict(result.plan)
+        document["machine"] = _encode(result.machine)
     else:
         document["backend"] = str(result.backend)
         document["code"] = result.code
@@ -198,13 +202,13 @@ def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) ->
     }
 
 
-def status(result: Generated | Plan | Unchanged | Refusal) -> str:
+def status(result: Generated | Plan | Fit | Unchanged | Refusal) -> str:
     """``"proved"``, ``"planned"``, ``"unchanged"`` or ``"refused"``."""
     if isinstance(result, Unchanged):
         return "unchanged"
     if isinstance(result, Refusal):
         return "refused"
-    if isinstance(result, Plan):
+    if isinstance(result, Plan | Fit):
         return "planned"
     return "proved"
 

@@ -72,18 +72,14 @@ def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
         print_prose(console, f"does not fit: {clean(machine.lacks)}", indent="  ", style="red")
     else:
         parts = machine.memory
-        taken = parts.total
+        taken = parts.arguments + parts.results if machine.by_shapes else parts.total
         fits = not machine.capacity or taken <= machine.capacity
         least = " at least" if machine.by_shapes else ""
         said = (
             f"{'takes' if fits else 'does not fit: it takes'}{least} {human_bytes(taken)}{room}: arguments "
             f"{human_bytes(parts.arguments)}, results {human_bytes(parts.results)}"
         )
-        said += (
-            "; what stands between them, only a compiler says (pip install 'jax[tpu]')"
-            if machine.by_shapes
-            else f", temporary {human_bytes(parts.temporary)}"
-        )
+        said += _between(machine) if machine.by_shapes else f", temporary {human_bytes(parts.temporary)}"
         print_prose(console, said, indent="  ", style="green" if fits else "red")
     leaves = [leaf for argument in plan.arguments if not argument.static for leaf in argument.leaves]
     sizes = {leaf.path: leaf.bytes(machine.devices, plan.mesh) for leaf in leaves}
@@ -100,6 +96,18 @@ def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
             ):
                 said += "; what is sent for the arrays that are divided, only a compiler says"
         print_prose(console, said, indent="  ")
+
+
+def _between(machine: Machine) -> str:
+    """What is known of the bytes between arguments and results where nothing was compiled."""
+    assert machine.memory is not None
+    compiler = "only a compiler says what it takes (pip install 'jax[tpu]')"
+    if not machine.memory.temporary:
+        return f"; between them, {compiler}"
+    said = f"; between them up to {human_bytes(machine.memory.temporary)}, operation by operation"
+    if machine.memory.total > machine.capacity:
+        said += ", which may not fit"
+    return f"{said}: {compiler}"
 
 
 def collective_text(row: Collective) -> str:

@@ -23,6 +23,7 @@ from jax_pmap.model import (
     Evidence,
     Generated,
     Leaf,
+    Machine,
     MeshAxis,
     Plan,
     Role,
@@ -46,12 +47,18 @@ _KINDS |= {each: each for each in (*TOGETHER, *AXIS_ARGUMENTS)}
 # --- plans and generated code -------------------------------------------------------------
 
 
-def print_plan(plan: Plan, console: Console) -> None:
-    """Print the tables of `plan`: arguments with roles and shapes, syncs, outputs, assumptions."""
+def print_plan(plan: Plan, console: Console, machine: Machine | None = None) -> None:
+    """Print the tables of `plan`: arguments with roles and shapes, syncs, outputs, assumptions.
+
+    With what its code is on a `machine` that is not there.
+    """
     _print_plan(plan, console, _usual_devices(plan), None)
     if plan.mesh:
         console.print()
         print_mesh(plan, None, console)
+    if machine is not None:
+        console.print()
+        print_machine(plan, machine, console)
 
 
 def print_generated(generated: Generated, console: Console) -> None:
@@ -70,7 +77,7 @@ def print_generated(generated: Generated, console: Console) -> None:
 def devices_shown(generated: Generated) -> int:
     """How many devices to show shares for: those that were chosen, or the most that it ran on."""
     ran = max((check.devices for check in generated.evidence.checks), default=0)
-    return generated.plan.devices.number or ran or 8
+    return generated.plan.devices.number or ran or _usual_devices(generated.plan)
 
 
 def print_verified(verified: Verified, console: Console) -> None:

@@ -1,6 +1,5 @@
 """Emitted code compiled for TPUs that are not there: what a chip holds, and what chips say to each other."""
 
-import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from . import arguments, meshes, prove
 from .arguments import Packed
+from .budget import peak, variable_bytes
 from .compiled import memory_of, read
 from .jaxpr.trace import Traced, abstract_leaves
 from .jaxpr.walk import equations
@@ -36,8 +36,8 @@ def compile_for(
         specs: how leaves of arguments lie, by argument and place; others are whole.
 
     Raises:
-        Problem: ``"libtpu"`` where the compiler is missing; ``"topology"`` for a name that it does not know,
-            or of other devices than the code takes; ``"inputs"`` for too small a batch.
+        Problem: ``"topology"`` for a name that the compiler does not know, or of other devices than the code
+            takes; ``"inputs"`` for too small a batch.
     """
     devices = _devices(name)
     count = len(devices)
@@ -79,10 +79,25 @@ def compile_for(
     return Machine(*about, memory_of(compiled.memory_analysis()), collectives, "")
 
 
+def intermediate(question: Question, rows: int) -> int:
+    """Bytes that the reference takes besides its arguments and results, for a batch of `rows`.
+
+    They are counted operation by operation: a compiler that fuses operations takes less. 0 where the
+    reference cannot be traced on so many rows.
+    """
+    packed = Packed(question.data[0], question.statics)
+    leaves = abstract_leaves(packed, question.axes, rows)
+    with prove.x64(question.x64):
+        try:
+            jaxpr = Traced(question.traceable, packed, leaves).jaxpr.jaxpr
+        except Exception:
+            return 0
+    at_rest = sum(map(variable_bytes, (*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars)))
+    return max(peak(jaxpr) - at_rest, 0)
+
+
 def _devices(name: str) -> "list[Any]":
     """The chips of a topology."""
-    if importlib.util.find_spec("libtpu") is None:
-        raise Problem("libtpu", "there is no libtpu")
     from jax.experimental import topologies
 
     try:

@@ -615,6 +615,13 @@ def prove_in_processes(request: protocol.ProveInProcesses) -> protocol.Checks:
     return processes.prove_in_processes(trials, emitted_of(request.comparison, request.emitted), request)
 
 
+def intermediate(request: protocol.Intermediate) -> int:
+    """Bytes of the reference's intermediate values; see `machine.intermediate`."""
+    from . import machine
+
+    return machine.intermediate(trials_of(request.comparison, strengthen.Found()).question, request.rows)
+
+
 def compile_for(request: protocol.CompileFor) -> protocol.Machine:
     """Compile the emitted file for a machine that is not there; see `machine.compile_for`."""
     from . import machine
@@ -810,6 +817,7 @@ HANDLERS: Handlers = {
     protocol.Prove: prove_code,
     protocol.ProveInProcesses: prove_in_processes,
     protocol.CompileFor: compile_for,
+    protocol.Intermediate: intermediate,
     protocol.FindBehind: behind_object,
     protocol.TryReference: try_reference,
     protocol.TryLayouts: try_layouts,

@@ -29,7 +29,6 @@ Kind = Literal[
     "import",
     "inputs",
     "interpreter",
-    "libtpu",
     "memory",
     "missing",
     "opaque",
@@ -181,6 +180,8 @@ class Versions:
 
     jax: str
     python: str
+    #: Whether XLA compiles for TPUs that are not there: libtpu is installed.
+    compiles_for_tpu: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -1243,6 +1244,14 @@ class Machine:
     collectives: tuple[Collective, ...] | None
     #: The compiler's words where the memory of a chip does not suffice.
     lacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intermediate(Request[int]):
+    """Bytes that the reference takes besides its arguments and results, for a batch of `rows`."""
+
+    comparison: Comparison
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import contextlib
 import faulthandler
 import importlib
+import importlib.util
 import os
 import re
 import signal
@@ -144,7 +145,11 @@ def hello(request: protocol.Hello) -> protocol.Versions:
             importlib.import_module(name)
         except ImportError as error:
             raise Problem("interpreter", f"`import {name}` fails: {error}") from error
-    return protocol.Versions(sys.modules["jax"].__version__, sys.version.split()[0])
+    return protocol.Versions(
+        sys.modules["jax"].__version__,
+        sys.version.split()[0],
+        importlib.util.find_spec("libtpu") is not None,
+    )
 
 
 def make_devices(request: protocol.MakeDevices) -> None:
