@@ -747,6 +747,16 @@ def test_traces_that_are_wired_differently() -> None:
     assert "on other numbers of devices" in found.endings[0].why
 
 
+def test_a_program_with_another_number_of_axes_on_other_numbers_of_devices_ends_it() -> None:
+    def program(axis: str | None, x: Any) -> Any:
+        # Shares of 12 rows, and of 6.
+        shape = (-1, 9) if len(x) == 12 else (2, -1, 9)
+        return total(axis, jnp.sum(jnp.sin(x.reshape(shape))))
+
+    found = derived(program, (X,), P("i"), P())
+    assert "other operations on other numbers of devices" in found.endings[0].why
+
+
 # --- keys -------------------------------------------------------------------------------------
 
 

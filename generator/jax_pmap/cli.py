@@ -531,9 +531,13 @@ def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Fit | Refusal, None
         options = {**options, "backend": options["backend"] or "jit"}
     request = _request(options)
 
-    from jax_pmap.pipeline import fit, make_plan
+    if request.topology:
+        from jax_pmap.pipeline import fit
 
-    return (fit if request.topology else make_plan)(request, say), None
+        return fit(request, say), None
+    from jax_pmap.pipeline import make_plan
+
+    return make_plan(request, say), None
 
 
 def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None]:

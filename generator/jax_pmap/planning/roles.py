@@ -13,7 +13,7 @@ import difflib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ LARGEST_COUNT = 8
 AXIS_WEIGHTS = (1.0, 0.45, 0.2, 0.1)
 #: Arguments that are mixed with and without a batch, and mixes that are tried.
 MIXED, MIXES = 6, 24
+#: Ways to divide along one size that are looked at before those along another.
+AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,11 @@ class RoleFinder:
             seen.add(mark)
             return True
 
-        for chosen in self._assignments():
+        def of_size(assignments: Iterator[dict[tuple[str, int], int]]) -> Iterator[Roles]:
+            for chosen in assignments:
+                yield from with_fewer(chosen)
+
+        def with_fewer(chosen: dict[tuple[str, int], int]) -> Iterator[Roles]:
             for name, axis in self.facts.pmap_in_axes:
                 for leaf in self.leaves:
                     if leaf.argument == name and (name, leaf.index) not in self.forced:
@@ -301,10 +307,10 @@ class RoleFinder:
                         elif len(leaf.shape) > axis:
                             chosen.setdefault((name, leaf.index), axis)
             if not is_new(chosen):
-                continue
+                return
             sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
             if len(sizes) > 1 or not self._traces(chosen):
-                continue
+                return
             self.found = True
             yield self._roles(chosen)
             loose = self._loose(chosen)
@@ -313,10 +319,23 @@ class RoleFinder:
                 if is_new(fewer):
                     yield self._roles(fewer)
 
+        # In turns: where a size is not the batch's, none of the ways to divide along it is right.
+        waiting = collections.deque(map(of_size, self._assignments()))
+        while waiting:
+            size = waiting.popleft()
+            for _ in range(AT_ONCE):
+                roles = next(size, None)
+                if roles is None:
+                    break
+                yield roles
+            else:
+                waiting.append(size)
+
     def _shape(self, place: tuple[str, int]) -> tuple[int, ...]:
         return tuple(self.described[place[0]]["leaves"][place[1]]["shape"])
 
-    def _assignments(self) -> Iterator[dict[tuple[str, int], int]]:
+    def _assignments(self) -> list[Iterator[dict[tuple[str, int], int]]]:
+        """For each size that may be the batch's, what is divided along it, the likeliest first."""
         fixed: dict[tuple[str, int], int] = {p: axis for p, axis in self.forced.items() if axis is not None}
         free = [leaf for leaf in self.leaves if (leaf.argument, leaf.index) not in self.forced]
         if fixed:
@@ -333,43 +352,49 @@ class RoleFinder:
                     self.facts.span,
                 )
             sizes = list(size)
-            # First exactly what was asked for, then with what has to come along.
-            yield dict(fixed)
         else:
             sizes = self._sizes(free)
+        found = []
         for size_ in sizes:
             like = [leaf for leaf in free if size_ in leaf.shape]
             if size_ != sizes[0] and sizes[0] < self.enough:
                 # What looks like the batch is only too small to be shown; splitting parameters along
                 # a dimension they share with the data would be something else.
                 like = [leaf for leaf in like if leaf.data > 0]
-            data = [leaf for leaf in like if leaf.data > 0.2]
-            anchor_axes = sorted({leaf.shape.index(size_) for leaf in data or like}) or [0]
-            for axis in anchor_axes:
-                same = {
+            found.append(self._along(size_, like, fixed))
+        return found
+
+    def _along(
+        self, size: int, like: Sequence[_Leaf], fixed: Mapping[tuple[str, int], int]
+    ) -> Iterator[dict[tuple[str, int], int]]:
+        """What of the leaves that are `like` the batch, of a `size`, may be divided with what is `fixed`."""
+        if fixed:
+            # First exactly what was asked for, then with what has to come along.
+            yield dict(fixed)
+        data = [leaf for leaf in like if leaf.data > 0.2]
+        anchor_axes = sorted({leaf.shape.index(size) for leaf in data or like}) or [0]
+        for axis in anchor_axes:
+            same = {
+                self._at(leaf): axis for leaf in data if len(leaf.shape) > axis and leaf.shape[axis] == size
+            }
+            if self.most and same:
+                yield {
                     self._at(leaf): axis
-                    for leaf in data
-                    if len(leaf.shape) > axis and leaf.shape[axis] == size_
-                }
-                if self.most and same:
-                    yield {
-                        self._at(leaf): axis
-                        for leaf in like
-                        if leaf.shape[axis : axis + 1] == (size_,)
-                        and leaf.argument not in self.differentiated
-                    } | {**same, **fixed}
-                yield {**same, **fixed}
-                some = {self._at(leaf): leaf.shape.index(size_) for leaf in data}
-                yield {**some, **same, **fixed}
-                every = {self._at(leaf): leaf.shape.index(size_) for leaf in like}
-                yield {**every, **same, **fixed}
-            for leaf in data:
-                for axis, length in enumerate(leaf.shape):
-                    if length == size_:
-                        yield {self._at(leaf): axis, **fixed}
-            # What looks like parameters is split only where nothing else can be.
-            for mix in self._mixes(data if self.found else like, size_):
-                yield {**mix, **fixed}
+                    for leaf in like
+                    if leaf.shape[axis : axis + 1] == (size,) and leaf.argument not in self.differentiated
+                } | {**same, **fixed}
+            yield {**same, **fixed}
+            some = {self._at(leaf): leaf.shape.index(size) for leaf in data}
+            yield {**some, **same, **fixed}
+            every = {self._at(leaf): leaf.shape.index(size) for leaf in like}
+            yield {**every, **same, **fixed}
+        for leaf in data:
+            for axis, length in enumerate(leaf.shape):
+                if length == size:
+                    yield {self._at(leaf): axis, **fixed}
+        # What looks like parameters is split only where nothing else can be.
+        for mix in self._mixes(data if self.found else like, size):
+            yield {**mix, **fixed}
 
     def _mixes(self, like: Sequence[_Leaf], size: int) -> list[dict[tuple[str, int], int]]:
         """Arguments with or without a batch axis, each of their axes of this size, the likeliest first."""
@@ -407,21 +432,43 @@ class RoleFinder:
         """
         leading = {leaf.shape[0]: leaf.argument for leaf in leaves if leaf.shape}
         number = collections.Counter(leaf.argument for leaf in leaves)
+        common = self._common(leaves)
         score: dict[int, float] = {}
         for leaf in leaves:
             likely: dict[int, float] = {}
             for axis, size in enumerate(leaf.shape):
                 if size >= 2:
                     weight = (leaf.data + 0.01) * AXIS_WEIGHTS[min(axis, 3)] / number[leaf.argument]
-                    if axis and leading.get(size, leaf.argument) not in (leaf.argument, *self.differentiated):
+                    elsewhere = leading.get(size, leaf.argument)
+                    if (leaf.argument, size) in common or (
+                        axis and elsewhere not in (leaf.argument, *self.differentiated)
+                    ):
                         # [T, B, D] beside a carried state of [B, H]: the batch leads there.
                         weight *= 2
                     likely[size] = max(weight, likely.get(size, 0.0))
             for size, weight in likely.items():
                 score[size] = score.get(size, 0.0) + weight
-        score = {size: points / (1 if size >= self.enough else 2) for size, points in score.items()}
+        for size in score:
+            # A batch is large enough, and mostly one that devices share evenly.
+            score[size] *= 0.5 if size < self.enough else 0.8 if size % self.enough else 1
         first, *others = sorted(score, key=lambda size: -score[size]) or [0]
         return [first, *(size for size in others if size >= self.enough)][:4] if first else []
+
+    @staticmethod
+    def _common(leaves: Sequence[_Leaf]) -> set[tuple[str, int]]:
+        """By argument, sizes that all its arrays have, first in some of several axes and second in others."""
+        shapes: dict[str, list[tuple[int, ...]]] = collections.defaultdict(list)
+        for leaf in leaves:
+            if leaf.shape:
+                shapes[leaf.argument].append(leaf.shape)
+        return {
+            (argument, size)
+            for argument, rows in shapes.items()
+            for size in set(rows[0])
+            if all(size in row for row in rows)
+            and any(len(row) > 1 and row[0] == size for row in rows)
+            and any(row[0] != size == row[1] for row in rows if len(row) > 1)
+        }
 
     def _traces(self, chosen: dict[tuple[str, int], int]) -> bool:
         place, axis = next(iter(chosen.items()))

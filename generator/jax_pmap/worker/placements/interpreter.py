@@ -436,7 +436,7 @@ class Interpreter:
             )
 
         for equations in zip(*(body.eqns for body in bodies), strict=True):
-            if len({len(e.invars) for e in equations}) > 1 or len({len(e.outvars) for e in equations}) > 1:
+            if len({len(e.invars) for e in equations}) > 1 or len({_ranks(e) for e in equations}) > 1:
                 raise Apart("it is traced to other operations on other numbers of devices")
             if not all(same(row) for row in zip(*(e.invars for e in equations), strict=True)):
                 raise Apart("it is traced to operations on other values on other numbers of devices")
@@ -1585,6 +1585,11 @@ SAME_KEY = "numbers for all devices are drawn with a key that comes of one that 
 
 #: Primitives that draw random numbers.
 DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "threefry2x32"})
+
+
+def _ranks(equation: Any) -> tuple[int, ...]:
+    """How many axes each result has."""
+    return tuple(len(getattr(each.aval, "shape", ())) for each in equation.outvars)
 
 
 def static_form(equation: Any) -> Any:
