@@ -47,6 +47,23 @@ def dropped(w: Any, x: Any, y: Any, m: Any, key: Any) -> Any:
     return (error(w, kept, y) * m).sum() / m.sum() + jax.random.normal(key, w.shape)
 
 
+def classified(w: Any, x: Any, y: Any, m: Any, key: Any) -> Any:
+    """The gradient of a loss of labels, which adds to the places that these name."""
+    labels = jnp.argmax(x, 1)
+
+    def loss(w: Any) -> Any:
+        chances = jax.nn.log_softmax(x * w)
+        return -(chances[jnp.arange(y.size), labels] * m).sum() / m.sum()
+
+    return jax.grad(loss)(w)
+
+
+def attended(w: Any, x: Any, y: Any, m: Any, key: Any) -> Any:
+    """A softmax that leaves out what the mask does, and where that is all, is one of numbers still."""
+    weights = jax.nn.softmax(jnp.where(m[:, None] > 0, x, -1e9))
+    return jax.grad(lambda w: (((weights * x) @ w - y) ** 2 * m).sum() / m.sum())(w)
+
+
 def standardised(w: Any, x: Any, y: Any, m: Any, key: Any) -> Any:
     """The variance of rows that count."""
     mean = (y * m).sum() / m.sum()
@@ -72,6 +89,11 @@ NOTHING = {
     "recurrent": jax.grad(recurrent),
     "layers": by_layers,
     "dropout": dropped,
+    "labels of classes": classified,
+    "attention": attended,
+    "the largest of each row": lambda w, x, y, m, key: (
+        jnp.max(jnp.exp(x * m[:, None]) ** 2, 1, initial=-jnp.inf) * m
+    ).sum(),
 }
 SOMETHING = {
     "a mean": lambda w, x, y, m, key: (y * m).mean(),
@@ -81,6 +103,11 @@ SOMETHING = {
     "not less": lambda w, x, y, m, key: (y * (m >= 0)).sum(),
     "zero over zero": lambda w, x, y, m, key: (y * m / m).sum(),
     "zero times infinity": lambda w, x, y, m, key: (jnp.log(m) * m).sum(),
+    "zero times a softmax of infinities": lambda w, x, y, m, key: (
+        jax.nn.softmax(jnp.where(m[:, None] > 0, x, -jnp.inf)).sum(1) * m
+    ).sum(),
+    "zero over what may be zero": lambda w, x, y, m, key: (m / (y + m)).sum(),
+    "zero times a root": lambda w, x, y, m, key: (jnp.sqrt(m - 1) * m).sum(),
     "one of zero": lambda w, x, y, m, key: jnp.exp(y * m).sum(),
     "the size": lambda w, x, y, m, key: (y * m).sum() * y.size,
     "the largest": lambda w, x, y, m, key: (y * m).max(),

@@ -9,6 +9,7 @@ The added rows repeat the last one, but for the masks and weights among the inpu
 What is computed of these is followed here, as a number.
 """
 
+import cmath
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -24,6 +25,8 @@ class Held(enum.Enum):
 
     #: What the last row holds: no mask went into it.
     ROW = "row"
+    #: Some number, and zero times that is zero: ``exp(mask)``, say.
+    FINITE = "finite"
     #: Something else, which may be infinite or NaN: ``x / mask``, say.
     UNKNOWN = "unknown"
 
@@ -51,6 +54,29 @@ MOVED = frozenset(
 )
 #: Operations that make zeros of zeros.
 ZERO_OF_ZERO = frozenset({"neg", "square", "sqrt", "reduce_sum", "cumsum", "imag", "conj"})
+#: Operations that make numbers of all numbers.
+TOTAL = frozenset(
+    {
+        *MOVED,
+        *ZERO_OF_ZERO - {"sqrt"},
+        *("add", "sub", "mul", "dot_general", "conv_general_dilated", "max", "min", "select_n", "clamp"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite", "convert_element_type"),
+        *("exp", "expm1", "tanh", "logistic", "erf", "erfc", "sin", "cos", "abs", "sign", "floor", "ceil"),
+        *(
+            "round",
+            "cbrt",
+            "integer_pow",
+            "concatenate",
+            "pad",
+            "argmax",
+            "argmin",
+            "scatter_add",
+            "scatter_sub",
+        ),
+    }
+)
+#: Operations that make numbers of those above zero.
+OF_POSITIVE = frozenset({"log", "log1p", "sqrt", "rsqrt", "pow"})
 #: Products: zero where one of two operands is.
 PRODUCTS = frozenset({"mul", "dot_general", "conv_general_dilated"})
 #: Of sums over the batch, the operand whose rows are summed up; products have two.
@@ -123,8 +149,28 @@ class Added:
     ) -> None:
         """Keep what the added rows of a result hold."""
         given = [operand.term for operand in operands]
-        if any(term in self.held for term in given):
-            self._keep(made, self._made(name, params, [self.of(term) for term in given], dtype))
+        if made.term not in given and any(term in self.held for term in given):
+            states = [self.of(term) for term in given]
+            state = self._made(name, params, states, dtype)
+            if (
+                name == "div"
+                and states[0] == 0
+                and states[1] is Held.FINITE
+                and self.terms.positive(given[1])
+            ):
+                state = 0
+            if state is Held.UNKNOWN and Held.UNKNOWN not in states:
+                is_number = self._is_number(name, given, states) and params.get("y", 0) >= 0
+                state = Held.FINITE if is_number else state
+            self._keep(made, state)
+
+    def _is_number(self, name: str, given: Sequence[Term], states: Sequence[State]) -> bool:
+        """Whether an operation makes numbers of what are some."""
+        if any(not isinstance(each, Held) and not cmath.isfinite(each) for each in states):
+            return False
+        if name == "div":
+            return self.terms.positive(given[1]) or (states[1] not in (Held.FINITE, 0))
+        return name in TOTAL or (name in OF_POSITIVE and self.terms.positive(given[0]))
 
     def _made(self, name: str, params: Mapping[str, Any], given: Sequence[State], dtype: str) -> State:
         """What an operation makes of what the added rows of its operands hold."""
@@ -132,9 +178,13 @@ class Added:
         if name in PRODUCTS:
             return _product(given) if len(numbers) < 2 or name == "mul" or 0 in numbers else Held.UNKNOWN
         if name == "div" and given[0] == 0:
-            return 0 if given[1] is not Held.UNKNOWN and given[1] != 0 else Held.UNKNOWN
+            return 0 if given[1] is Held.ROW or given[1] not in (*Held, 0) else Held.UNKNOWN
         if name == "select_n" and not isinstance(given[0], (Held, complex)):
             return given[1 + int(given[0])]
+        if name == "select_n" and len({*given[1:]}) == 1 and not isinstance(given[1], Held):
+            return given[1]
+        if name in ("scatter_add", "scatter_sub") and given[0] == given[2] == 0:
+            return 0
         if name == "and" and dtype == "bool" and False in numbers:
             return False
         if name == "or" and dtype == "bool" and True in numbers:
@@ -202,11 +252,11 @@ class Added:
         if any(each in self.held for each in around):
             found = {self.of(each) for each in ends}
             state = found.pop() if len(found) == 1 else Held.UNKNOWN
-            self._keep(made, Held.UNKNOWN if state is Held.ROW else state)
+            self._keep(made, Held.UNKNOWN if isinstance(state, Held) else state)
 
 
 def _product(given: Sequence[State]) -> State:
-    """The product of two: zero times what is not known may be NaN."""
+    """The product of two: zero times what is no number may be NaN."""
     if Held.UNKNOWN in given:
         return Held.UNKNOWN
     if any(each == 0 for each in given):
