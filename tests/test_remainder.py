@@ -34,6 +34,10 @@ def outliers(x, mask):
     return jnp.sum(x * mask[:, None]) / jnp.sum(mask) + jnp.sum(jnp.abs(x) > 30)
 
 
+def noisy(key, x, mask):
+    return jnp.sum((x + jax.random.normal(key, x.shape)) * mask[:, None]) / jnp.sum(mask)
+
+
 def worst(x, mask):
     return jnp.max(x * mask[:, None])
 
@@ -109,6 +113,7 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
             ("outliers", "--arg", X, "--arg", MASK),
             "with --remainder pad and a batch of 23 the added rows count",
         ),
+        (("noisy", "--arg", X, "--arg", MASK), "`key` draws numbers for the rows"),
         (("worst", "--arg", X, "--arg", MASK), "is made whole by pmax"),
     ],
 )

@@ -85,6 +85,14 @@ def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tupl
                 span,
             )
         return ()
+    folded = next((sync for sync in plan.syncs if sync.op == "fold_in"), None)
+    if folded is not None:
+        raise refused(
+            "JP060",
+            f"`{folded.value}` draws numbers for the rows, and draws others where rows are added",
+            "Use --remainder drop, or pass one key for each row",
+            folded.span,
+        )
     extreme = next((sync for sync in plan.syncs if sync.op not in ("psum", "pmean")), None)
     if extreme is not None:
         raise refused(
