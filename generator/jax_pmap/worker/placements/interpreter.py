@@ -170,6 +170,11 @@ class Apart(Exception):
         self.path = path
 
 
+def traced_apart(to: str) -> Apart:
+    """Why nothing can be said of a program that Python makes another one for another size of a share."""
+    return Apart(f"it is traced to {to} on other numbers of devices, where shares have other sizes")
+
+
 def whole_everywhere(params: Mapping[str, Any]) -> bool:
     """Whether a constraint says that every device has all of a value."""
     found = params.get("sharding", params.get("dst_sharding"))
@@ -413,14 +418,14 @@ class Interpreter:
         for variable, value in zip(first.invars, inputs, strict=True):
             environment[variable] = value
         if len({len(body.eqns) for body in bodies}) > 1 or len({len(b.outvars) for b in bodies}) > 1:
-            raise Apart("it is traced to other operations on other numbers of devices")
+            raise traced_apart("other operations")
 
         def read(variables: Sequence[Any]) -> Value:
             literal = [isinstance(v, Literal) for v in variables]
             if all(literal):
                 return self.known([v.val for v in variables])
             if any(literal):
-                raise Apart("it is traced to other operations on other numbers of devices")
+                raise traced_apart("other operations")
             return environment[variables[0]]
 
         #: Variables of the other traces, each with that of the first which it is.
@@ -437,9 +442,9 @@ class Interpreter:
 
         for equations in zip(*(body.eqns for body in bodies), strict=True):
             if len({len(e.invars) for e in equations}) > 1 or len({_ranks(e) for e in equations}) > 1:
-                raise Apart("it is traced to other operations on other numbers of devices")
+                raise traced_apart("other operations")
             if not all(same(row) for row in zip(*(e.invars for e in equations), strict=True)):
-                raise Apart("it is traced to operations on other values on other numbers of devices")
+                raise traced_apart("operations on other values")
             for other, twin in zip(equations[1:], twins, strict=True):
                 twin.update(zip(other.outvars, equations[0].outvars, strict=True))
             operands = [read(row) for row in zip(*(e.invars for e in equations), strict=True)]
@@ -447,14 +452,14 @@ class Interpreter:
             for variable, value in zip(equations[0].outvars, results, strict=True):
                 environment[variable] = value
         if not all(same(row) for row in zip(*(body.outvars for body in bodies), strict=True)):
-            raise Apart("it is traced to operations on other values on other numbers of devices")
+            raise traced_apart("operations on other values")
         return [read(row) for row in zip(*(body.outvars for body in bodies), strict=True)]
 
     def equation(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """The results of one equation."""
         names = {primitive_name(e) for e in equations}
         if len(names) > 1:
-            raise Apart(f"it is traced to {' and '.join(sorted(names))} on other numbers of devices")
+            raise traced_apart(" and ".join(sorted(names)))
         name = names.pop()
         if name == MARK:
             # Of what is met again the first time: later ones may lose it for another reason. Zeros tell
@@ -468,7 +473,7 @@ class Interpreter:
         params = [e.params for e in equations]
         if special is not None or (name in INLINED and inner_jaxpr(params[0]) is not None):
             if len({static_form(e) for e in equations}) > 1:
-                raise Apart("it is traced to other operations on other numbers of devices")
+                raise traced_apart("other operations")
             self._around.append(equations[0])
             self._given.append(operands)
             try:
