@@ -692,6 +692,23 @@ def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_a
     shared.refused("JP040", *words, says=says, exit_code=1)
 
 
+def test_what_examples_add_to_a_table_of_narrow_floats_is_summed_too(shared: Project) -> None:
+    code = """
+        import jax.numpy as jnp
+
+
+        def counted(table, ids, x):
+            return table.at[ids].add(0.01 * x)
+        """
+    shared.write("narrow_table.py", code)
+    given = ("table=bf16[10,3]", "ids=i32[24]<10", "x=bf16[24,3]")
+    words = [word for each in given for word in ("--arg", each)]
+    made = shared.run("gen", "narrow_table.py::counted", *words)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr and "run on 3, 8 devices" in made.stderr
+    assert "numpy.zeros_like(table).at[ids].add(0.01 * x)" in made.stdout
+
+
 def test_an_option_that_keeps_the_batch_whole_is_named(shared: Project) -> None:
     shared.write("kept_whole.py", "import jax.numpy as jnp\n\n\ndef mean(x):\n    return jnp.mean(x)\n")
     says = (

@@ -123,9 +123,9 @@ class Gathering:
             found = reduction(culprit.text, culprit.called) if culprit.is_call else None
             if found is None:
                 continue
-            # Narrow floats would be rounded between the means.
+            # Narrow floats would be rounded between the means; what is added to a table is rounded as it is.
             arrays = events[culprit.point].arrays
-            kept = ("int", "uint") if found.name in UPDATES.values() else ()
+            kept = ("int", "uint", "float", "bfloat") if found.name in UPDATES.values() else ()
             if any(not leaf["dtype"].startswith(("float32", "float64", *kept)) for leaf in arrays):
                 continue
             size = TOGETHER[found.name] * self.table.bytes_of(arrays)
