@@ -10,6 +10,7 @@ from project import Project, Result, simulated
 from jax_pmap.worker.same_operations import Same
 
 INPUTS = """\
+import jax
 import numpy as np
 
 
@@ -43,6 +44,10 @@ def milliseconds(seed):
 
 def ids(seed):
     return rng(seed).integers(0, 1000, 24), rows(seed)[0][:, 0]
+
+
+def rows_and_root(seed):
+    return jax.random.normal(jax.random.key(seed), (24, 2)), 3**0.5
 
 
 def doubles(seed):
@@ -100,6 +105,14 @@ def squared(x, n):
 def shifted(x):
     x += 1
     return jnp.mean(x)
+
+
+def deep(x, rate):
+    total = 0.0
+    for _ in range(150):
+        x = x * (rate * rate / 3.0)
+        total = total + jnp.exp(-x)
+    return total
 
 
 CALLS = [0]
@@ -230,6 +243,13 @@ def test_python_counts_on_where_32_bits_do_not(count: int, same: bool) -> None:
 
 def test_rounding_alone_is_no_other_function(steps: Project) -> None:
     assert gen(steps, "corrected", "rows_and_count").exit_code == 0
+
+
+def test_where_many_roundings_lead_is_measured_in_time(steps: Project) -> None:
+    """Compiled as one program with all of them moved, it takes minutes."""
+    found = steps.run("plan", "steps.py::deep", "--inputs", "inputs.py::rows_and_root", "--timeout", "60")
+    assert found.exit_code == 0, found.stderr
+    assert "not held against" not in found.stdout + found.stderr
 
 
 def test_a_function_that_is_compiled_is_what_its_trace_is(steps: Project) -> None:

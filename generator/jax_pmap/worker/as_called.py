@@ -21,7 +21,7 @@ import numpy as np
 
 from . import arguments, prove
 from .arguments import Packed, Values
-from .budget import COMPILING, COMPUTING, LOOPING, human, peak
+from .budget import COMPILING, COMPUTING, LOOPING, human, peak, stored
 from .budget import size as operations
 from .distance import distance
 from .jaxpr.trace import leaf_names
@@ -88,13 +88,17 @@ class Followed:
 
         return self.whole(jax.jit(run)(self._constants(), self.given))
 
-    def spread(self, results: Sequence[Any]) -> list[float]:
-        """How far the roundings inside lead from these `results`, by output."""
+    def spread(self, results: Sequence[Any], room: int) -> list[float]:
+        """How far the roundings inside lead from these `results`, by output.
+
+        Compiled as a whole that takes the time of their number squared, minutes for a transformer. So it is
+        computed operation by operation, where all that is computed has `room`, in bytes.
+        """
 
         def run(constants: Sequence[Any], given: Sequence[Any], way: Any) -> list[Any]:
             return evaluated(self.jaxpr.jaxpr, [*constants, *given], way)
 
-        compiled, most = jax.jit(run), [0.0] * len(results)
+        compiled, most = run if stored(self.jaxpr) <= room else jax.jit(run), [0.0] * len(results)
         for way in range(WAYS):
             moved = self.whole(compiled(self._constants(), self.given, np.uint32(way)))
             pairs = list(zip(moved, results, strict=True))
@@ -343,7 +347,7 @@ def _compared(
         of_narrowed = narrowed.results()
         off = apart(of_narrowed, of_call, None)
         if off:
-            own = call.spread(of_call)
+            own = call.spread(of_call, request.room)
             off = apart(of_narrowed, of_call, own)
         if off:
             narrowing = tuple(
@@ -366,8 +370,8 @@ def _compared(
         of_narrowed = of_call
     off = apart(of_trace, of_narrowed, None)
     if off:
-        own = call.spread(of_call) if own is None else own
-        sums = [a + b for a, b in zip(own, traced.spread(of_trace), strict=True)]
+        own = call.spread(of_call, request.room) if own is None else own
+        sums = [a + b for a, b in zip(own, traced.spread(of_trace, request.room), strict=True)]
         off = apart(of_trace, of_narrowed, sums)
     if off:
         return dataclasses.replace(held, apart=describe(call, off, of_trace, of_narrowed))

@@ -111,6 +111,11 @@ def size(jaxpr: Any) -> int:
     return sum(1 for _ in equations(jaxpr))
 
 
+def stored(jaxpr: Any) -> int:
+    """Bytes of all that a program computes, inner programs included, each operation taken once."""
+    return sum(variable_bytes(variable) for each in equations(jaxpr) for variable in each.outvars)
+
+
 def peak(jaxpr: Any) -> int:
     """Bytes needed at once when a program runs operation by operation and drops what it needs no more."""
     jaxpr, _ = opened(jaxpr)

@@ -63,6 +63,10 @@ def moved(value: Any, number: Any) -> Any:
     return jax.lax.optimization_barrier(value * (1 + eps * unit.astype(value.dtype)).astype(value.dtype))
 
 
+#: The same as one operation, where a program is run operation by operation.
+MOVED = jax.jit(moved)
+
+
 def is_narrow(value: Any) -> bool:
     """Whether a value is a float of 16 bits or less."""
     return bool(jax.dtypes.issubdtype(value.dtype, np.floating)) and value.dtype.itemsize <= NARROW
@@ -91,7 +95,7 @@ class _Moved(Forward[Any]):
         results = self._scanned(equation.params, values) if name == "scan" else bind(equation, values)
         every = name in ROUNDED or name in ("scan", "while", "cond")
         return [
-            moved(each, self.number) if every or (name not in EXACT and is_narrow(each)) else each
+            MOVED(each, self.number) if every or (name not in EXACT and is_narrow(each)) else each
             for each in results
         ]
 
