@@ -407,3 +407,34 @@ def test_draws_in_a_loop_that_ends_by_the_examples_do_not_bar_a_fold(shared):
     assert result.exit_code == 0, result.stderr
     assert "derived for all inputs" in result.stderr
     assert folds(result.stdout) == ["key"]
+
+
+ATTENTION = """
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+model = nn.Sequential(
+    [
+        nn.MultiHeadDotProductAttention(2, dropout_rate=0.1, deterministic=False),
+        nn.Dropout(0.1, deterministic=False),
+    ]
+)
+
+
+def loss(params, x, key):
+    return jnp.mean(model.apply(params, x, rngs={"dropout": key}) ** 2)
+
+
+def inputs(seed):
+    key = jax.random.key(seed)
+    x = jax.random.normal(key, (24, 3, 4))
+    return model.init({"params": key, "dropout": key}, x), x, key
+"""
+
+
+def test_one_mask_of_dropout_for_the_attention_of_all_examples(shared):
+    """Its stream has the masks of the examples too, and no split of the key in the source parts them."""
+    shared.write("attention.py", ATTENTION)
+    words = ("plan", "attention.py::loss", "--inputs", "attention.py::inputs")
+    shared.refused("JP051", *words, says=("broadcast_dropout=False",), exit_code=1)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Rounds of folding and looking again: one finds the folds, one opens functions, one confirms.
 ROUNDS = 4
+#: Why a key cannot be another on every device.
+SHARED = "numbers that all devices share are drawn from it too"
 
 
 def find_folds(
@@ -215,7 +217,7 @@ def _open_everything(observer: Observer) -> None:
 def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) -> Refusal:
     """A draw for examples whose key cannot be folded anywhere."""
     expression: Expression | None = None
-    stream = ""
+    stream = within = ""
     why = "no key of its own in the source leads to it"
     for i in lost:
         for number in answer.draws[i].marks:
@@ -237,7 +239,7 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
             if any(answer.marks[n].kept for n in same):
                 why = "it is also returned, and would then differ between devices"
             elif shared:
-                why = "numbers that all devices share are drawn from it too"
+                why, within = SHARED, mark.path
             elif any(answer.marks[n].divided for n in same):
                 why = "other keys are made of it too: `split(key)[1]` and `fold_in(key, 1)` are device 1's"
             elif answer.draws[i].mixed:
@@ -262,10 +264,18 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
             "--backend jit, where all is drawn as on one device",
             observer.facts.span,
         )
+    way_out = (
+        "Split it first (`key, noise_key = jax.random.split(key)`) and use one part for the examples alone"
+    )
+    if why == SHARED and within:
+        way_out = (
+            f"Draw those from another stream than `{within}`. Where it is the dropout of flax's attention, "
+            "`broadcast_dropout=False` draws for each example"
+        )
     return Refusal(
         "JP051",
         f"random numbers that belong to examples are drawn from the key `{shortened(expression.text)}`, so "
         f"it has to be another on every device, but {why}",
-        "Split it first (`key, noise_key = jax.random.split(key)`) and use one part for the examples alone",
+        way_out,
         expression.span,
     )
