@@ -29,6 +29,7 @@ class Codes(nn.Module):
     def __call__(self, x):
         counts = self.variable("stats", "counts", jnp.ones, (4,))
         chosen = jax.nn.one_hot(jnp.argmax(x[:, :4], axis=-1), 4)
+        self.sow("metrics", "second", jnp.mean(x[:, 0]) ** 2)
         # What is kept of the batch goes into no result.
         counts.value = jnp.log1p(jnp.sum(chosen, axis=0))
         return x
@@ -68,11 +69,11 @@ def inputs():
 
 def step(params, stats, x, mask):
     def loss_fn(params):
-        out, new = net.apply({"params": params, "stats": stats}, x, mask, mutable=["stats"])
-        return jnp.mean(out**4), new["stats"]
+        out, new = net.apply({"params": params, "stats": stats}, x, mask, mutable=["stats", "metrics"])
+        return jnp.mean(out**4), (new["stats"], new["metrics"]["codes"])
 
-    (loss, stats), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), stats, loss
+    (loss, (stats, metrics)), grads = jax.value_and_grad(loss_fn, has_aux=True)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), stats, loss, metrics
 """
 
 
@@ -89,6 +90,7 @@ def test_methods_of_linen_modules_run_as_copies(shared: Project) -> None:
     assert "(jnp.sum(x * mask[:, None], axis=0), jnp.sum(mask)), axis_name=AXIS" in text
     # What a module further below keeps passes through no result.
     assert "jnp.log1p(jax.lax.psum(jnp.sum(chosen, axis=0), axis_name=AXIS))" in text
+    assert 'self.sow("metrics", "second", jax.lax.pmean(jnp.mean(x[:, 0]), axis_name=AXIS) ** 2)' in text
     # Modules that need nothing stay the library's own.
     assert "def net_" not in text
     # A way that was not taken raises in the copy.

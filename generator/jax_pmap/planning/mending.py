@@ -181,9 +181,17 @@ class Mending:
     def _kept(self, statement: Statement, first: Mapping[int, Event]) -> list[Expression]:
         call = self.table.by_point[statement.value] if statement.value is not None else None
         keeps = KEEPS.match(call.text) if call is not None else None
-        if call is None or keeps is None:
+        # `self.sow(…)`, `hk.set_state(…)`: what a module's method calls for no result, the library keeps.
+        methods = [
+            body.scope.index for body in self.table.bodies if self.table.home(body.scope.index).library
+        ]
+        if call is None or not (keeps or (statement.scope in methods and call.is_call)):
             return []
-        if keeps[2] == "update" and any(keeps[1] in body.scope.parameters for body in self.table.bodies):
+        if (
+            keeps
+            and keeps[2] == "update"
+            and any(keeps[1] in body.scope.parameters for body in self.table.bodies)
+        ):
             return []  # `optimizer.update(model, grads)` changes what is given, which is seen by itself.
         return [child for child in self.table.children.get(call.point, []) if child.point in first]
 
