@@ -194,3 +194,32 @@ def test_another_look_derives_it_too(steps: Project) -> None:
     assert evidence["derivation"]["complete"]
     assert evidence["equal_draws"]
     assert [note for note in evidence["notes"] if note.startswith("batches of 8 and 16 fail on 8 devices")]
+
+
+ALL_BUT_A_FEW = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+
+def improve(w, x, y):
+    n = x.shape[0] // 5
+    xs, ys = x[: n * 5].reshape(n, 5, 5), y[: n * 5].reshape(n, 5)
+
+    def step(w, batch):
+        x, y = batch
+        return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w), None
+
+    return lax.scan(step, w, (xs, ys))[0]
+
+
+def inputs():
+    return np.ones(5, np.float32), np.ones((24, 5), np.float32), np.ones(24, np.float32)
+"""
+
+
+def test_a_batch_that_we_made_larger_is_not_said_to_fail(project: Project) -> None:
+    """Of 192 rows of `x` beside 24 of `y`, which a search for minibatches has, nothing is said."""
+    project.write("steps.py", ALL_BUT_A_FEW)
+    project.refused("JP043", "plan", "steps.py::improve", "--inputs", "steps.py::inputs", exit_code=1)

@@ -15,6 +15,7 @@ from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants
 from jax_pmap.worker import protocol
+from jax_pmap.worker.protocol import Problem
 
 #: What is no communication.
 WITHIN = (FOLD, OWN_SHARE, OWN_SIZE)
@@ -39,7 +40,13 @@ def in_minibatches(
     if found.number == 1 or (compiled and not found.reshaped) or size % (found.number * sharing):
         return None
     dealt = dataclasses.replace(roles, minibatches=found.number)
-    other = observe_variants(case, dealt, own_shares=False)
+    try:
+        other = observe_variants(case, dealt, own_shares=False)
+    except Problem as problem:
+        if problem.kind != "reference":
+            raise
+        # It takes the given batch, and none of as many rows as every device needs for its own of each.
+        return None
     if isinstance(other, Refusal):
         return None
     better = isinstance(outcome, Refusal) or cost(other.observation) < cost(outcome.observation)
