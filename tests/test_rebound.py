@@ -322,6 +322,24 @@ def both(x):
     return before(x), later(x)
 
 
+class Kept:
+    def __init__(self, options):
+        self.options = options
+
+    def step(self, x):
+        return self.options["rate"] * jnp.mean(x)
+
+
+def make(given, settled):
+    def made(x):
+        return given["rate"] * jnp.mean(x)
+
+    def apart(x):
+        return settled["rate"] * jnp.mean(x)
+
+    return made, apart
+
+
 def main():
     BEFORE["rate"] = 0.2
     x = jnp.ones((24, 3))
@@ -332,6 +350,13 @@ def main():
         trainer.options["rate"] /= 2
     LATER["rate"] = 0.2
     both(x)
+    options, settled = {"rate": 0.1}, {"rate": 0.1}
+    settled["rate"] = 0.3
+    made, apart = make(options, settled)
+    kept = Kept(options)
+    for epoch in range(3):
+        made(x), apart(x), kept.step(x)
+        options["rate"] /= 2
 
 
 main()
@@ -340,7 +365,16 @@ main()
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    [("Trainer.step", 43), ("later", 44), ("between", 41), ("Trainer.other", 0), ("before", 0)],
+    [
+        ("Trainer.step", 61),
+        ("later", 62),
+        ("between", 59),
+        ("Kept.step", 70),
+        ("make.made", 70),
+        ("Trainer.other", 0),
+        ("before", 0),
+        ("make.apart", 0),
+    ],
 )
 def test_what_a_program_changes_after_its_first_call_is_refused(
     shared: Project, name: str, line: int

@@ -76,6 +76,17 @@ class Use:
         return self.root == self.scope.receiver
 
 
+@dataclass(frozen=True)
+class Given:
+    """A local of an outermost function that is given to a function or a class, as one of its parameters."""
+
+    path: str
+    function: str
+    local: str
+    maker: str
+    parameter: str
+
+
 #: What holds a value, by its id (a module's namespace, an object), and the name it has there; ``""`` for all
 #: that is in an object.
 Place = tuple[int, str]
@@ -133,7 +144,9 @@ def changed_later(
     globals_ = [value for use in reads if use.is_global for value in _values(use, spaces)]
     held = [value for value in globals_ if _is_users_object(value)]
     held += [value for value in constants if not isinstance(value, FIXED)]
+    given = [each for path in spaces for each in _handed_on(path)]
     written = {place: use for use in changes for place in _places(use, spaces, held)}
+    written |= {place: use for use in changes for place in _kept_elsewhere(use, given, spaces, held)}
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
         for place in _places(use, spaces, held):
             if (change := written.get(place)) is not None:
@@ -214,6 +227,43 @@ def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) ->
     if use.inside:
         return content if len(values) == len(names) and not isinstance(values[-1], FIXED) else []
     return named[-1:] if len(named) == len(names) else []
+
+
+def _kept_elsewhere(
+    change: Use, given: Iterable[Given], spaces: dict[str, dict[str, Any]], held: Sequence[Any]
+) -> Iterator[Place]:
+    """Where functions and objects keep what changes by the name of a local that was given to their makers."""
+    if change.is_global or change.is_free:
+        return
+    for each in given:
+        if (each.path, each.function, each.local) == (change.scope.path, change.scope.function, change.root):
+            yield from ((id(space), f"{each.maker}{LOCALS}{each.parameter}") for space in spaces.values())
+            made = [value for value in held if type(value).__name__ == each.maker]
+            yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
+
+
+def _handed_on(path: str) -> Iterator[Given]:
+    """What functions of a file give to functions and classes that it defines."""
+    nodes = list(ast.walk(_parsed(path)))
+    made = {node.name: _parameters(node) for node in nodes if isinstance(node, FUNCTIONS[:2])}
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            methods = {each.name: _parameters(each) for each in node.body if isinstance(each, FUNCTIONS[:2])}
+            made[node.name] = methods.get("__init__", [""])[1:]
+    for function in _parsed(path).body:
+        if not isinstance(function, FUNCTIONS[:2]):
+            continue
+        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+            maker = _last(call.func)
+            named = [*zip(made.get(maker, ()), call.args, strict=False)]
+            named += [(each.arg, each.value) for each in call.keywords if each.arg and maker in made]
+            for parameter, value in named:
+                if isinstance(value, ast.Name):
+                    yield Given(path, function.name, value.id, maker, parameter)
+
+
+def _parameters(node: Any) -> list[str]:
+    return [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
 
 
 def _is_of(value: Any, space: dict[str, Any], use: Use) -> bool:
