@@ -730,6 +730,28 @@ def test_relations_of_shares_that_were_not_traced() -> None:
     assert [each.multiple for each in found.unmet] == [4]
 
 
+@pytest.mark.parametrize("mode", ["edge", "maximum", "linear_ramp"])
+def test_what_is_put_beside_examples_in_no_place_is_nothing(mode: str) -> None:
+    """`jnp.pad` joins empty rows of the first and the last example with the batch."""
+
+    def program(axis: Any, x: Any) -> Any:
+        return jnp.pad(x, ((0, 0), (2, 1)), mode=mode)
+
+    assert derived(program, (X,), (S,), S).complete
+
+    def along_rows(axis: Any, x: Any) -> Any:
+        return jnp.pad(x, ((0, 0) if axis is None else (1, 0), (2, 1)), mode=mode)[-ROWS // 2 :]
+
+    assert not derived(along_rows, (X,), (S,), S).complete
+
+
+def test_keys_of_no_examples() -> None:
+    def program(axis: Any, key: Any, x: Any) -> Any:
+        return x, jax.random.split(key, (0,))
+
+    derived(program, (keys(), X), (R, S), (S, R))
+
+
 def test_effects_are_not_followed() -> None:
     def called(axis: Any, x: Any) -> Any:
         return io_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)

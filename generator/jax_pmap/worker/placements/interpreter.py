@@ -283,6 +283,10 @@ class Interpreter:
             return found
         return self._number(numbers)
 
+    def empty(self, variable: Any) -> Value:
+        """The value of an array without elements."""
+        return self.replicated(self.terms.constant(np.zeros(variable.aval.shape, variable.aval.dtype)))
+
     def _number(self, numbers: Sequence[Any]) -> Value:
         first = numbers[0]
         if all(each is first for each in numbers) or self._equal(numbers):
@@ -574,6 +578,13 @@ class Interpreter:
             which = self.terms.value(operands[0].term)
             if which is not None and all(isinstance(p, (Replicated, Sharded)) for p in operands[0].places):
                 return [operands[1 + int(which)]]  # type: ignore[arg-type]
+        # `jnp.pad` puts nothing before and behind the axes that it leaves as they are.
+        if count and all(map(_is_empty, zip(*(e.outvars for e in equations), strict=True))):
+            return [self.empty(variable) for variable in equations[0].outvars]
+        if name == "concatenate":
+            joined = [i for i in range(len(operands)) if any(0 not in shapes[i] for shapes in inputs)]
+            if len(joined) == 1:
+                return [operands[joined[0]]]
         columns: list[Sequence[Placement | Same]] = []
         for at, (axis, counts) in enumerate(self.axes.items()):
             places = [operand.places[at] for operand in operands]
@@ -1590,6 +1601,13 @@ SAME_KEY = "numbers for all devices are drawn with a key that comes of one that 
 
 #: Primitives that draw random numbers.
 DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "threefry2x32"})
+
+
+def _is_empty(variables: Sequence[Any]) -> bool:
+    """Whether an array of numbers has no elements, and one shape in all traces."""
+    shapes = {getattr(each.aval, "shape", ()) for each in variables}
+    dtype = getattr(variables[0].aval, "dtype", None)
+    return len(shapes) == 1 and 0 in shapes.pop() and isinstance(dtype, np.dtype)
 
 
 def _ranks(equation: Any) -> tuple[int, ...]:
