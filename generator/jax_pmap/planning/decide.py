@@ -18,7 +18,7 @@ from jax_pmap.emit.places import Statement
 from jax_pmap.emit.weave import OWN_SHARE, inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
-from jax_pmap.planning.events import PARTIAL, Event, State
+from jax_pmap.planning.events import PARTIAL, Event, State, in_groups
 from jax_pmap.planning.gathering import Gathering
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
@@ -215,7 +215,7 @@ class Decider:
             return point not in self.table.owner or self.table.owner[point].scope in scopes
 
         visible = [data for data in events if seen(data["point"])]
-        state.grouped |= any(leaf["kind"] == "grouped" for data in visible for leaf in data["leaves"])
+        state.grouped |= any(in_groups(leaf) for data in visible for leaf in data["leaves"])
         return [Event(data, gather_groups=state.gather_groups) for data in visible]
 
     def _retreat(self, state: State) -> None:

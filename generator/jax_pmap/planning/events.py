@@ -13,6 +13,11 @@ from jax_pmap.worker.protocol import Row
 PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
 
 
+def in_groups(leaf: Row) -> bool:
+    """Whether a device has rows of several groups of an array, as of two batches that are joined."""
+    return leaf["kind"] == "grouped" or bool(leaf.get("joined"))
+
+
 class Event:
     """The kinds of one tapped value.
 
@@ -21,8 +26,8 @@ class Event:
     """
 
     def __init__(self, data: Row, *, gather_groups: bool = False) -> None:
-        if gather_groups and any(leaf["kind"] == "grouped" for leaf in data["leaves"]):
-            leaves = [{**x, "kind": "varying"} if x["kind"] == "grouped" else x for x in data["leaves"]]
+        if gather_groups and any(map(in_groups, data["leaves"])):
+            leaves = [{**x, "kind": "varying"} if in_groups(x) else x for x in data["leaves"]]
             data = {**data, "leaves": leaves}
         self.point: int = data["point"]
         #: How often the point was passed before.

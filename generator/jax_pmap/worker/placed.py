@@ -361,7 +361,10 @@ def kind_of(
         kind = {0: "psum", -1: "pmean"}.get(int(place.power) if place.power in (0, -1) else -9, VARYING)
     elif isinstance(place, Sharded) and not place.power and (place.outer == 1 or not returned):
         kind = f"sharded {place.axis}"
-    return {"kind": kind, "split": split} if kind == VARYING else {"kind": kind}
+    if kind == VARYING:
+        return {"kind": kind, "split": split}
+    joined = isinstance(place, Sharded) and place.outer > 1
+    return {"kind": kind, "joined": True} if joined else {"kind": kind}
 
 
 def number_kind(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> str:

@@ -1,0 +1,107 @@
+# flags: gen step --inputs this::inputs
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def step(w, one, other):
+    """Of all views that of the same image is to be the nearest."""
+
+    def loss(w):
+        views = jnp.concatenate([jnp.tanh(one @ w), jnp.tanh(other @ w)])
+        views = views / jnp.linalg.norm(views, axis=1, keepdims=True)
+        count = len(views)
+        alike = jnp.where(jnp.eye(count, dtype=bool), -1e9, views @ views.T / 0.5)
+        nearest = (jnp.arange(count) + count // 2) % count
+        return -jnp.mean(jax.nn.log_softmax(alike)[jnp.arange(count), nearest])
+
+    return w - 0.1 * jax.grad(loss)(w)
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return tuple(rng.normal(size=shape).astype("float32") for shape in ((64, 5), (24, 64), (24, 64)))
+# output
+"""Data-parallel `step`: same call and same results as views_of_images.py::step, on N devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXIS = "batch"
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
+def p_step(w, one, other):
+    """`step` on one device's share; `one` and `other` leaves are (devices, per_device, ...)."""
+
+    def loss(w):
+        views = jnp.concatenate(
+            jax.lax.all_gather(
+                [jnp.tanh(one @ w), jnp.tanh(other @ w)],
+                axis_name=AXIS,
+                axis=0,
+                tiled=True,
+            )
+        )
+        views = views / jnp.linalg.norm(views, axis=1, keepdims=True)
+        count = len(views)
+        alike = jnp.where(jnp.eye(count, dtype=bool), -1e9, views @ views.T / 0.5)
+        nearest = (jnp.arange(count) + count // 2) % count
+        return -jnp.mean(jax.nn.log_softmax(alike)[jnp.arange(count), nearest])
+
+    return w - 0.1 * jax.lax.pmean(jax.grad(loss)(w), axis_name=AXIS)
+
+
+@functools.cache
+def sharding(*axes):
+    """`P(*axes)` over the devices; made at the first call, so importing this file starts none."""
+    return NamedSharding(Mesh(np.array(jax.local_devices()), (AXIS,)), P(*axes))
+
+
+def replicate(tree):
+    """`tree` whole on every device, where results are too: a call that gets these back compiles nothing anew."""
+    whole = sharding()
+    if all(getattr(leaf, "sharding", None) == whole for leaf in jax.tree.leaves(tree)):
+        return tree
+    return jax.device_put(tree, whole)
+
+
+#: Kind and rank of the batch's arrays in the proof.
+PROVED = {"one": ("float", 2), "other": ("float", 2)}
+
+
+def shard(one, other):
+    """(B, ...) -> (devices, B // devices, ...), a part for each device."""
+    count, sizes = jax.local_device_count(), set()
+
+    def split(path, leaf):
+        name = ("one", "other")[path[0].idx] + jax.tree_util.keystr(path[1:])
+        shape = np.shape(leaf)
+        kind, rank = PROVED.get(name, ("no leaf", -1))
+        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
+            return leaf  # by an earlier call
+        found = jax.dtypes.scalar_type_of(leaf).__name__
+        sizes.update(shape[:1])
+        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
+            raise ValueError(
+                f"step: {name} is {found}{list(shape)}; expected {kind} of rank "
+                f"{rank}, axis 0 a multiple of {count} (devices), the same in all "
+                f"of the batch (found {sizes})"
+            )
+        leaf = leaf.reshape(count, -1, *shape[1:])
+        if not isinstance(leaf, jax.Array):
+            return leaf  # on the host: the call itself places it in less time
+        return jax.device_put(leaf, sharding(AXIS))
+
+    return jax.tree.map_with_path(split, (one, other))
+
+
+def step(w, one, other):
+    """Of all views that of the same image is to be the nearest."""
+    one, other = shard(one, other)
+    return p_step(replicate(w), one, other)
