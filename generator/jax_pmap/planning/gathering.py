@@ -153,7 +153,7 @@ class Gathering:
         """Change something where the function fails beside gathered values; False when that is no help."""
         if self._mend_sizes(state, events) or self.take_shares(state, list(state.attempts.awaited)):
             return True
-        if state.fresh and events and self._gather_too(state, events):
+        if self.own_shares and state.fresh and events and self._gather_too(state, events):
             return True
         return self.end_trial(state, None)
 
