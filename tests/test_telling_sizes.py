@@ -39,6 +39,14 @@ def wrapped(x):
     return jnp.mean(x) * np.int8(x.shape[0] % 128)
 
 
+def from_a_list(x):
+    return jnp.mean(x) * jnp.asarray([1.0 * max(len(x), 100)] * 3)
+
+
+def behind_24(x):
+    return jnp.mean(jnp.concatenate([x, 0 * x[24:] + 5.0]))
+
+
 def few_bits(x):
     return jnp.sum(x) / jnp.asarray(x.shape[0], jnp.int16)
 
@@ -55,7 +63,7 @@ def by_hand_right(x):
     local = lambda x: jax.lax.pmean(jnp.mean(x), "i") * min(rows(x) / 256, 64.0)
     return jax.pmap(local, "i", out_axes=None)(x.reshape(jax.device_count(), -1))
 """
-NAMES = ("capped", "helped", "looked_up", "wrapped", "few_bits")
+NAMES = ("capped", "helped", "looked_up", "wrapped", "few_bits", "from_a_list", "behind_24")
 CALLS = """\
 import importlib
 import numpy as np
@@ -82,6 +90,41 @@ def test_numbers_made_of_the_size_are_made_of_that_of_the_whole_batch(shared: Pr
     call = [sys.executable, "-c", CALLS.format(names=NAMES)]
     ran = subprocess.run(call, env=simulated(8), capture_output=True, text=True, cwd=Path.cwd())
     assert ran.returncode == 0, ran.stderr
+
+
+COINCIDENCES = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def padded(x):
+    return jnp.mean(jax.lax.pad(x, 0.0, ((0, len(x) - 24, 0),)))
+
+
+def rolled(x):
+    return jnp.sum(jnp.roll(x, len(x) - 24) * x)
+
+
+def weighted(x):
+    return jnp.mean(x * np.where(np.arange(len(x)) < 30, 1.0, 2.0).astype(np.float32))
+
+
+def repeated(x):
+    return jnp.pad(x, (max(0, len(x) - 24), 0), mode="edge").mean()
+
+
+def rounded(x):
+    few = jnp.float16 if len(x) < 100 else jnp.bfloat16
+    return jnp.mean(x.astype(few).astype(jnp.float32))
+"""
+
+
+@pytest.mark.parametrize("name", ["padded", "rolled", "weighted", "repeated", "rounded"])
+def test_what_the_given_size_hides_is_not_called_proved(shared: Project, name: str) -> None:
+    shared.write("coincidences.py", COINCIDENCES)
+    found = shared.run("gen", f"coincidences.py::{name}", "--arg", "x=f32[24]", "--no-run")
+    assert found.exit_code == 1, found.stdout
 
 
 @pytest.mark.parametrize(("name", "code"), [("by_hand", 1), ("by_hand_right", 0)])

@@ -40,7 +40,8 @@ def in_vain(observation: Observation, facts: FunctionFacts) -> bool:
 
 def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
     """Equal, but of no use."""
-    gathered = next(sync for sync in observation.syncs if sync.op == "all_gather")
+    op, how = ("all_gather", "gathered") if is_gathered(observation) else (OWN_SHARE, "made on each device")
+    gathered = next(sync for sync in observation.syncs if sync.op == op)
     where = place(gathered.span)
     around = [e for e in body.expressions if inside(where, place(e.span)) and place(e.span) != where]
     text, span, called = min(
@@ -55,11 +56,16 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
     work = "all the work" if share >= 1 else f"{share:.0%} of the work"
     return Refusal(
         "JP043",
-        f"`{shortened(text)}` couples the examples of the batch: with all of them gathered, each of "
+        f"`{shortened(text)}` couples the examples of the batch: with all of them {how}, each of "
         f"{LARGEST_COUNT} devices would do {work} of one",
         way_out(text, called),
         span,
     )
+
+
+def is_gathered(observation: Observation) -> bool:
+    """Whether anything is gathered."""
+    return any(sync.op == "all_gather" for sync in observation.syncs)
 
 
 def gathers_argument(observation: Observation, facts: FunctionFacts) -> bool:

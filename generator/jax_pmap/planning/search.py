@@ -21,10 +21,12 @@ from jax_pmap.planning.axis import with_axis
 from jax_pmap.planning.benefit import (
     HALF,
     MOST_IN_SHARES,
+    MOST_OF_IT,
     depends_on_batch,
     gathered_in_vain,
     gathers_argument,
     in_vain,
+    is_gathered,
     may_gather_less,
 )
 from jax_pmap.planning.coupling import COUPLED
@@ -397,11 +399,13 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     outcome = observe_variants(case, roles, own_shares=False)
     if tried.observed == 1 and not compiled and _couples(outcome, case.target):
         other = observe_variants(case, roles, own_shares=True)
-        if isinstance(other, Confirmed) and (other.observation.share or 0.0) <= MOST_IN_SHARES:
-            outcome = other
-        elif isinstance(other, Confirmed) and isinstance(outcome, Refusal):
-            # There is a way, which is of no use: that is why, and not what the first attempt ended at.
-            outcome = gathered_in_vain(case.body, other.observation)
+        if isinstance(other, Confirmed):
+            most = MOST_IN_SHARES if is_gathered(other.observation) else MOST_OF_IT
+            if (other.observation.share or 0.0) <= most:
+                outcome = other
+            elif isinstance(outcome, Refusal):
+                # There is a way, which is of no use: that is why, and not what the first attempt ended at.
+                outcome = gathered_in_vain(case.body, other.observation)
     if case.saved is None:
         wanted = _wanted(case.request)
         dealt = in_minibatches(case, roles, outcome, batch_of(roles, case.loaded), wanted)

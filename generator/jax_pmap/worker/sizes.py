@@ -5,11 +5,13 @@ and code that keeps small batches on one device shows nothing of what it does wi
 """
 
 import dataclasses
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from . import arguments, prove, strengthen
 from .arguments import Packed, Values
@@ -18,7 +20,8 @@ from .comparing import Explain, Parallel
 from .decisions import COMPARISONS, constants_of
 from .explain import with_cause, with_ragged_cause
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
-from .jaxpr.walk import equations
+from .jaxpr.versions import NO_MEANING, size_at
+from .jaxpr.walk import constants_in, equations
 from .leaves import is_key
 from .protocol import Check, Problem, Raised
 from .specs import SEED
@@ -37,6 +40,8 @@ MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 #: Bytes that the reference may take for so many rows, and numbers that it may compute. With all
 #: triples of rows, say, a batch of thousands is out of reach.
 TAKEN, COMPUTED = 1 << 31, 1e11
+#: Numbers of an array in a program that are compared one by one.
+MOST_NUMBERS = 4096
 
 
 def check_sizes(
@@ -202,7 +207,7 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
     try:
         with prove.x64(question.x64):
             few, more = (program(question, traced, rows) for rows in (base, 2 * base))
-            if len(more.names) >= len(few.names) + base:
+            if len(more.operations) >= len(few.operations) + base:
                 return False  # Rows are gone through one by one, and would be so thousands of times.
             return not alike(few, more, program(question, traced, MANY * count // base * base))
     except (MemoryError, Problem):
@@ -216,10 +221,12 @@ class Program:
     """What a function is traced to for some number of rows."""
 
     rows: int
-    #: Of its operations, in order.
-    names: tuple[str, ...]
-    #: Numbers that stand in it, and the sizes of its arrays.
-    numbers: tuple[float, ...]
+    #: Of its operations, in order: the name, the dtypes of results, and parameters that are no numbers.
+    operations: tuple[str, ...]
+    #: Numbers that stand in it, whole ones among its parameters, and the sizes of its arrays.
+    numbers: np.ndarray
+    #: Arrays that stand in it: what was computed while it was traced, of the size of the batch perhaps.
+    constants: tuple[np.ndarray, ...]
 
 
 def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program:
@@ -234,25 +241,73 @@ def traced_for(question: "Question", function: Callable[[Values], Any], rows: in
 
 
 def program_of(traced: Any, rows: int) -> Program:
-    """What a function is for some number of rows, of its jaxpr."""
-    names: list[str] = []
+    """What a function is for some number of rows, of its jaxpr, in which a symbol may stand for these."""
+    operations: list[str] = []
     numbers: list[float] = []
+    constants = list(constants_in(traced))
     for equation in equations(traced):
-        names.append(equation.primitive.name)
-        for value in (*equation.invars, *equation.outvars):
-            numbers += getattr(value.aval, "shape", ())
-            if hasattr(value, "val") and np.ndim(value.val) == 0:
-                numbers.append(float(np.real(np.asarray(value.val, np.complex128))))
-    return Program(rows, tuple(names), tuple(numbers))
+        words = [equation.primitive.name]
+        for name, value in equation.params.items():
+            if name not in NO_MEANING:
+                _split(value, words, numbers, rows)
+        for variable in (*equation.invars, *equation.outvars):
+            _split(getattr(variable.aval, "shape", ()), words, numbers, rows)
+            words.append(str(getattr(variable.aval, "dtype", "")))
+            if not hasattr(variable, "val"):
+                continue
+            if np.ndim(variable.val) == 0:
+                numbers.append(float(np.real(np.asarray(variable.val, np.complex128))))
+            else:
+                constants.append(variable.val)
+        operations.append(" ".join(words))
+    arrays = tuple(np.asarray(each) for each in constants if not is_key(each))
+    return Program(rows, tuple(operations), np.asarray(numbers, np.float64), arrays)
+
+
+def _split(value: Any, words: list[str], numbers: list[float], rows: int) -> None:
+    """Add what a parameter says, or a shape, to the words or to the numbers; programs are no part of it."""
+    if isinstance(value, tuple):
+        for each in value:
+            _split(each, words, numbers, rows)
+    elif isinstance(value, (bool, str, np.dtype, enum.Enum)):
+        words.append(str(value))
+    elif isinstance(value, (int, float, np.integer)):
+        numbers.append(float(value))
+    elif is_symbolic_dim(value):
+        numbers.append(float(size_at(value, rows)))
+
+
+def coincidences(program: Program) -> list[int]:
+    """Which numbers in a program are equal to each other, to 0 or to 1: the first of these, for each.
+
+    Where they are for one size of the batch and not for another, the one may hide what the other shows.
+    ``x[24:]`` of 24 rows is nothing, and ``pad(x, 0, len(x) - 24)`` is ``x``.
+    """
+    _, first, which = np.unique([0, 1, *program.numbers], return_index=True, return_inverse=True)
+    return [int(each) for each in first[which]]
 
 
 def alike(few: Program, more: Program, many: Program) -> bool:
-    """Whether programs differ only by numbers in proportion to the rows, or inversely."""
-    if not few.names == more.names == many.names:
+    """Whether programs differ only by numbers in proportion to the rows, or inversely.
+
+    One that is 0 in some of them, and not in all, tells nothing there of what is done with it. Of arrays that
+    grow with the rows the least, the largest and the mean number count.
+    """
+    three = (few, more, many)
+    if any(each.operations != few.operations for each in three):
         return False
-    if not len(few.numbers) == len(more.numbers) == len(many.numbers):
+    if any(len(each.numbers) != len(few.numbers) for each in three):
         return False
-    x, y, z = (np.asarray(each.numbers, np.float64) for each in (few, more, many))
+    if any(len(each.constants) != len(few.constants) for each in three):
+        return False
+    rows = [each.numbers for each in three]
+    for arrays in zip(*(each.constants for each in three), strict=True):
+        same = len({each.shape for each in arrays}) == 1 and arrays[0].size <= MOST_NUMBERS
+        for at, array in enumerate(arrays):
+            rows[at] = np.append(rows[at], array.ravel() if same else _summary(array))
+    x, y, z = rows
+    if not (np.array_equal(x == 0, y == 0) and np.array_equal(x == 0, z == 0)):
+        return False
     times = (many.rows - few.rows) / (more.rows - few.rows)
 
     def straight(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -261,6 +316,14 @@ def alike(few: Program, more: Program, many: Program) -> bool:
 
     with np.errstate(all="ignore"):
         return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z)))
+
+
+def _summary(array: np.ndarray) -> list[float]:
+    """The least, the largest and the mean number of an array."""
+    if not array.size:
+        return [0.0, 0.0, 0.0]
+    wide = np.asarray(np.real(array), np.float64)
+    return [float(wide.min()), float(wide.max()), float(wide.mean())]
 
 
 def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_cause) -> Check | None:

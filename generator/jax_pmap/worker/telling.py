@@ -5,6 +5,7 @@ for one number alone. A trace is of one size, so several are made; for most func
 which the rows are a symbol.
 """
 
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from .jaxpr.trace import Traced, abstract_leaves, counts_for
 from .jaxpr.walk import equations
 from .neighbours import INSTALLED
 from .protocol import Problem
-from .sizes import alike, is_narrow, program_of
+from .sizes import Program, alike, coincidences, is_narrow, program_of
 
 #: Rows, in units that 3 and 8 devices share. From one to the next they are at most eight times as many: a
 #: threshold then lies between a share of one of them and the whole. Some are odd, and some divide by 16.
@@ -41,7 +42,8 @@ def telling(
 ) -> "tuple[int, ...] | None":
     """Sizes of the batch for which `function` is not the program that it is for `size` rows.
 
-    None where it is one program for all of them.
+    None where it is one program for all of them, and no two sizes in it, or numbers, are equal for `size`
+    rows alone.
 
     Numbers in a trace may be in proportion to the rows, or inversely. A size that the function does not take
     is left out, and what goes through rows one by one is not tried on many.
@@ -63,8 +65,11 @@ def telling(
         except BaseException:  # What grows with the square of the rows has no room: whoever calls it is told.
             return None
 
-    if holds_for_all(function, packed, axes):
-        return None
+    symbolic = with_symbol(function, packed, axes)
+    if symbolic is not None:
+        # Polynomials that are equal for the given size need not be for others, and two never are for many.
+        more = next(rows for step in LADDER[1:] if (rows := step * UNIT * multiple) != size)
+        return (more,) if size and coincidences(symbolic(size)) != coincidences(symbolic(more)) else None
     if not size:
         return ()
     reference, twice = traced(size), traced(2 * size)
@@ -74,15 +79,18 @@ def telling(
     if operations(twice.jaxpr) >= length + size:
         return ()
     laws = program_of(reference.jaxpr, size), program_of(twice.jaxpr, 2 * size)
-    found = []
+    found, hidden = list[int](), list[int]()
     for rows in tried(length, [source], multiple):
         if rows == size or not (program := traced(rows)):
             continue
-        if not alike(*laws, program_of(program.jaxpr, rows)):
+        other = program_of(program.jaxpr, rows)
+        if not alike(*laws, other):
             found.append(rows)
+        elif coincidences(laws[0]) != coincidences(other):
+            hidden.append(rows)
         if operations(program.jaxpr) > 2 * length + UNIT:
             break  # It is unrolled, and would be a longer program each time.
-    return tuple(found)
+    return tuple(found or hidden[:1])
 
 
 def tried(operations: int, sources: Sequence[Any], multiple: int = 1) -> tuple[int, ...]:
@@ -97,11 +105,13 @@ def tried(operations: int, sources: Sequence[Any], multiple: int = 1) -> tuple[i
     return (*(step * UNIT * multiple for step in LADDER), *numbers[:MOST_NUMBERS])
 
 
-def holds_for_all(function: Callable[[Values], Any], packed: Packed, axes: LeafAxes) -> bool:
-    """Whether a function is one program for all sizes of the batch, with polynomials in them.
+def with_symbol(
+    function: Callable[[Values], Any], packed: Packed, axes: LeafAxes
+) -> "Callable[[int], Program] | None":
+    """A function that is one program for all sizes of the batch, with polynomials in them, for any of these.
 
-    It is traced with a symbol for the size, which has no number: Python code that needs one raises. What
-    only compares it with a number, or looks it up, goes on, and is seen to do so.
+    None where it is not. It is traced with a symbol for the size, which has no number: Python code that needs
+    one raises. What only compares it with a number, or looks it up, goes on, and is seen to do so.
     """
     from jax import export
 
@@ -125,12 +135,14 @@ def holds_for_all(function: Callable[[Values], Any], packed: Packed, axes: LeafA
     except Problem:
         raise
     except BaseException:
-        return False
+        return None
     finally:
         for name, method in before.items():
             setattr(kind, name, method)
         jax.clear_caches()
-    return not asked and _is_polynomial(program.jaxpr)
+    if asked or not _is_polynomial(program.jaxpr):
+        return None
+    return functools.partial(program_of, program.jaxpr)
 
 
 def _is_polynomial(jaxpr: Any) -> bool:

@@ -125,6 +125,11 @@ def opened(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     return (jaxpr.jaxpr, tuple(jaxpr.consts)) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
 
+def size_at(dimension: Any, rows: int) -> int:
+    """A size that is a polynomial in the symbol ``rows``, for that many of them."""
+    return int(dimension._evaluate({"rows": rows}))  # No version has a public way.
+
+
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
     """How many operands of a scan are constants, and how many are carried; the rest are cut up."""
     if "num_consts" in params:

@@ -75,6 +75,14 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     return (rows[-1][0] for rows in walk(jaxpr))
 
 
+def constants_in(jaxpr: Any) -> Iterator[Any]:
+    """The constants of a jaxpr, closed or not, and of the closed jaxprs inside it."""
+    yield from opened(jaxpr)[1]
+    for equation in equations(jaxpr):
+        for inner in subjaxprs(equation):
+            yield from opened(inner)[1]
+
+
 def is_mapped(jaxpr: Any) -> bool:
     """Whether anything in a program is mapped over more than one device."""
     found = (each.params for each in equations(jaxpr) if each.primitive.name in MAPS)
