@@ -12,7 +12,7 @@ MEAN = "jax.lax.pmean(jnp.mean(x * scale + offset, axis=0), axis_name=AXIS)"
 
 
 def named(code: str, width: int = 60) -> str:
-    return with_names(textwrap.dedent(code), "AXIS", {"taken"}, width)
+    return with_names(textwrap.dedent(code), "AXIS", "gather_joined", {"taken"}, width)
 
 
 @pytest.mark.parametrize(

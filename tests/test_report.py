@@ -272,6 +272,8 @@ def edited(change):
         (lambda d: d["arguments"][1]["axes"].update(kind="set"), "axes.kind"),
         (lambda d: d["syncs"][0].update(op="__import__('os')"), "`plan.syncs[0].op`"),
         (lambda d: d["syncs"][0].update(where="before"), "`plan.syncs[0].where`"),
+        (lambda d: d["syncs"][0].update(joined=[2, "rows"]), "and joined `[2, "),
+        (lambda d: d["syncs"][0].update(op="all_gather", axis=0, joined=[2, "rows()"]), '`[2, "rows()"]`'),
         (lambda d: d["chain"][0].append("x"), "has 3 entries; it has to have 2"),
         (lambda d: d["syncs"].append(None), "`plan.syncs[2]` is `null`; it has to be an object"),
     ],

@@ -13,7 +13,7 @@ MARK = """\
 # Source: train.py::step sha256:0123456789abcdef
 # Proved: 2, 3, 4, 8 devices
 # Instead of: @jax.jit
-# With: `AXIS`, `shard`, `own_share`, `unseen`, `modes`, `p_loss`
+# With: `AXIS`, `shard`, `own_share`, `gather_joined`, `unseen`, `modes`, `p_loss`
 """
 FILE = """\
 import jax
@@ -27,6 +27,10 @@ def shard(x):
 
 def unseen(code):
     raise NotImplementedError(code)
+
+
+def gather_joined(x, count, rows, axis=0):
+    return x
 
 
 def own_share(x):
@@ -92,6 +96,7 @@ def indented(body):
         ("return jax.lax.pmean(w + 1, axis_name=AXIS)", "return w + 1"),
         ("return 2 * jax.lax.psum(w + 1, axis_name=AXIS)", "return 2 * (w + 1)"),
         ("a = own_share(w, axis=1) @ x\nreturn a", "a = w @ x\nreturn a"),
+        ("a = gather_joined(w + x, 2, x.shape[0])\nreturn a", "a = w + x\nreturn a"),
         ('a = 2 * (x if x else unseen("w + 1"))\nreturn a', "a = 2 * (x if x else w + 1)\nreturn a"),
         (
             "y = f(x)\ny, w = jax.lax.pmean((y, w), axis_name=AXIS)\n# kept\nreturn y",
@@ -128,7 +133,7 @@ def indented(body):
 def test_what_was_woven_goes_and_the_rest_stays(woven, plain):
     text = FILE.format(mark=MARK, body=indented(woven))
     (mark,) = marks(text)
-    assert (mark.line, mark.command) == (31, "jax-pmap gen train.py::step --in-place")
+    assert (mark.line, mark.command) == (35, "jax-pmap gen train.py::step --in-place")
     assert taken_back(text, mark) == BACK.format(body=indented(plain))
 
 
@@ -142,7 +147,11 @@ def test_a_mark_whose_definitions_are_gone():
         )
     # Comments of other tools, and of versions that say less, are left alone.
     assert list(marks("# Parallel by jax-pmap, as somebody wrote\n")) == []
-    (old,) = marks(text.replace("# With: `AXIS`, `shard`, `own_share`, `unseen`, `modes`, `p_loss`\n", ""))
+    (old,) = marks(
+        text.replace(
+            "# With: `AXIS`, `shard`, `own_share`, `gather_joined`, `unseen`, `modes`, `p_loss`\n", ""
+        )
+    )
     assert old.added is None
 
 

@@ -347,6 +347,9 @@ class Sync:
     bytes: int = 0
     #: For ``"all_gather"`` and ``"own_share"``, the axis along which the devices have their shares.
     axis: int | None = None
+    #: For ``"all_gather"`` of several batches that are joined one behind the other, how many these are, and
+    #: the rows of one of them on a device, as source.
+    joined: tuple[int, str] | None = None
     #: What the devices have in parts, where it is put together or something is divided like it: the argument
     #: or its part, as source: ``"state.params"``.
     like: str = ""

@@ -160,6 +160,7 @@ class Context:
             "fit": self._fit(),
             "bound": self._bound(),
             "own_share": bool(shares),
+            "gather_joined": any(sync.joined for sync in written(plan, self.backend)),
             "own_share_of_trees": any(sync.paths != ("",) for sync in shares),
             "own_draws": self._own_draws(),
             "in_place_of": self.unit.stands_in,

@@ -20,19 +20,20 @@ _APART = (cst.Lambda, cst.IfExp, cst.BooleanOperation, cst.BaseComp)
 _ATOMS = (cst.Name, cst.Attribute, cst.Subscript, cst.Call, cst.BaseNumber, cst.Tuple, cst.List, cst.Dict)
 
 
-def with_names(source: str, axis: str, taken: Collection[str], width: int) -> str:
+def with_names(source: str, axis: str, gather: str, taken: Collection[str], width: int) -> str:
     """`source` with statements that do not fit into `width` columns made shorter.
 
     Args:
         source: statements, dedented, with collectives in them.
         axis: source of the axis name of the collectives.
+        gather: name of the helper that gathers what is joined, a collective too.
         taken: names that no new variable may have, besides those in `source`.
         width: columns for a line.
     """
     module = cst.parse_module(source)
     own = _OwnNames(axis)
     module.visit(own)
-    made = module.visit(_Naming(axis, own.names | set(taken), width))
+    made = module.visit(_Naming(axis, gather, own.names | set(taken), width))
     return made.code
 
 
@@ -70,9 +71,9 @@ class _OwnNames(cst.CSTVisitor):
 class _Naming(cst.CSTTransformer):
     """Puts assignments in front of long statements."""
 
-    def __init__(self, axis: str, used: set[str], width: int) -> None:
+    def __init__(self, axis: str, gather: str, used: set[str], width: int) -> None:
         super().__init__()
-        self.axis, self.used, self.width = axis, used, width
+        self.axis, self.gather, self.used, self.width = axis, gather, used, width
         self.depth = 0
         #: The assignments in front of the statement at hand, and their names by what they hold.
         self.lines: list[cst.SimpleStatementLine] = []
@@ -190,6 +191,12 @@ class _Naming(cst.CSTTransformer):
         body = renamed(call.func.body, names)
         return self.applied(body) if isinstance(body, cst.Call) and _parameters(body) is not None else body
 
+    def operation(self, node: cst.CSTNode) -> str | None:
+        """The name of a collective over the axis, or None for anything else."""
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == self.gather:
+            return "all_gather"
+        return _operation(node, self.axis)
+
     def assigned(self, wanted: str, value: cst.BaseExpression) -> str:
         """The name of a variable that has `value`, from an assignment in front of the statement."""
         code = _code(value)
@@ -263,7 +270,7 @@ class _Named(cst.CSTTransformer):
     def on_visit(self, node: cst.CSTNode) -> bool:
         """Whether to go into a node: not where it is evaluated at another time, nor into a collective."""
         applied = isinstance(node, cst.Call) and _parameters(node, self.naming.axis) is not None
-        return not isinstance(node, _APART) and not applied and _operation(node, self.naming.axis) is None
+        return not isinstance(node, _APART) and not applied and self.naming.operation(node) is None
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """A name in place of a collective."""
@@ -271,7 +278,7 @@ class _Named(cst.CSTTransformer):
             body = self.naming.applied(updated).visit(self)
             assert isinstance(body, cst.BaseExpression)
             return body if isinstance(body, _ATOMS) or body.lpar else enclosed(body)
-        op = _operation(updated, self.naming.axis)
+        op = self.naming.operation(updated)
         if op is None or not isinstance(updated, cst.Call):
             return updated
         return cst.Name(self.naming.assigned(_wanted(op, updated.args[0].value), updated))

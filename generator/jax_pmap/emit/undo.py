@@ -56,7 +56,8 @@ def taken_back(text: str, mark: Mark) -> str | None:
         if isinstance(node, ast.FunctionDef) and (match := _note(lines, node)) is not None
     }
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
-    shares = {name for name, node in added if name.startswith(("own_share", "in_place_of", "merged"))}
+    rows = ("own_share", "gather_joined", "in_place_of", "merged")
+    shares = {name for name, node in added if name.startswith(rows)}
     guards = {name for name, node in added if name.startswith(("modes", "flags"))}
     unseen = {name for name, node in added if name.startswith("unseen")}
     undo = _Unweaving(constants, shares, copies, guards, unseen)

@@ -87,14 +87,14 @@ def emit(
     taken = unit.taken_names | {getattr(names, field) for field in names.__slots__}
     indent = 8 if backend is Backend.SHARD_MAP else 4
     own = {
-        other.name: with_names(each, names.axis, taken, WIDTH)
+        other.name: with_names(each, names.axis, names.gather_joined, taken, WIDTH)
         for other, each in zip(adapted, copies, strict=True)
     }
     # What the module makes of a function as it is imported stands behind that function.
     ordered = [own.pop(defined_name(each), each) for each in copied]
     unit = dataclasses.replace(
         unit,
-        body=with_names(text, names.axis, taken, WIDTH - indent),
+        body=with_names(text, names.axis, names.gather_joined, taken, WIDTH - indent),
         definitions=(*ordered, *own.values()),
         stands_in=stands_in(renames, adapted),
         intercepted=intercepted(adapted),

@@ -47,6 +47,7 @@ def weave(
     jax: str = "jax",
     renames: Mapping[str, str] = MappingProxyType({}),
     own_share: str = "own_share",
+    gather_joined: str = "gather_joined",
     tests: Mapping[int, int] = MappingProxyType({}),
     own_draws: str = "own_draws",
     asked: Mapping[str, int] | None = None,
@@ -59,6 +60,7 @@ def weave(
     `reach`, entered branches are recorded; `result` names the result where it must be taken apart, `jax` is
     what jax is imported as; `renames` are sources in place of functions that are called as ``module.name`` or
     ``self.name``; `own_share` is the name of the helper that takes a device's part of a whole value,
+    `gather_joined` that of the one that gathers batches that are joined,
     `own_draws` that of the one that folds the keys inside objects while the body runs; `tests` are numbers
     under which what decides on the way through the function is recorded, by point; `asked` are sources of
     what is called, with the number under which is noted what that is: unless it is None, functions inside are
@@ -68,6 +70,7 @@ def weave(
     editor = Editor(body, syncs, guards, axis, frozenset(taps), reach, result, jax)
     editor.renames, editor.tests = renames, tests
     editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
+    editor.gather_joined = gather_joined
     editor.unseen, editor.parts = unseen, parts
     woven = body.module.visit(editor)
     function = woven.body[0]
@@ -109,6 +112,7 @@ class Editor(cst.CSTTransformer):
         self.jax = jax
         self.renames: Mapping[str, str] = {}
         self.own_share, self.own_draws, self.unseen = "own_share", "own_draws", "unseen"
+        self.gather_joined = "gather_joined"
         self.parts = ("gathered", "scattered")
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
@@ -309,6 +313,12 @@ class Editor(cst.CSTTransformer):
             call = cst.parse_expression(self.in_parts(sync, "x"))
             assert isinstance(call, cst.Call)
             return call.with_changes(args=[call.args[0], call.args[1].with_changes(value=value)])
+        if sync.joined is not None:
+            axis = f", axis={sync.axis}" if sync.axis else ""
+            count, rows = sync.joined
+            call = cst.parse_expression(f"{self.gather_joined}(x, {count}, {rows}{axis})")
+            assert isinstance(call, cst.Call)
+            return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axes(sync.along), sync.axis)
         if sync.paths != ("",):

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
+GATHER_NAME = "__jax_pmap_gather_joined__"
 OWN_DRAWS_NAME, SCATTERED_NAME = "__jax_pmap_own_draws__", "__jax_pmap_scattered__"
 #: Where observed code has the copies of methods that a library runs, by the functions behind these.
 COPIES = "__jax_pmap_modules__"
-#: What observed code calls: the device's share of a value, the folding of keys inside objects, and the mean
-#: over devices of gradients, of which they have their own where they have parts of what they are taken of.
+#: What observed code calls: the device's share of a value, all rows of joined batches, the folding of keys
+#: inside objects, and the mean over devices of gradients, of which they have their own where they have parts
+#: of what they are taken of.
 HELPERS = f"""\
 @__jax_pmap_contextlib__.contextmanager
 def {OWN_DRAWS_NAME}(*objects):
@@ -42,6 +44,11 @@ def {OWN_SHARE_NAME}(tree, axis=0):
         size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
         return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
     return {JAX}.tree.map(part, tree)
+
+def {GATHER_NAME}(x, count, rows, axis=0):
+    parts = x.reshape(*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
+    whole = {JAX}.lax.all_gather(parts, {{axis}}, axis=axis + 1, tiled=True)
+    return whole.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
 
 def {SCATTERED_NAME}(name, tree):
     def own(leaf, is_part):

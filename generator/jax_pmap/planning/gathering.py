@@ -34,7 +34,7 @@ class Gathering:
         state: State,
         culprits: Sequence[Expression],
         first: Mapping[int, Event],
-        events: Sequence[Event] = (),
+        events: Sequence[Event],
     ) -> bool:
         """Give expressions that couple the examples all of them, from every device.
 
@@ -62,7 +62,7 @@ class Gathering:
                     state.take_back(taken)
                     added = True
                     continue
-                sync = self.table.gathered(operand, seen[operand.point], axis)
+                sync = self.table.gathered(operand, seen[operand.point], axis, events)
                 gathered.append(sync)
                 added |= state.add(sync, operand.point)
                 if self.own_shares and some_rows(first[culprit.point], seen[operand.point], axis):
@@ -185,7 +185,7 @@ class Gathering:
         if not state.attempts.rescue.sets:
             return False
         for operand, axis in state.attempts.rescue.sets.pop(0):
-            sync = self.table.gathered(operand, first[operand.point], axis)
+            sync = self.table.gathered(operand, first[operand.point], axis, events)
             if state.add(sync, operand.point):
                 state.attempts.rescue.added.append(sync)
         return True
@@ -201,16 +201,36 @@ class Gathering:
         state.syncs = [s for s in state.syncs if s.op != FOLD or not inside(place(s.span), around)]
 
     def _mend_sizes(self, state: State, events: Sequence[Event]) -> bool:
-        """Where a statement fails beside gathered values, make the sizes in it those of the whole batch."""
-        statement = self.table.owner[events[-1].point] if events else None
-        gathered = any(sync.op == "all_gather" for sync, _ in state.fresh)
-        if statement is None or not gathered or statement.index in state.attempts.resized:
+        """Where a statement fails beside gathered values, make the sizes in it those of the whole batch.
+
+        Or in the statements that made what it reads: ``jnp.diag(scores, n)`` takes any ``n``, and what it
+        gives does not fit.
+        """
+        if not events or not any(sync.op == "all_gather" for sync, _ in state.fresh):
             return False
-        state.attempts.resized.add(statement.index)
-        first = self.table.first_of(statement, events)
-        sizes = [self.table.by_point[point] for point in first if point in self.table.by_point]
-        innermost = [e for e in sizes if not any(c.point in first for c in self.table.descendants(e.point))]
-        return self.table.wrap_all(state, innermost, first, numbers=True)
+        for statement in self._behind(self.table.owner[events[-1].point]):
+            if statement.index in state.attempts.resized:
+                continue
+            state.attempts.resized.add(statement.index)
+            first = self.table.first_of(statement, events)
+            sizes = [self.table.by_point[point] for point in first if point in self.table.by_point]
+            innermost = [
+                e for e in sizes if not any(c.point in first for c in self.table.descendants(e.point))
+            ]
+            if self.table.wrap_all(state, innermost, first, numbers=True):
+                return True
+        return False
+
+    def _behind(self, statement: Statement) -> list[Statement]:
+        """A statement, and those of its function that what it reads is made in, the nearest first."""
+        found = [statement]
+        for each in found:
+            ahead = (s for s in self.table.statements.values() if s.scope == statement.scope)
+            made = [
+                s for s in ahead if place(s.span) < place(each.span) and dict(s.names).keys() & each.reads
+            ]
+            found += [s for s in sorted(made, key=lambda s: place(s.span), reverse=True) if s not in found]
+        return found
 
     def take_shares(self, state: State, points: Sequence[int]) -> bool:
         """Go on with this device's part of awaited expressions; whether there was one."""
@@ -240,7 +260,7 @@ class Gathering:
                 culprits = self.table.culprits(first)
                 feeding = [each for culprit in culprits for each in self.table.partial_below(culprit, first)]
                 if culprits and not self.table.wrap_all(state, feeding, first, numbers=True):
-                    self.gather(state, culprits, first)
+                    self.gather(state, culprits, first, events)
                 if culprits:
                     tainted |= {name for name, _ in other.names}
 

@@ -214,7 +214,7 @@ class Mending:
             if event.whole_op(True) and event.partial(True):
                 added |= self.table.wrap_all(state, self.table.origins(part, first), first, numbers=True)
             elif len(axes) == 1 and (kind := axes.pop()).startswith("sharded"):
-                sync = self.table.gathered(part, event, int(kind.partition(" ")[2]))
+                sync = self.table.gathered(part, event, int(kind.partition(" ")[2]), events)
                 added |= state.add(sync, change.point)
         return added
 

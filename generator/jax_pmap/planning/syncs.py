@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from jax_pmap.emit.callees import CallGraph
-from jax_pmap.emit.places import Body, Expression, Statement, place
+from jax_pmap.emit.places import Body, Expression, Statement, inside, place
+from jax_pmap.emit.sizes import is_part, is_size, names_in
 from jax_pmap.model import Span, Sync
 from jax_pmap.planning.bodies import Bodies
 from jax_pmap.planning.events import Event, State
@@ -93,10 +94,54 @@ class Placer(Bodies):
         """A collective for what `event` showed of `value`, or for some leaves of it."""
         return Sync(op, value, where, span, bytes=self.bytes_of(event.leaves if leaves is None else leaves))
 
-    def gathered(self, expression: Expression, event: Event, axis: int) -> Sync:
+    def gathered(self, expression: Expression, event: Event, axis: int, events: Sequence[Event]) -> Sync:
         """All of what `event` showed to be a share along `axis`, from every device."""
         sync = self.sync("all_gather", expression.text, "wrap", expression.span, event)
-        return dataclasses.replace(sync, axis=axis)
+        return dataclasses.replace(sync, axis=axis, joined=self._joined(expression, event, axis, events))
+
+    def _joined(
+        self, expression: Expression, event: Event, axis: int, events: Sequence[Event]
+    ) -> tuple[int, str] | None:
+        """How many batches are joined in a share, and source of the rows of one of them; None if not known.
+
+        That is the size of an array, or a number made of one, that can be read where the expression stands
+        and is the same there as before: a parameter, or what is bound once.
+        """
+        joined = {leaf.get("joined") for leaf in event.leaves}
+        count = joined.pop() if len(joined) == 1 else None
+        if not count:
+            return None
+        rows = event.leaves[0]["shape"][axis] // count
+        around = self._scopes_around(self.statements[expression.statement])
+        for seen in events:
+            other = self.by_point.get(seen.point)
+            if other is None or len(seen.leaves) != 1 or self.statements[other.statement].scope not in around:
+                continue
+            size = _size_of(other.text, seen, rows)
+            scopes = self._scopes_around(self.statements[other.statement])
+            if size is not None and all(self._lasts(name, scopes, seen) for name in names_in(size)):
+                return count, size
+        return None
+
+    def _scopes_around(self, statement: Statement) -> list[int]:
+        """The functions that a statement stands in, the innermost first."""
+        where = place(statement.span)
+        around = [
+            scope
+            for scope in self.scopes.values()
+            if scope.span.file == statement.span.file and inside(where, place(scope.span))
+        ]
+        return [scope.index for scope in sorted(around, key=lambda scope: place(scope.span), reverse=True)]
+
+    def _lasts(self, name: str, scopes: Sequence[int], seen: Event) -> bool:
+        """Whether a name that is read in these functions has one meaning: a parameter, or bound once."""
+        for scope in scopes:
+            bound = [s for s in self.statements.values() if s.scope == scope and name in dict(s.names)]
+            if name in self.scopes[scope].parameters:
+                return not bound
+            if bound:
+                return len(bound) == 1 and bool(seen.arrays)
+        return False
 
     def bytes_of(self, leaves: Sequence[Row]) -> int:
         """Bytes of one device's copy, in the user's own dtypes."""
@@ -213,3 +258,15 @@ class Placer(Bodies):
         if not partial or expression.is_linear or (expression.is_product and len(partial) == 1):
             return [self.earliest(expression, events)]
         return [origin for child in partial for origin in self.origins(child, events)]
+
+
+def _size_of(text: str, seen: Event, rows: int) -> str | None:
+    """Source of a share of so many rows, where `text` is an array of these rows, or their number."""
+    (leaf,) = seen.leaves
+    if leaf.get("number"):
+        fits = leaf["kind"] == "psum" and leaf.get("value") == rows and is_size(text)
+        return text if fits else None
+    kind, _, axis = leaf["kind"].partition(" ")
+    if kind != "sharded" or leaf.get("joined") or not is_part(text):
+        return None
+    return f"{text}.shape[{axis}]" if leaf["shape"][int(axis)] == rows else None

@@ -122,7 +122,8 @@ def _to_gather(observer: Observer, plan: Plan, axis: MeshAxis, seen: Observation
                 dict(zip(paths, members, strict=False)).get(leaf.path) if len(paths) == len(members) else None
             )
         if part is not None and part.point in events:
-            found.append(observer.gathered(part, events[part.point], int(kind.partition(" ")[2])))
+            # Nothing is joined along the axis of a model.
+            found.append(observer.gathered(part, events[part.point], int(kind.partition(" ")[2]), ()))
     return found
 
 

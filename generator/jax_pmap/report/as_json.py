@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jax_pmap.emit.decomposed import TOGETHER
+from jax_pmap.emit.sizes import is_size
 from jax_pmap.model import (
     GATHERED,
     PLAN_SCHEMA_VERSION,
@@ -410,6 +411,8 @@ def _check(decoded: Any, path: str) -> None:
             _refuse(f"`{path}` has op `{decoded.op}` and like `{decoded.like}`.")
         if (decoded.op in ("all_gather", "own_share")) != (decoded.axis is not None):
             _refuse(f"`{path}` has op `{decoded.op}` and axis `{json.dumps(decoded.axis)}`.")
+        if decoded.joined is not None and (decoded.op != "all_gather" or not is_size(decoded.joined[1])):
+            _refuse(f"`{path}` has op `{decoded.op}` and joined `{json.dumps(decoded.joined)}`.")
     elif isinstance(decoded, AxesNode):
         _check_choice(decoded.kind, AXES_KINDS, f"{path}.kind")
         expected = 0 if decoded.kind in ("tuple", "list") else len(decoded.children)

@@ -317,7 +317,7 @@ def leaf_kind(
         return {**answer, **kind_of(value, one, mapped, left, right, counts[0], returned)}
     if "value" in left and all("value" in row for row in rows):
         kind = number_kind(left["value"], [row["value"] for row in rows], counts)
-        return {**answer, "kind": kind, "number": True}
+        return {**answer, "kind": kind, "number": True, "value": left["value"]}
     if "index" not in left and "index" not in right:
         return {**answer, "kind": REPLICATED}
     # It is a number of Python here, and an array there.
@@ -363,8 +363,8 @@ def kind_of(
         kind = f"sharded {place.axis}"
     if kind == VARYING:
         return {"kind": kind, "split": split}
-    joined = isinstance(place, Sharded) and place.outer > 1
-    return {"kind": kind, "joined": True} if joined else {"kind": kind}
+    joined = place.outer if isinstance(place, Sharded) else 1
+    return {"kind": kind, "joined": joined} if joined > 1 else {"kind": kind}
 
 
 def number_kind(whole: Any, parts: Sequence[Any], counts: Sequence[int]) -> str:
