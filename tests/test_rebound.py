@@ -387,3 +387,81 @@ def test_what_a_program_changes_after_its_first_call_is_refused(
     else:
         made = shared.run(*args)
         assert made.exit_code == 0, made.stderr
+
+
+MAKERS = """
+import dataclasses
+
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass
+class Kept:
+    options: dict
+
+    def step(self, x):
+        return self.options["rate"] * jnp.mean(x)
+
+
+def make(given, settled):
+    def made(x):
+        return given["rate"] * jnp.mean(x)
+
+    def apart(x):
+        return settled["rate"] * jnp.mean(x)
+
+    return made, apart
+"""
+MAKES = """
+import sys
+
+import jax.numpy as jnp
+import makers
+
+SHARED, FIXED = {"rate": 0.1}, {"rate": 0.1}
+
+
+def main():
+    x = jnp.ones((24, 3))
+    options, settled = {"rate": 0.1}, {"rate": 0.1}
+    kind = sys.argv[1]
+    if kind == "kept":
+        step = makers.Kept(options).step
+    elif kind == "local":
+        step = makers.make(options, settled)[0]
+    elif kind == "settled":
+        step = makers.make(options, settled)[1]
+    else:
+        step = makers.make(SHARED, FIXED)[0]
+    for epoch in range(3):
+        step(x)
+        options["rate"] /= 2
+        SHARED["rate"] /= 2
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "what"),
+    [
+        ("kept", "Kept.step", "`self.options`"),
+        ("local", "make.made", "`given`"),
+        ("global", "make.made", "`given`"),
+        ("settled", "make.apart", ""),
+    ],
+)
+def test_what_is_handed_to_the_makers_of_another_file_is_followed(
+    shared: Project, kind: str, name: str, what: str
+) -> None:
+    """To functions and dataclasses, under their names and those of globals."""
+    shared.write("makers.py", MAKERS)
+    shared.write("makes.py", MAKES)
+    args = ("gen", f"makers.py::{name}", "--run", f"python makes.py {kind}", "--in-place", "--diff")
+    if what:
+        says = [f"reads {what} anew, which line"]
+        shared.refused("JP062", *args, says=says, exit_code=1)
+    else:
+        made = shared.run(*args)
+        assert made.exit_code == 0, made.stderr

@@ -78,12 +78,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Given:
-    """A local of an outermost function that is given to a function or a class, as one of its parameters."""
+    """A variable that is given to a function or a class."""
 
     path: str
+    #: The outermost function around; ``""`` where it is given as the file is imported.
     function: str
-    local: str
+    variable: str
     maker: str
+    #: ``""`` where it is not known.
     parameter: str
 
 
@@ -114,9 +116,10 @@ def changed_later(
         for module, path in loaded
         if isinstance(module, types.ModuleType) and isinstance(path, str) and is_users(path)
     }
-    uses = [use for path in spaces for use in _of_file(path, name)]
+    files = {path: _parsed(path) for path in spaces}
+    uses = [use for path, tree in files.items() for use in _of_statements(tree.body, Scope(path), name)]
     named = {part for use in uses if not use.changes for part in (use.root, *use.attributes)}
-    imported = [_at_import(path) for path in spaces]
+    imported = [_at_import(tree) for tree in files.values()]
     done = {part for called, _ in imported for part in called} - named
     done -= {part for _, read in imported for part in read}
     leading = _leading_to(name, uses)
@@ -129,7 +132,7 @@ def changed_later(
         and (
             (use.scope.path, use.scope.function) not in ran
             if use.is_free
-            else use.scope.function not in done or _may_follow(use, uses, leading)
+            else use.scope.function not in done or _may_follow(use, files[use.scope.path], uses, leading)
         )
     ]
     reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
@@ -144,7 +147,7 @@ def changed_later(
     globals_ = [value for use in reads if use.is_global for value in _values(use, spaces)]
     held = [value for value in globals_ if _is_users_object(value)]
     held += [value for value in constants if not isinstance(value, FIXED)]
-    given = [each for path in spaces for each in _handed_on(path)]
+    given = list(_handed_on(files))
     written = {place: use for use in changes for place in _places(use, spaces, held)}
     written |= {place: use for use in changes for place in _kept_elsewhere(use, given, spaces, held)}
     for use in sorted(reads, key=lambda use: (use.scope.path, use.line)):
@@ -166,8 +169,8 @@ def _leading_to(name: str, uses: Collection[Use]) -> set[str]:
     return found
 
 
-def _may_follow(change: Use, uses: Iterable[Use], names: Collection[str]) -> bool:
-    """Whether a change stands in its function behind one of some names, or in a loop with one."""
+def _may_follow(change: Use, tree: ast.Module, uses: Iterable[Use], names: Collection[str]) -> bool:
+    """Whether a change comes behind one of some names in its function, or is in a loop with one."""
     scope = change.scope
     lines = [
         use.line
@@ -177,7 +180,7 @@ def _may_follow(change: Use, uses: Iterable[Use], names: Collection[str]) -> boo
     ]
     loops = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.walk(_parsed(scope.path))
+        for node in ast.walk(tree)
         if isinstance(node, LOOPS)
     ]
     return any(
@@ -232,34 +235,64 @@ def _places(use: Use, spaces: dict[str, dict[str, Any]], held: Sequence[Any]) ->
 def _kept_elsewhere(
     change: Use, given: Iterable[Given], spaces: dict[str, dict[str, Any]], held: Sequence[Any]
 ) -> Iterator[Place]:
-    """Where functions and objects keep what changes by the name of a local that was given to their makers."""
-    if change.is_global or change.is_free:
-        return
+    """Where functions and objects keep what changes by a name that their makers were given."""
+    local = (change.scope.path, change.scope.function, change.root)
+    # A global may have another name where it is given.
+    values = _values(change, spaces)[-1:] if change.inside else []
     for each in given:
-        if (each.path, each.function, each.local) == (change.scope.path, change.scope.function, change.root):
+        if (
+            any(spaces[each.path].get(each.variable) is value for value in values)
+            if change.is_global
+            else (each.path, each.function, each.variable) == local
+        ):
             yield from ((id(space), f"{each.maker}{LOCALS}{each.parameter}") for space in spaces.values())
             made = [value for value in held if type(value).__name__ == each.maker]
             yield from ((id(value), name) for value in made for name in getattr(value, "__dict__", ()))
 
 
-def _handed_on(path: str) -> Iterator[Given]:
-    """What functions of a file give to functions and classes that it defines."""
-    nodes = list(ast.walk(_parsed(path)))
-    made = {node.name: _parameters(node) for node in nodes if isinstance(node, FUNCTIONS[:2])}
+def _handed_on(files: Mapping[str, ast.Module]) -> Iterator[Given]:
+    """What is given to the functions and classes that some files define.
+
+    Of a function, the parameter that it is given as is known. An object may keep what its class is given
+    anywhere, and a class may take it without a method of its own, as a dataclass does.
+    """
+    nodes = [node for tree in files.values() for node in ast.walk(tree)]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    named = {each.name for each in classes}
+    methods = {id(node) for each in classes for node in each.body}
+    parameters: dict[str, list[list[str]]] = {}
     for node in nodes:
-        if isinstance(node, ast.ClassDef):
-            methods = {each.name: _parameters(each) for each in node.body if isinstance(each, FUNCTIONS[:2])}
-            made[node.name] = methods.get("__init__", [""])[1:]
-    for function in _parsed(path).body:
-        if not isinstance(function, FUNCTIONS[:2]):
-            continue
-        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-            maker = _last(call.func)
-            named = [*zip(made.get(maker, ()), call.args, strict=False)]
-            named += [(each.arg, each.value) for each in call.keywords if each.arg and maker in made]
-            for parameter, value in named:
+        if isinstance(node, FUNCTIONS[:2]):
+            static = any(_last(each) == "staticmethod" for each in node.decorator_list)
+            names = _parameters(node)[id(node) in methods and not static :]
+            parameters.setdefault(node.name, []).append(names)
+    for path, tree in files.items():
+        imported = [
+            name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+        ]
+        original = {name.asname: name.name for name in imported}
+        for function, call in _calls(tree):
+            maker = original.get(called := _last(call.func), called)
+            given = [("", value) for value in call.args if maker in named]
+            given += [
+                each for names in parameters.get(maker, ()) for each in zip(names, call.args, strict=False)
+            ]
+            given += [(each.arg or "", each.value) for each in call.keywords]
+            for parameter, value in given:
                 if isinstance(value, ast.Name):
-                    yield Given(path, function.name, value.id, maker, parameter)
+                    yield Given(path, function, value.id, maker, parameter)
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """The calls in a file, each with the outermost function that it is in; ``""`` for none."""
+    waiting: list[tuple[str, ast.AST]] = [("", tree)]
+    while waiting:
+        function, node = waiting.pop()
+        if isinstance(node, ast.Call):
+            yield function, node
+        elif isinstance(node, FUNCTIONS[:2]):
+            function = function or node.name
+        waiting += [(function, child) for child in ast.iter_child_nodes(node)]
 
 
 def _parameters(node: Any) -> list[str]:
@@ -298,19 +331,14 @@ def _parsed(path: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _of_file(path: str, name: str) -> Iterator[Use]:
-    """The uses in the functions of a file, and in its loops in which a name stands."""
-    yield from _of_statements(_parsed(path).body, Scope(path), name)
-
-
-def _at_import(path: str) -> tuple[set[str], set[str]]:
+def _at_import(tree: ast.Module) -> tuple[set[str], set[str]]:
     """What a file calls, or decorates with, as it is imported; and what it reads there in other ways.
 
     Whoever is given a function may call it later: a thread, a signal, a table.
     """
     called: set[str] = set()
     read: set[str] = set()
-    waiting: list[ast.AST] = [_parsed(path)]
+    waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
         callees = [node.func] if isinstance(node, ast.Call) else getattr(node, "decorator_list", [])
