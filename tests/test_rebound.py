@@ -465,3 +465,66 @@ def test_what_is_handed_to_the_makers_of_another_file_is_followed(
     else:
         made = shared.run(*args)
         assert made.exit_code == 0, made.stderr
+
+
+LEADS = """
+import jax.numpy as jnp
+
+CONFIG = {"rate": 0.1}
+
+
+def step(x):
+    return CONFIG["rate"] * jnp.mean(x)
+
+
+class Model:
+    def __call__(self, x):
+        return CONFIG["rate"] * jnp.mean(x)
+
+    def loss(self, x):
+        return CONFIG["rate"] * jnp.mean(x)
+
+
+def wrap(fn):
+    return lambda x: fn(x)
+
+
+train = wrap(step)
+models = [Model()]
+"""
+
+
+def leading(call: str) -> str:
+    """A program that sets what is read, calls the target, and sets it anew."""
+    return f"""
+import jax.numpy as jnp
+import leads
+from leads import step as go
+
+
+def main():
+    leads.CONFIG["rate"] = 0.3
+    {call}(jnp.ones((24, 3)))
+    leads.CONFIG["rate"] = 0.2
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "call"),
+    [
+        ("step", "alias", "go"),
+        ("step", "variable", "leads.train"),
+        ("Model.loss", "element", "leads.models[0].loss"),
+        ("Model.loss", "made", "leads.Model().loss"),
+        ("Model.__call__", "called", "leads.models[0]"),
+    ],
+)
+def test_a_program_calls_the_target_by_any_name(shared: Project, name: str, program: str, call: str) -> None:
+    shared.write("leads.py", LEADS)
+    shared.write(f"calls_{program}.py", leading(call))
+    words = ("gen", f"leads.py::{name}", "--run", f"python calls_{program}.py", "--in-place", "--diff")
+    says = ["`CONFIG` anew, which line 9 of calls_"]
+    shared.refused("JP062", *words, "--no-run", says=says, exit_code=1)

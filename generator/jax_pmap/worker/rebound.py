@@ -89,6 +89,17 @@ class Given:
     parameter: str
 
 
+@dataclass(frozen=True)
+class Mention:
+    """A name, or an attribute, in an outermost function or in what a variable of the module is made of."""
+
+    path: str
+    line: int
+    #: The function, the variable, or the other name that it is imported under.
+    by: str
+    name: str
+
+
 #: What holds a value, by its id (a module's namespace, an object), and the name it has there; ``""`` for all
 #: that is in an object.
 Place = tuple[int, str]
@@ -122,7 +133,8 @@ def changed_later(
     imported = [_at_import(tree) for tree in files.values()]
     done = {part for called, _ in imported for part in called} - named
     done -= {part for _, read in imported for part in read}
-    leading = _leading_to(name, uses)
+    mentions = [mention for path, tree in files.items() for mention in _mentions(path, tree, name)]
+    leading = _leading_to(name, mentions)
     # What a call makes anew, and its nested functions change, is its own affair.
     ran = {(code.co_filename, code.co_name) for code in watch.taken}
     changes = [
@@ -132,7 +144,7 @@ def changed_later(
         and (
             (use.scope.path, use.scope.function) not in ran
             if use.is_free
-            else use.scope.function not in done or _may_follow(use, files[use.scope.path], uses, leading)
+            else use.scope.function not in done or _may_follow(use, files[use.scope.path], mentions, leading)
         )
     ]
     reached = {(code.co_filename, line_at(code, at)) for code, taken in watch.taken.items() for at in taken}
@@ -159,25 +171,19 @@ def changed_later(
     return None
 
 
-def _leading_to(name: str, uses: Collection[Use]) -> set[str]:
-    """A name, the functions that use it, those that use them, and so on."""
+def _leading_to(name: str, mentions: Collection[Mention]) -> set[str]:
+    """A name, the functions and variables that mention it, those that mention them, and so on."""
     found, more = {name}, {name}
     while more:
-        using = {use.scope.function for use in uses if more & {use.root, *use.attributes}}
-        more = using - found - {""}
+        more = {each.by for each in mentions if each.name in more} - found - {""}
         found |= more
     return found
 
 
-def _may_follow(change: Use, tree: ast.Module, uses: Iterable[Use], names: Collection[str]) -> bool:
+def _may_follow(change: Use, tree: ast.Module, mentions: Iterable[Mention], names: Collection[str]) -> bool:
     """Whether a change comes behind one of some names in its function, or is in a loop with one."""
-    scope = change.scope
-    lines = [
-        use.line
-        for use in uses
-        if (use.scope.path, use.scope.function) == (scope.path, scope.function)
-        and not {use.root, *use.attributes}.isdisjoint(names)
-    ]
+    own = (change.scope.path, change.scope.function)
+    lines = [each.line for each in mentions if (each.path, each.by) == own and each.name in names]
     loops = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for node in ast.walk(tree)
@@ -271,7 +277,9 @@ def _handed_on(files: Mapping[str, ast.Module]) -> Iterator[Given]:
             name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
         ]
         original = {name.asname: name.name for name in imported}
-        for function, call in _calls(tree):
+        for function, call in _within(tree):
+            if not isinstance(call, ast.Call):
+                continue
             maker = original.get(called := _last(call.func), called)
             given = [("", value) for value in call.args if maker in named]
             given += [
@@ -283,14 +291,34 @@ def _handed_on(files: Mapping[str, ast.Module]) -> Iterator[Given]:
                     yield Given(path, function, value.id, maker, parameter)
 
 
-def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
-    """The calls in a file, each with the outermost function that it is in; ``""`` for none."""
+def _mentions(path: str, tree: ast.Module, target: str) -> Iterator[Mention]:
+    """The names in a file; what the target returns is none of it.
+
+    A class mentions the methods that Python calls for its objects, as `__call__`.
+    """
+    for by, node in _within(tree):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            yield Mention(path, node.lineno, by, name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for each in node.names:
+                yield Mention(path, node.lineno, each.asname or "", each.name)
+        elif isinstance(node, ast.Assign) and not by and _last(getattr(node.value, "func", node)) != target:
+            targets = _stored(part for target in node.targets for part in ast.walk(target))
+            made = list(_names(ast.walk(node.value)))
+            yield from (Mention(path, each.lineno, to, each.id) for to in targets for each in made)
+        elif isinstance(node, ast.ClassDef):
+            special = (each.name for each in node.body if isinstance(each, FUNCTIONS[:2]))
+            yield from (Mention(path, node.lineno, node.name, each) for each in special if each[:2] == "__")
+
+
+def _within(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """The nodes of a file, each with the outermost function that it is in; ``""`` for none."""
     waiting: list[tuple[str, ast.AST]] = [("", tree)]
     while waiting:
         function, node = waiting.pop()
-        if isinstance(node, ast.Call):
-            yield function, node
-        elif isinstance(node, FUNCTIONS[:2]):
+        yield function, node
+        if isinstance(node, FUNCTIONS[:2]):
             function = function or node.name
         waiting += [(function, child) for child in ast.iter_child_nodes(node)]
 
