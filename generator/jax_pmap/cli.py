@@ -416,7 +416,7 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
         read.refuse("`--force` has no file to overwrite.", "Name it: `--force -o FILE`.")
     request = _request(options)
     if output:
-        _check_beside(Path(output), request)
+        _check_not_target(Path(output), request)
     if output and not options["diff"]:
         from jax_pmap.files import check_writable
 
@@ -435,9 +435,9 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
     return result, None
 
 
-def _check_beside(output: Path, request: Request) -> None:
+def _check_not_target(output: Path, request: Request) -> None:
     """Refuse to write over the target's own file; a target that is not found is refused with the work."""
-    from jax_pmap.files import check_beside
+    from jax_pmap.files import check_not_target
     from jax_pmap.locate import locate
     from jax_pmap.model import RefusalError
 
@@ -447,7 +447,7 @@ def _check_beside(output: Path, request: Request) -> None:
         source = locate(request.target, request.directory)
     except RefusalError:
         return
-    check_beside(output, source)
+    check_not_target(output, source)
 
 
 def _check_report(options: dict[str, Any]) -> None:

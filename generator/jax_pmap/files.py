@@ -207,7 +207,7 @@ def check_writable(path: Path, *, force: bool = False) -> None:
     _writable(path, force)
 
 
-def check_beside(path: Path, source: Source) -> None:
+def check_not_target(path: Path, source: Source) -> None:
     """Refuse to put emitted code in the place of the file that holds its target, whatever is forced.
 
     Raises:

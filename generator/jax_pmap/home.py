@@ -28,7 +28,7 @@ class Home:
         """Make the folder, and remove those that were left."""
         remove_left()
         made = Path(tempfile.mkdtemp(prefix=MAKING))
-        self._held = _hold(made)
+        self._lock = _lock(made)
         # Under its own name it is held from the first, so that one nobody holds is left over at once.
         folder = made.rename(made.with_name(PREFIX + made.name.removeprefix(MAKING)))
         self.name = str(folder)
@@ -45,9 +45,9 @@ class Home:
     def cleanup(self) -> None:
         """Remove the folder."""
         self._remove()
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def remove_left() -> None:
@@ -59,10 +59,10 @@ def remove_left() -> None:
             being_made = folder.name.startswith(MAKING) and time.time() - about.st_mtime < SETTLED
             if about.st_uid != os.getuid() or being_made:
                 continue
-            held = _hold(folder)
-            if held is not None:
+            lock = _lock(folder)
+            if lock is not None:
                 _remove(folder)
-                os.close(held)
+                os.close(lock)
 
 
 def _remove(folder: Path) -> None:
@@ -75,7 +75,7 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hold(folder: Path) -> int | None:
+def _lock(folder: Path) -> int | None:
     """A descriptor that holds a folder; None where another process does, or nothing can be held there."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

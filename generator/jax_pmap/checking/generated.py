@@ -106,7 +106,7 @@ def check_generated(
             def one(item: tuple[int, Task, Recorded, str]) -> Outcome:
                 say(f"proving: {item[1].shown} again{left()}")
                 if inspect_seal(item[1].text) != "generated":
-                    return _held_again(item[1], item[2], item[3], cache, accept)
+                    return _proved_again(item[1], item[2], item[3], cache, accept)
                 return _made_again(item[1], item[2], item[3], cache, pool, fix)
 
             for (index, *_), outcome in zip(todo, at_once(one, todo), strict=True):
@@ -283,7 +283,7 @@ def _made_again(each: Task, recorded: Recorded, key: str, cache: Cache, pool: Po
 # --- holding an edited one against its source ---------------------------------------------
 
 
-def _held_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept: bool) -> Outcome:
+def _proved_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept: bool) -> Outcome:
     """Prove a file as it is, with the inputs in its header; where that is asked for, record it."""
     from jax_pmap.pipeline import verify
 

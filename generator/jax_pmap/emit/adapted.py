@@ -95,7 +95,7 @@ class Adapted:
         return "\n".join([*decorated(self.facts), made])
 
 
-def stands_in(renames: Mapping[str, Substitute], adapted: Sequence[Adapted]) -> bool:
+def is_substituted(renames: Mapping[str, Substitute], adapted: Sequence[Adapted]) -> bool:
     """Whether a copy stands in for a function that a value holds."""
     every = [renames, *(other.renames for other in adapted)]
     return any(stand.given for each in every for stand in each.values())

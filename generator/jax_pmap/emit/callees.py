@@ -99,7 +99,7 @@ class CallGraph:
         self.target = target
         self.origin = UserFunction(target.parsed, target.facts, target.facts.name)
         self._found: dict[tuple[str, str, str], UserFunction | None] = {}
-        self._held: dict[tuple[str, str, str], Transformed | None] = {}
+        self._transformed: dict[tuple[str, str, str], Transformed | None] = {}
         #: Why a method that running has shown cannot be carried, by the source of the call.
         self.why: dict[str, str] = {}
         #: What names stand for that functions of other modules bring into the emitted file.
@@ -242,7 +242,7 @@ class CallGraph:
             return self._detached(owner, called.rpartition(".")[2], caller)
         held = self.transformed(called, caller)
         if held is not None:
-            return self._holding(held, caller)
+            return self._behind(held, caller)
         source = self._in_file(called, caller) or self._in_module(called, caller)
         return None if source is None else self._function(source, called)
 
@@ -282,9 +282,9 @@ class CallGraph:
     def transformed(self, called: str, caller: UserFunction) -> Transformed | None:
         """The function that an object named ``called`` up to its last part holds, and runs when called so."""
         key = str(caller.source.path), caller.source.qualname, called
-        if key not in self._held:
-            self._held[key] = self._transformed_by_name(called, caller)
-        return self._held[key]
+        if key not in self._transformed:
+            self._transformed[key] = self._transformed_by_name(called, caller)
+        return self._transformed[key]
 
     def _transformed_by_name(self, called: str, caller: UserFunction) -> Transformed | None:
         name, _, method = called.rpartition(".")
@@ -309,7 +309,7 @@ class CallGraph:
             source, name = located[0] if isinstance(located, tuple) else located, imported[1]
         return None
 
-    def _holding(self, held: Transformed, caller: UserFunction) -> UserFunction | None:
+    def _behind(self, held: Transformed, caller: UserFunction) -> UserFunction | None:
         """The function that an object holds, to be carried with the names that make the object anew."""
         names = resolver_of(held.source)
         tops = {each.name for each in names.tree.body if isinstance(each, ast.FunctionDef)}

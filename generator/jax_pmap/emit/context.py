@@ -163,7 +163,7 @@ class Context:
             "gather_joined": any(sync.joined for sync in written(plan, self.backend)),
             "own_share_of_trees": any(sync.paths != ("",) for sync in shares),
             "own_draws": self._own_draws(),
-            "in_place_of": self.unit.stands_in,
+            "in_place_of": self.unit.is_substituted,
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
             "modes": any(self._moded(graph=True)),
             "flags": any(self._moded(graph=False)),

@@ -61,7 +61,7 @@ class EmitUnit:
     #: The file whose settings they are.
     set_by: str = ""
     #: Whether copies stand in for functions that values hold.
-    stands_in: bool = False
+    is_substituted: bool = False
     #: Methods of modules that copies stand in for while the mapped function runs.
     intercepted: tuple[Intercepted, ...] = ()
     #: The names to use where the code goes into a file that has names of its own.

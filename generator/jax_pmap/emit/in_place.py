@@ -15,7 +15,7 @@ from jax_pmap.emit.adapted import (
     Substitute,
     adapted_callees,
     intercepted,
-    stands_in,
+    is_substituted,
     woven_target,
 )
 from jax_pmap.emit.function import EmitUnit
@@ -116,7 +116,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         helpers=request.helpers,
         remainder=remainder_of(plan, request.remainder, backend, facts.span),
         explicit=request.explicit,
-        stands_in=stands_in(renames, adapted),
+        is_substituted=is_substituted(renames, adapted),
         intercepted=intercepted(adapted, copies),
         chosen_names=names,
     )

@@ -380,7 +380,7 @@ class Divided:
                     )
         return statement
 
-    def _beside(self, statement: _Statement) -> set[str]:
+    def _other_reads(self, statement: _Statement) -> set[str]:
         """What a statement reads beside that of which its collectives are taken."""
         inside = {id(n) for call in self._collectives(statement) for n in ast.walk(call)}
         own = {
@@ -451,7 +451,7 @@ class Divided:
                         "Give each value a name of its own",
                         statement.text,
                     )
-            elif self._beside(statement) & tainted and not isinstance(statement.node, ast.Return):
+            elif self._other_reads(statement) & tainted and not isinstance(statement.node, ast.Return):
                 waiting[:0] = self._apart(statement)
                 continue
             elif statement.at_once:

@@ -77,7 +77,7 @@ class _Naming(cst.CSTTransformer):
         self.depth = 0
         #: The assignments in front of the statement at hand, and their names by what they hold.
         self.lines: list[cst.SimpleStatementLine] = []
-        self.held: dict[str, str] = {}
+        self.assignments: dict[str, str] = {}
 
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:  # noqa: N802
         """Statements in it have less room."""
@@ -148,7 +148,7 @@ class _Naming(cst.CSTTransformer):
         value = getattr(only, "value", None)
         if len(line.body) != 1 or not isinstance(value, cst.BaseExpression) or not _is_movable(value):
             return [line]
-        self.lines, self.held = [], {}
+        self.lines, self.assignments = [], {}
         around = len(_code(only)) - len(_code(value))
         room = self.width - 4 * self.depth
         short = self.shortened(value, room - around, room - 5)
@@ -200,7 +200,7 @@ class _Naming(cst.CSTTransformer):
     def assigned(self, wanted: str, value: cst.BaseExpression) -> str:
         """The name of a variable that has `value`, from an assignment in front of the statement."""
         code = _code(value)
-        if code not in self.held:
+        if code not in self.assignments:
             name, number = wanted, 2
             while name in self.used:
                 name, number = f"{wanted}_{number}", number + 1
@@ -211,8 +211,8 @@ class _Naming(cst.CSTTransformer):
                 value = enclosed(value)
             target = cst.AssignTarget(cst.Name(name))
             self.lines.append(cst.SimpleStatementLine([cst.Assign([target], value)]))
-            self.held[code] = name
-        return self.held[code]
+            self.assignments[code] = name
+        return self.assignments[code]
 
 
 def together(lines: Sequence[cst.SimpleStatementLine], axis: str) -> list[cst.SimpleStatementLine]:

@@ -15,7 +15,7 @@ from jax_pmap.emit.adapted import (
     Substitute,
     adapted_callees,
     intercepted,
-    stands_in,
+    is_substituted,
     woven_target,
 )
 from jax_pmap.emit.axes import collapse, type_imports, used_axes
@@ -96,7 +96,7 @@ def emit(
         unit,
         body=with_names(text, names.axis, names.gather_joined, taken, WIDTH - indent),
         definitions=(*ordered, *own.values()),
-        stands_in=stands_in(renames, adapted),
+        is_substituted=is_substituted(renames, adapted),
         intercepted=intercepted(adapted),
     )
     unit = _without(unit, given_up)

@@ -179,11 +179,11 @@ class Editor(cst.CSTTransformer):
             updated = updated if named is None else with_argument(updated, named.op, self.axis)
         if isinstance(original, cst.Call) and isinstance(updated, cst.Call):
             updated = updated.with_changes(func=self.asking(original.func, updated.func))
-            updated = updated.with_changes(func=self.standing(original.func, updated.func))
+            updated = updated.with_changes(func=self.substituted(original.func, updated.func))
             updated = self.object_called(original, updated)
         elif isinstance(original, cst.Arg) and isinstance(updated, cst.Arg):
             updated = updated.with_changes(value=self.asking(original.value, updated.value))
-            updated = updated.with_changes(value=self.standing(original.value, updated.value))
+            updated = updated.with_changes(value=self.substituted(original.value, updated.value))
             if original.keyword is not None and original.keyword.value == "method":
                 updated = updated.with_changes(value=self.unbound(original.value, updated.value))
         new: Replacement = updated
@@ -293,7 +293,7 @@ class Editor(cst.CSTTransformer):
             return updated
         return updated.args[0].value if len(updated.args) == 2 else updated
 
-    def standing(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
+    def substituted(self, original: cst.BaseExpression, updated: cst.BaseExpression) -> cst.BaseExpression:
         """What stands for a function that is called, or handed on, by a plain name."""
         name = self.renames.get(original.value) if isinstance(original, cst.Name) else None
         return updated if name is None else cst.parse_expression(name)

@@ -18,7 +18,7 @@ from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.worker import protocol
-from jax_pmap.worker.protocol import Held, Problem
+from jax_pmap.worker.protocol import CallComparison, Problem
 
 NUMBERS = frozenset({"bool", "int", "float", "complex"})
 #: The largest integer of 32 bits.
@@ -68,8 +68,8 @@ def as_called(
         decorator.text.partition("(")[0] for decorator in target.facts.decorators if decorator.passes_on
     )
 
-    def ask(statics: tuple[str, ...]) -> Held:
-        asked = protocol.HoldAgainstCall(
+    def ask(statics: tuple[str, ...]) -> CallComparison:
+        asked = protocol.CompareWithCall(
             statics,
             left_out,
             specified=request.inputs is None and request.run is None,
@@ -78,7 +78,7 @@ def as_called(
         )
         return session.ask(asked, "following the function as it is called")
 
-    def tried(statics: tuple[str, ...]) -> Held | None:
+    def tried(statics: tuple[str, ...]) -> CallComparison | None:
         try:
             return ask(statics)
         except Problem as problem:
@@ -124,19 +124,19 @@ def as_called(
     return AsCalled(tuple(said(answer, target)), changed, fitting(answer))
 
 
-def differs(answer: Held, numbers: Any) -> bool:
+def differs(answer: CallComparison, numbers: Any) -> bool:
     """Whether the call and the trace differ, or the type of one of these `numbers` is asked for."""
     return bool(answer.parted or answer.changed or answer.apart or {*answer.told} & {*numbers})
 
 
-def fitting(answer: Held) -> dict[str, int]:
+def fitting(answer: CallComparison) -> dict[str, int]:
     """Leaves of 64-bit integers that are computed with in NumPy, and how large these may be."""
     rows = {row: row.up_to for row in answer.wide if row.up_to is not None}
     # jax itself takes no Python number that 32 bits do not hold.
     return {row.name: up_to for row, up_to in rows.items() if (row.dtype, up_to) != ("int", MOST)}
 
 
-def refuse(answer: Held, target: Target, directory: Path) -> None:
+def refuse(answer: CallComparison, target: Target, directory: Path) -> None:
     """Refuse a function that tracing makes another one.
 
     Raises:
@@ -196,7 +196,7 @@ def refuse(answer: Held, target: Target, directory: Path) -> None:
     )
 
 
-def said(answer: Held, target: Target) -> list[str]:
+def said(answer: CallComparison, target: Target) -> list[str]:
     """The notes on what the call showed."""
     name = target.facts.name
     if not answer.run:

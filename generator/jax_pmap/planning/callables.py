@@ -115,7 +115,7 @@ def decides(names: Sequence[str], by_name: Mapping[str, Mapping[str, Any]], fact
     )
 
 
-def _beside(described: Sequence[Described], roles: Roles) -> Iterator[tuple[str, Described]]:
+def _constants(described: Sequence[Described], roles: Roles) -> Iterator[tuple[str, Described]]:
     """(argument, leaf) of callables and objects that stand beside arrays in an argument's containers."""
     for argument in described:
         if argument["name"] in {*roles.accepted, *roles.statics}:
@@ -126,19 +126,19 @@ def _beside(described: Sequence[Described], roles: Roles) -> Iterator[tuple[str,
                 yield argument["name"], leaf
 
 
-def beside_arrays(described: Sequence[Described], roles: Roles) -> list[str]:
+def constant_paths(described: Sequence[Described], roles: Roles) -> list[str]:
     """Paths of callables and objects that stand beside arrays in an argument's containers."""
-    return [leaf["path"] for _, leaf in _beside(described, roles)]
+    return [leaf["path"] for _, leaf in _constants(described, roles)]
 
 
 def undecided_constants(
     described: Sequence[Described], roles: Roles, facts: FunctionFacts, same: Collection[str]
 ) -> Refusal | None:
-    """The refusal of one of `beside_arrays` that the emitted code cannot tell from others.
+    """The refusal of one of `constant_paths` that the emitted code cannot tell from others.
 
     It can those whose paths are among the `same`.
     """
-    for name, leaf in _beside(described, roles):
+    for name, leaf in _constants(described, roles):
         if leaf["path"] not in same:
             return Refusal(
                 "JP053",

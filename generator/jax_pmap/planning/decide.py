@@ -368,7 +368,7 @@ class Decider:
             for culprit in culprits:
                 self.gathering.await_share(state, culprit, first)
             if not self.gathering.own_shares:
-                self.gathering.gather_beside(state, statement, events)
+                self.gathering.gather_later(state, statement, events)
             return True
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.table.facts, statement, worst, state.closed)

@@ -53,7 +53,7 @@ class Gathering:
             if alone:
                 if state.attempts.trial is not None:
                     continue
-                operands = [operands[tried], *self._beside(culprit, len(operands), tried, events)]
+                operands = [operands[tried], *self._matching(culprit, len(operands), tried, events)]
                 state.attempts.tried[culprit.point] += 1
             gathered = []
             for operand, axis, seen in operands:
@@ -72,7 +72,7 @@ class Gathering:
                 self._rows_of_pairs(state, operands[0], events)
         return added
 
-    def _beside(
+    def _matching(
         self, culprit: Expression, count: int, which: int, events: Sequence[Event]
     ) -> list[tuple[Expression, int, Mapping[int, Event]]]:
         """The operands of other statements that go with one of `count` of an expression, each with its axis.
@@ -241,7 +241,7 @@ class Gathering:
             added |= state.add(sync, point)
         return added
 
-    def gather_beside(self, state: State, statement: Statement, events: Sequence[Event]) -> None:
+    def gather_later(self, state: State, statement: Statement, events: Sequence[Event]) -> None:
         """Gather for the later statements of a scope that couple the examples on their own too.
 
         Such as distances and whether labels agree: one of the whole batch beside one of a share would

@@ -51,7 +51,7 @@ def _check_written(target: Target, loaded: Loaded) -> None:
     """Refuse changes that the source shows, of dicts, lists and what is outside the function."""
     if any(decorator.name in COMPILERS | MAPPERS for decorator in target.facts.decorators):
         return
-    _check_held(target)
+    _check_outside(target)
     containers = {
         a["name"]
         for a in loaded.described
@@ -89,10 +89,10 @@ def _check_written(target: Target, loaded: Loaded) -> None:
             )
 
 
-def _check_held(target: Target) -> None:
-    """Refuse to change what the function holds from outside: its object, enclosing variables, globals."""
+def _check_outside(target: Target) -> None:
+    """Refuse to change what the function has from outside: its object, enclosing variables, globals."""
     facts = target.facts
-    held = {facts.receiver, *facts.closure_names, *facts.module_names} - {""}
+    outside = {facts.receiver, *facts.closure_names, *facts.module_names} - {""}
     for node in ast.walk(target.parsed.definition):
         place: ast.expr | None = None
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -102,7 +102,7 @@ def _check_held(target: Target) -> None:
             called = node.value.func
             if isinstance(called, ast.Attribute) and called.attr in MUTATORS:
                 place = called.value
-        if place is not None and root_name(place) in held:
+        if place is not None and root_name(place) in outside:
             raise refused(
                 "JP049",
                 f"`{facts.name}` changes `{target.parsed.segment(place)}`, which is not its own; on devices "

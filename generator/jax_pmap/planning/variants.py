@@ -15,7 +15,7 @@ from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
 from jax_pmap.planning.benefit import MOST_IN_SHARES
 from jax_pmap.planning.callables import (
-    beside_arrays,
+    constant_paths,
     constant_source,
     decides,
     only_given_whole,
@@ -98,7 +98,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         if not by_name[name]["callable"]
         and (rows := told_apart(case.session, name, target.parsed.definition)) is not None
     }
-    same = identities(case.session, beside_arrays(loaded.described, roles))
+    same = identities(case.session, constant_paths(loaded.described, roles))
     undecided = undecided_constants(loaded.described, roles, target.facts, same)
     if undecided is not None:
         return undecided

@@ -32,7 +32,7 @@ def _parts(made: Generated) -> int:
     return sum(sync.bytes for sync in made.plan.syncs if sync.op == GATHERED and any(sync.along))
 
 
-def _held(made: Generated) -> int:
+def _memory(made: Generated) -> int:
     """Bytes of memory on a device."""
     return made.evidence.memory.total if made.evidence.memory is not None else 0
 
@@ -42,7 +42,7 @@ TESTS: tuple[tuple[Callable[[Generated], int], str], ...] = (
     (_rounds, "in {other} all devices wait for the slowest in each round of a loop"),
     (_parts, "in {other} devices along an axis of the mesh do the same work on {more} that they gather"),
     (_sent, "its compiled program communicates {less} on a device, that of {other} {more}"),
-    (_held, "it takes {less} of memory on a device, {other} {more}"),
+    (_memory, "it takes {less} of memory on a device, {other} {more}"),
     (_repeated, "in {other} all devices do the same work on {more} that they gather"),
 )
 
@@ -75,7 +75,7 @@ def _of_two(first: Generated, second: Generated) -> tuple[Generated, str]:
     rows = [max(check.batch for check in made.evidence.checks) for made in (first, second)]
     for measure, said in TESTS:
         sizes = measure(first), measure(second)
-        if max(sizes) <= APART * min(sizes) or (measure is _held and rows[0] != rows[1]):
+        if max(sizes) <= APART * min(sizes) or (measure is _memory and rows[0] != rows[1]):
             continue
         better, worse = (first, second) if sizes[0] < sizes[1] else (second, first)
         less, more = human_bytes(min(sizes)), human_bytes(max(sizes))

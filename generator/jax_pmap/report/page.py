@@ -126,7 +126,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Storage:
     """What the devices hold of one argument, or of the result."""
 
     name: str
@@ -138,7 +138,7 @@ class Held:
     #: Bytes of it all, and on one device.
     bytes: int
     bytes_each: int
-    leaves: tuple[Held, ...] = ()
+    leaves: tuple[Storage, ...] = ()
 
     @property
     def size(self) -> str:
@@ -201,8 +201,8 @@ def _proved(result: Generated) -> dict[str, Any]:
     written = result.backend is not Backend.JIT
     in_order = _in_order(plan, result.listings, written)
     steps = [_step(plan, together, devices, written) for together in in_order]
-    held = [_held_argument(argument, devices) for argument in plan.arguments]
-    results = _held_result(plan, devices)
+    storage = [_argument_storage(argument, devices) for argument in plan.arguments]
+    results = _result_storage(plan, devices)
     return {
         "target": clean(plan.target),
         "refusal": None,
@@ -212,10 +212,10 @@ def _proved(result: Generated) -> dict[str, Any]:
         "devices": devices,
         "drawn": min(devices, DRAWN),
         "parts": evidence_parts(evidence),
-        "held": held,
+        "storage": storage,
         "results": results,
-        "total": human_bytes(sum(each.bytes for each in held)),
-        "total_each": human_bytes(sum(each.bytes_each for each in held)),
+        "total": human_bytes(sum(each.bytes for each in storage)),
+        "total_each": human_bytes(sum(each.bytes_each for each in storage)),
         "steps": steps,
         "changed": [f"`{name}`" for name in plan.mutated],
         "evidence": evidence,
@@ -233,21 +233,21 @@ def _proved(result: Generated) -> dict[str, Any]:
 # --- who holds what -------------------------------------------------------------------------
 
 
-def _held_argument(argument: Argument, devices: int) -> Held:
+def _argument_storage(argument: Argument, devices: int) -> Storage:
     if argument.static:
-        return Held(
+        return Storage(
             argument.name, "static", "compile-time constant", ", ".join(argument.proved_values), "", 0, 0
         )
-    leaves = [_held_leaf(leaf, devices, argument.name) for leaf in argument.leaves]
-    return _held(argument.name + (" (donated)" if argument.donated else ""), leaves)
+    leaves = [_leaf_storage(leaf, devices, argument.name) for leaf in argument.leaves]
+    return _storage(argument.name + (" (donated)" if argument.donated else ""), leaves)
 
 
-def _held_result(plan: Plan, devices: int) -> Held | None:
-    leaves = [_held_leaf(leaf, devices, "") for leaf in plan.outputs]
-    return _held("result", leaves) if leaves else None
+def _result_storage(plan: Plan, devices: int) -> Storage | None:
+    leaves = [_leaf_storage(leaf, devices, "") for leaf in plan.outputs]
+    return _storage("result", leaves) if leaves else None
 
 
-def _held(name: str, leaves: Sequence[Held]) -> Held:
+def _storage(name: str, leaves: Sequence[Storage]) -> Storage:
     roles = {leaf.role for leaf in leaves if leaf.role != "static"}
     role = "replicated"
     if "batch" in roles:
@@ -261,7 +261,7 @@ def _held(name: str, leaves: Sequence[Held]) -> Held:
         "replicated": "a copy on every device" + (", random keys among it" if "key" in roles else ""),
     }
     alone = len(leaves) == 1
-    return Held(
+    return Storage(
         name,
         role,
         leaves[0].words if alone else words[role] if leaves else "no arrays",
@@ -273,7 +273,7 @@ def _held(name: str, leaves: Sequence[Held]) -> Held:
     )
 
 
-def _held_leaf(leaf: Leaf, devices: int, name: str) -> Held:
+def _leaf_storage(leaf: Leaf, devices: int, name: str) -> Storage:
     words = {
         Role.BATCH: f"split along axis {leaf.axis}",
         Role.REPLICATED: "a copy on every device",
@@ -282,7 +282,7 @@ def _held_leaf(leaf: Leaf, devices: int, name: str) -> Held:
     }[leaf.role]
     path = leaf.path.removeprefix(name) or leaf.path
     divides = leaf.axis is None or leaf.shape[leaf.axis] % devices == 0
-    return Held(
+    return Storage(
         clean(path),
         str(leaf.role),
         words,

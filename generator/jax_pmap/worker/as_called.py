@@ -1,4 +1,4 @@
-"""The function as the user calls it, uncompiled, held against the traced one that everything else is about.
+"""The function as the user calls it, uncompiled, compared with the traced one that everything else is about.
 
 Called as it stands, a function has Python's own numbers and the caller's NumPy arrays in its hands: it asks
 for their types, and computes with them as Python and NumPy do, in 64 bits. Traced, it has tracers, and 64
@@ -27,7 +27,7 @@ from .distance import distance
 from .jaxpr.trace import leaf_names
 from .jaxpr.versions import bind
 from .leaves import category, is_abstract, is_key, leaf_paths
-from .protocol import Apart, Held, HoldAgainstCall, Narrowed, Problem, Site
+from .protocol import Apart, CallComparison, CompareWithCall, Narrowed, Problem, Site
 from .rebound import changed_later
 from .rounded import evaluated
 from .same_operations import Same
@@ -170,8 +170,8 @@ def kept(values: Values) -> Values:
     }
 
 
-def hold_against_call(request: HoldAgainstCall) -> Held:
-    """Hold the traced function against the call of it."""
+def compare_with_call(request: CompareWithCall) -> CallComparison:
+    """Compare the traced function with the call of it."""
     target = current()
     called = target.called
     assert called is not None
@@ -187,7 +187,7 @@ def _every(_: int, __: Any) -> bool:
     return True
 
 
-def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
+def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
     target = current()
     statics = request.statics
     try:
@@ -198,7 +198,7 @@ def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
         raise Problem("reference", summary(error), error=describe_exception(error)) from error
     packed = Packed(called, statics)
     names = leaf_names(packed)
-    held = Held(
+    found = CallComparison(
         told=tuple(sorted({packed.owners[i][0] for i in traced.watch.told})),
         later=changed_later(
             traced.watch,
@@ -210,12 +210,12 @@ def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
     )
     for place, caught in traced.watch.caught.items():
         return dataclasses.replace(
-            held, parted=Site(*place, f"catches the {caught} that tracing raises there")
+            found, parted=Site(*place, f"catches the {caught} that tracing raises there")
         )
     for place, what in traced.watch.asked.items():
-        return dataclasses.replace(held, parted=asking(place, what))
+        return dataclasses.replace(found, parted=asking(place, what))
     if is_abstract(called):
-        return dataclasses.replace(held, run=False, why="the inputs are shapes alone")
+        return dataclasses.replace(found, run=False, why="the inputs are shapes alone")
     own = kept(called)
     try:
         call = follow(own, statics, _is_array)
@@ -228,9 +228,9 @@ def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
             try:
                 call = follow(own, statics, _is_array)
             except BaseException as second:
-                return dataclasses.replace(held, failed=describe_exception(second))
+                return dataclasses.replace(found, failed=describe_exception(second))
         else:
-            return dataclasses.replace(held, failed=describe_exception(error))
+            return dataclasses.replace(found, failed=describe_exception(error))
     before, after = (jax.tree.leaves([*each.values()]) for each in (called, own))
     if not request.specified:
         paths = [name + path for name, value in called.items() for path in leaf_paths(value)]
@@ -239,23 +239,23 @@ def _follow_both(called: Values, request: HoldAgainstCall) -> Held:
             for path, one, other in zip(paths, before, after, strict=True)
             if isinstance(one, np.ndarray) and not same(one, other)
         )
-        held = dataclasses.replace(held, changed=changed)
+        found = dataclasses.replace(found, changed=changed)
     sites = [asking(place, what) for place, what in call.watch.asked.items()]
     way = parted(call.watch, traced.watch)
     if way is not None and not sites:
         file, line, is_call = way
         only = "only as it is called" if is_call else "only when traced"
         sites.append(Site(file, line, f"is reached {only}"))
-    held = dataclasses.replace(held, parted=sites[-1] if sites else None)
-    if held.parted or held.changed or alike(traced, call, packed.leaves):
-        return held
+    found = dataclasses.replace(found, parted=sites[-1] if sites else None)
+    if found.parted or found.changed or alike(traced, call, packed.leaves):
+        return found
     own = kept(called) if not request.specified else own
     try:
-        return _compared(own, names, traced, call, request, held)
+        return _compared(own, names, traced, call, request, found)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
-        return dataclasses.replace(held, run=False, why=f"computing it fails ({summary(error)})")
+        return dataclasses.replace(found, run=False, why=f"computing it fails ({summary(error)})")
 
 
 def _of_jax(leaf: Any) -> Any:
@@ -307,9 +307,9 @@ def _compared(
     names: list[str],
     traced: Followed,
     call: Followed,
-    request: HoldAgainstCall,
-    held: Held,
-) -> Held:
+    request: CompareWithCall,
+    found: CallComparison,
+) -> CallComparison:
     """Compute both, and say which outputs are apart, and by which leaves."""
     statics = request.statics
     packed = Packed(called, statics)
@@ -332,14 +332,14 @@ def _compared(
     ids = not lossy and all(kind_of(packed.leaves[i]).startswith(("int", "uint")) for i in arrays)
     needed = beyond(request.room, request.seconds * (TRIED if ids else 1), traced, call)
     if needed:
-        return dataclasses.replace(held, run=False, why=f"computing it needs about {needed}")
+        return dataclasses.replace(found, run=False, why=f"computing it needs about {needed}")
     wide: list[Narrowed] = []
     if len(arrays) <= MOST_LEAVES:
         wide = [Narrowed(names[i], kind_of(packed.leaves[i])) for i in arrays if without(i)]
-    held = dataclasses.replace(held, wide=tuple(wide))
+    found = dataclasses.replace(found, wide=tuple(wide))
     of_trace, of_call = traced.results(), call.results()
     if str(traced.tree) != str(call.tree):
-        return dataclasses.replace(held, apart=Apart("", str(traced.tree), str(call.tree)))
+        return dataclasses.replace(found, apart=Apart("", str(traced.tree), str(call.tree)))
     own: list[float] | None = None
     narrowed = call
     if lossy:
@@ -364,7 +364,7 @@ def _compared(
                 )
             )
             return dataclasses.replace(
-                held, apart=describe(call, off, of_narrowed, of_call), narrowed=narrowing
+                found, apart=describe(call, off, of_narrowed, of_call), narrowed=narrowing
             )
     else:
         of_narrowed = of_call
@@ -374,12 +374,12 @@ def _compared(
         sums = [a + b for a, b in zip(own, traced.spread(of_trace, request.room), strict=True)]
         off = apart(of_trace, of_narrowed, sums)
     if off:
-        return dataclasses.replace(held, apart=describe(call, off, of_trace, of_narrowed))
+        return dataclasses.replace(found, apart=describe(call, off, of_trace, of_narrowed))
     for index, row in enumerate(wide):
         if row.dtype.startswith(("int", "uint")):
             up_to = reach(called, statics, names.index(row.name), request)
             wide[index] = dataclasses.replace(row, up_to=up_to)
-    return dataclasses.replace(held, wide=tuple(wide))
+    return dataclasses.replace(found, wide=tuple(wide))
 
 
 def beyond(room: int, seconds: float, *programs: Followed) -> str:
@@ -393,7 +393,7 @@ def beyond(room: int, seconds: float, *programs: Followed) -> str:
     return ""
 
 
-def reach(called: Values, statics: Sequence[str], index: int, request: HoldAgainstCall) -> int | None:
+def reach(called: Values, statics: Sequence[str], index: int, request: CompareWithCall) -> int | None:
     """Up to which size the integers of a leaf may be for call and trace to give the same, as far as is tried.
 
     What the call computes with them in 64 bits may pass 32 where they do not. None: no limit was seen.

@@ -12,7 +12,7 @@ import jax
 from . import prove
 from .arguments import Packed, invoke
 from .around import furnish
-from .functions import guarded, in_place_of, named, standing, unwrapped
+from .functions import guarded, in_place_of, located, named, unwrapped
 from .observe import RECORDER
 from .protocol import AXIS_ARGUMENTS, Callee, FindCallees
 from .target import current
@@ -84,7 +84,7 @@ def described(value: Any) -> Callee:
         inner = getattr(value, "__wrapped__", None)
         return Callee("other", type(value).__name__, getattr(inner, "__qualname__", ""))
     return dataclasses.replace(
-        standing("function", raw),
+        located("function", raw),
         scope=vars(raw).get(SCOPE),
         named=not args and not kwargs and named(raw.__module__, raw.__qualname__) is value,
         importable=named(raw.__module__, raw.__qualname__) is innermost(value),
@@ -125,7 +125,7 @@ def method_of(head: Any, name: str, value: Any) -> Callee | None:
         return None  # An object may have another one than its class.
     parameters = getattr(own, "__dataclass_params__", None)
     return dataclasses.replace(
-        standing("method", raw),
+        located("method", raw),
         scope=vars(raw).get(SCOPE),
         type=own.__qualname__,
         owner=defining.__qualname__,

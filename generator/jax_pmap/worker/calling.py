@@ -32,7 +32,7 @@ class Calling:
     #: Parameters of the reference that its inputs name, and that are passed by name here.
     named: Collection[str] = ()
     #: Parameters of the reference that `functools.partial` has bound there: callers give none for them.
-    held: Collection[str] = ()
+    preset: Collection[str] = ()
 
     @functools.cached_property
     def own(self) -> "dict[str, inspect.Parameter] | None":
@@ -123,7 +123,7 @@ class Calling:
             parameter
             for name, parameter in self.signature.parameters.items()
             if name not in self.bound
-            and (self.takes(name) or not (name in self.held or is_default(parameter, values[name])))
+            and (self.takes(name) or not (name in self.preset or is_default(parameter, values[name])))
         ]
         if defaults:
             while known and is_default(known[-1], values[known[-1].name]):

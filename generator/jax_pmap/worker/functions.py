@@ -67,7 +67,7 @@ def guarded(
     return method
 
 
-def standing(kind: str, raw: types.FunctionType) -> Callee:
+def located(kind: str, raw: types.FunctionType) -> Callee:
     """Where a function stands: file, line, dotted name, and its scope where that is known."""
     code = raw.__code__
     return Callee(

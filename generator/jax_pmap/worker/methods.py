@@ -36,7 +36,7 @@ from . import (
 )
 from .arguments import Compiled, Packed, Values
 from .around import furnish
-from .as_called import hold_against_call
+from .as_called import compare_with_call
 from .call import Call, unbound
 from .calling import Calling
 from .examples import (
@@ -807,7 +807,7 @@ HANDLERS: Handlers = {
     protocol.FindLayers: find_layers,
     protocol.FindReductions: find_reductions,
     protocol.FindMinibatches: find_minibatches,
-    protocol.HoldAgainstCall: hold_against_call,
+    protocol.CompareWithCall: compare_with_call,
     protocol.FindCallees: callees.find_callees,
     protocol.FindModuleMethods: find_module_methods,
     protocol.Observe: observe_code,

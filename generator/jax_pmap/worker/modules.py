@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from .functions import named, standing
+from .functions import located, named
 from .layers import OURS
 from .protocol import Callee, ModuleMethod
 from .rebound import MAKING
@@ -93,7 +93,7 @@ def find(run: Callable[[], Any]) -> list[ModuleMethod]:
 
 def method(raw: types.FunctionType, module: Any) -> Callee:
     """A method that runs on a module, by the class that defines it."""
-    found = standing("method", raw)
+    found = located("method", raw)
     for each in type(module).__mro__:
         held = vars(each).get(raw.__name__)
         if held is not None and inspect.unwrap(held) is raw:

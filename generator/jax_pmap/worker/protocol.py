@@ -682,8 +682,8 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The traced function, held against the call of it."""
+class CallComparison:
+    """How the traced function compares with the call of it."""
 
     #: Whether it was followed as called, and why not.
     run: bool = True
@@ -704,8 +704,8 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldAgainstCall(Request[Held]):
-    """Hold the traced function against the call of it."""
+class CompareWithCall(Request[CallComparison]):
+    """Compare the traced function with the call of it."""
 
     statics: tuple[str, ...]
     #: Decorators that are no part of the emitted code.

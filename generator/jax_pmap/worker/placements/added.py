@@ -20,7 +20,7 @@ from .rounds import grouped, of_groups
 from .terms import FOLDED, Term, Terms, fold, freeze
 
 
-class Held(enum.Enum):
+class Content(enum.Enum):
     """What added rows hold, where that is no number."""
 
     #: What the last row holds: no mask went into it.
@@ -32,7 +32,7 @@ class Held(enum.Enum):
 
 
 #: What every element of the added rows is.
-State: TypeAlias = "Held | complex | float | int | bool"
+State: TypeAlias = "Content | complex | float | int | bool"
 #: Operations that hand on a number that all elements are.
 MOVED = frozenset(
     {
@@ -96,7 +96,7 @@ class Added:
     def __init__(self, terms: Terms, zeros: Sequence[Term]) -> None:
         self.terms = terms
         #: Of terms of which each row has a part, and that are not ROW.
-        self.held: dict[Term, State] = dict.fromkeys(zeros, 0)
+        self.contents: dict[Term, State] = dict.fromkeys(zeros, 0)
         #: Of the scans that the walk is in, by their nesting depth: what was held before, and which of the
         #: values that they carry do not stay zero.
         self.scans: dict[int, tuple[dict[Term, State], set[int]]] = {}
@@ -104,14 +104,14 @@ class Added:
     def of(self, term: Term) -> State:
         """What the added rows of a term hold; the number that it is throughout, if it is one."""
         number = self.terms.value(term)
-        return self.held.get(term, Held.ROW) if number is None else number
+        return self.contents.get(term, Content.ROW) if number is None else number
 
     def _keep(self, value: Value, state: State) -> None:
         """Keep what the added rows of a value hold; what is whole has no rows, and needs none."""
-        if state is Held.ROW or all(isinstance(place, Replicated) for place in value.places):
-            self.held.pop(value.term, None)
+        if state is Content.ROW or all(isinstance(place, Replicated) for place in value.places):
+            self.contents.pop(value.term, None)
         else:
-            self.held[value.term] = state
+            self.contents[value.term] = state
 
     def result(self, found: "Rule | None", eq: Equation, places: Sequence[Placement]) -> Result:
         """What a rule gives, and where the first device has the whole of it or its rows all the same, that.
@@ -149,39 +149,39 @@ class Added:
     ) -> None:
         """Keep what the added rows of a result hold."""
         given = [operand.term for operand in operands]
-        if made.term not in given and any(term in self.held for term in given):
+        if made.term not in given and any(term in self.contents for term in given):
             states = [self.of(term) for term in given]
             state = self._made(name, params, states, dtype)
             if (
                 name == "div"
                 and states[0] == 0
-                and states[1] is Held.FINITE
+                and states[1] is Content.FINITE
                 and self.terms.positive(given[1])
             ):
                 state = 0
-            if state is Held.UNKNOWN and Held.UNKNOWN not in states:
+            if state is Content.UNKNOWN and Content.UNKNOWN not in states:
                 is_number = self._is_number(name, given, states) and params.get("y", 0) >= 0
-                state = Held.FINITE if is_number else state
+                state = Content.FINITE if is_number else state
             self._keep(made, state)
 
     def _is_number(self, name: str, given: Sequence[Term], states: Sequence[State]) -> bool:
         """Whether an operation makes numbers of what are some."""
-        if any(not isinstance(each, Held) and not cmath.isfinite(each) for each in states):
+        if any(not isinstance(each, Content) and not cmath.isfinite(each) for each in states):
             return False
         if name == "div":
-            return self.terms.positive(given[1]) or (states[1] not in (Held.FINITE, 0))
+            return self.terms.positive(given[1]) or (states[1] not in (Content.FINITE, 0))
         return name in TOTAL or (name in OF_POSITIVE and self.terms.positive(given[0]))
 
     def _made(self, name: str, params: Mapping[str, Any], given: Sequence[State], dtype: str) -> State:
         """What an operation makes of what the added rows of its operands hold."""
-        numbers = [each for each in given if not isinstance(each, Held)]
+        numbers = [each for each in given if not isinstance(each, Content)]
         if name in PRODUCTS:
-            return _product(given) if len(numbers) < 2 or name == "mul" or 0 in numbers else Held.UNKNOWN
+            return _product(given) if len(numbers) < 2 or name == "mul" or 0 in numbers else Content.UNKNOWN
         if name == "div" and given[0] == 0:
-            return 0 if given[1] is Held.ROW or given[1] not in (*Held, 0) else Held.UNKNOWN
-        if name == "select_n" and not isinstance(given[0], (Held, complex)):
+            return 0 if given[1] is Content.ROW or given[1] not in (*Content, 0) else Content.UNKNOWN
+        if name == "select_n" and not isinstance(given[0], (Content, complex)):
             return given[1 + int(given[0])]
-        if name == "select_n" and len({*given[1:]}) == 1 and not isinstance(given[1], Held):
+        if name == "select_n" and len({*given[1:]}) == 1 and not isinstance(given[1], Content):
             return given[1]
         if name in ("scatter_add", "scatter_sub") and given[0] == given[2] == 0:
             return 0
@@ -190,7 +190,7 @@ class Added:
         if name == "or" and dtype == "bool" and True in numbers:
             return True
         if len(numbers) < len(given):
-            return Held.UNKNOWN
+            return Content.UNKNOWN
         if name in MOVED or (name in ("concatenate", "select_n", "pad") and len(set(numbers)) == 1):
             return numbers[0]
         if name in ZERO_OF_ZERO and numbers[0] == 0:
@@ -198,11 +198,11 @@ class Added:
         if name in ("add", "sub"):
             return numbers[0] + (numbers[1] if name == "add" else -numbers[1])
         found = fold(name, freeze(dict(params)), numbers, dtype) if name in FOLDED else None
-        return Held.UNKNOWN if found is None else found
+        return Content.UNKNOWN if found is None else found
 
     def sliced(self, made: Value, given: Value) -> None:
         """Keep what the added rows hold of a slice that a loop takes of what it is given."""
-        self._keep(made, self.held.get(given.term, Held.ROW))
+        self._keep(made, self.contents.get(given.term, Content.ROW))
 
     def carried(self, made: Value, first: Value, around: Sequence[Value]) -> None:
         """Keep what the added rows hold of what a loop carries.
@@ -214,14 +214,14 @@ class Added:
             first: what it is in the first round.
             around: all that the loop is given.
         """
-        if any(each.term in self.held for each in around):
+        if any(each.term in self.contents for each in around):
             depth, index = self.terms[made.term].params[:2]
             zero = depth in self.scans and index not in self.scans[depth][1] and self.of(first.term) == 0
-            self._keep(made, 0 if zero else Held.UNKNOWN)
+            self._keep(made, 0 if zero else Content.UNKNOWN)
 
     def scan_begins(self, depth: int) -> None:
         """Expect a `scan`, nested so deep."""
-        self.scans[depth] = dict(self.held), set()
+        self.scans[depth] = dict(self.contents), set()
 
     def stays(self, depth: int, out: Sequence[Value]) -> bool:
         """Whether a round leaves what was taken to stay zero; what follows from it is forgotten else."""
@@ -234,7 +234,7 @@ class Added:
         if found <= changed:
             return True
         changed |= found
-        self.held = dict(before)
+        self.contents = dict(before)
         return False
 
     def scan_ends(self, depth: int) -> None:
@@ -249,17 +249,17 @@ class Added:
             around: all that goes into it.
             ends: what each of its elements is one of; empty where that is not followed.
         """
-        if any(each in self.held for each in around):
+        if any(each in self.contents for each in around):
             found = {self.of(each) for each in ends}
-            state = found.pop() if len(found) == 1 else Held.UNKNOWN
-            self._keep(made, Held.UNKNOWN if isinstance(state, Held) else state)
+            state = found.pop() if len(found) == 1 else Content.UNKNOWN
+            self._keep(made, Content.UNKNOWN if isinstance(state, Content) else state)
 
 
 def _product(given: Sequence[State]) -> State:
     """The product of two: zero times what is no number may be NaN."""
-    if Held.UNKNOWN in given:
-        return Held.UNKNOWN
+    if Content.UNKNOWN in given:
+        return Content.UNKNOWN
     if any(each == 0 for each in given):
         return 0
-    numbers = [each for each in given if not isinstance(each, Held)]
-    return numbers[0] * numbers[1] if len(numbers) == len(given) else Held.UNKNOWN
+    numbers = [each for each in given if not isinstance(each, Content)]
+    return numbers[0] * numbers[1] if len(numbers) == len(given) else Content.UNKNOWN
