@@ -14,7 +14,7 @@ from jax_pmap.planning.watching import Watch
 from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.facts import FunctionRun, GradientCall
 from jax_pmap.syntax.text import function_text
-from jax_pmap.worker.protocol import Around
+from jax_pmap.worker.protocol import COPIES, Around
 
 if TYPE_CHECKING:
     from libcst import FunctionDef
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
 GATHER_NAME = "__jax_pmap_gather_joined__"
 OWN_DRAWS_NAME, SCATTERED_NAME = "__jax_pmap_own_draws__", "__jax_pmap_scattered__"
-#: Where observed code has the copies of methods that a library runs, by the functions behind these.
-COPIES = "__jax_pmap_modules__"
 #: What observed code calls: the device's share of a value, all rows of joined batches, the folding of keys
 #: inside objects, and the mean over devices of gradients, of which they have their own where they have parts
 #: of what they are taken of.

@@ -6,8 +6,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from .modules import COPIES, with_copies
-from .protocol import Around
+from .modules import with_copies
+from .protocol import COPIES, Around
 
 
 def furnish(

@@ -24,8 +24,6 @@ from .type_tests import is_users
 
 #: Libraries with `intercept_methods`.
 LIBRARIES = ("flax.linen", "haiku")
-#: The name under which the namespaces of tapped code hold copies, by the plain function each stands for.
-COPIES = "__jax_pmap_modules__"
 
 Interceptor = Callable[[Callable[..., Any], Any, Any, Any], Any]
 

@@ -719,6 +719,10 @@ class CompareWithCall(Request[CallComparison]):
 
 # --- the search for collectives -------------------------------------------------------------
 
+#: Where the namespaces of observed code have the copies of methods that a library runs, by the plain
+#: functions behind these.
+COPIES = "__jax_pmap_modules__"
+
 
 @dataclass(frozen=True, slots=True)
 class Around:
