@@ -179,19 +179,18 @@ class Mending:
         )
 
     def _kept(self, statement: Statement, first: Mapping[int, Event]) -> list[Expression]:
-        call = self.table.by_point[statement.value] if statement.value is not None else None
-        keeps = KEEPS.match(call.text) if call is not None else None
-        # `self.sow(…)`, `hk.set_state(…)`: what a module's method calls for no result, the library keeps.
-        methods = [
-            body.scope.index for body in self.table.bodies if self.table.home(body.scope.index).library
-        ]
-        if call is None or not (keeps or (statement.scope in methods and call.is_call)):
+        """What a call for no result puts into a container of the function or of a library."""
+        if statement.value is None:
             return []
-        if (
-            keeps
-            and keeps[2] == "update"
-            and any(keeps[1] in body.scope.parameters for body in self.table.bodies)
-        ):
+        call = self.table.by_point[statement.value]
+        keeps = KEEPS.match(call.text)
+        # `self.sow(…)`, `hk.set_state(…)`: what a module's method calls for no result, the library keeps.
+        bodies, home = self.table.bodies, self.table.home
+        methods = {body.scope.index for body in bodies if home(body.scope.index).library}
+        if keeps is None and not (call.is_call and statement.scope in methods):
+            return []
+        parameters = {name for body in bodies for name in body.scope.parameters}
+        if keeps and keeps[2] == "update" and keeps[1] in parameters:
             return []  # `optimizer.update(model, grads)` changes what is given, which is seen by itself.
         return [child for child in self.table.children.get(call.point, []) if child.point in first]
 

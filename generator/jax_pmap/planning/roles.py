@@ -294,33 +294,21 @@ class RoleFinder:
             seen.add(mark)
             return True
 
-        def of_size(assignments: Iterator[dict[tuple[str, int], int]]) -> Iterator[Roles]:
-            for chosen in assignments:
-                yield from with_fewer(chosen)
-
-        def with_fewer(chosen: dict[tuple[str, int], int]) -> Iterator[Roles]:
-            for name, axis in self.facts.pmap_in_axes:
-                for leaf in self.leaves:
-                    if leaf.argument == name and (name, leaf.index) not in self.forced:
-                        if axis is None:
-                            chosen.pop((name, leaf.index), None)
-                        elif len(leaf.shape) > axis:
-                            chosen.setdefault((name, leaf.index), axis)
-            if not is_new(chosen):
-                return
-            sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
-            if len(sizes) > 1 or not self._traces(chosen):
-                return
-            self.found = True
-            yield self._roles(chosen)
-            loose = self._loose(chosen)
-            for left_out in [loose, *({place} for place in sorted(loose))]:
-                fewer = {place: axis for place, axis in chosen.items() if place not in left_out}
-                if is_new(fewer):
-                    yield self._roles(fewer)
+        def traced(assignments: Iterator[dict[tuple[str, int], int]]) -> Iterator[Roles]:
+            for chosen in map(self._as_pmapped, assignments):
+                sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
+                if not is_new(chosen) or len(sizes) > 1 or not self._traces(chosen):
+                    continue
+                self.found = True
+                yield self._roles(chosen)
+                loose = self._loose(chosen)
+                for left_out in [loose, *({place} for place in sorted(loose))]:
+                    fewer = {place: axis for place, axis in chosen.items() if place not in left_out}
+                    if is_new(fewer):
+                        yield self._roles(fewer)
 
         # In turns: where a size is not the batch's, none of the ways to divide along it is right.
-        waiting = collections.deque(map(of_size, self._assignments()))
+        waiting = collections.deque(map(traced, self._assignments()))
         while waiting:
             size = waiting.popleft()
             for _ in range(AT_ONCE):
@@ -330,6 +318,20 @@ class RoleFinder:
                 yield roles
             else:
                 waiting.append(size)
+
+    def _as_pmapped(self, chosen: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """An assignment with the axes of the original's `pmap`, for leaves of which the user gives none."""
+        made = dict(chosen)
+        axes = dict(self.facts.pmap_in_axes)
+        for leaf in self.leaves:
+            place = leaf.argument, leaf.index
+            if leaf.argument in axes and place not in self.forced:
+                axis = axes[leaf.argument]
+                if axis is None:
+                    made.pop(place, None)
+                elif len(leaf.shape) > axis:
+                    made.setdefault(place, axis)
+        return made
 
     def _shape(self, place: tuple[str, int]) -> tuple[int, ...]:
         return tuple(self.described[place[0]]["leaves"][place[1]]["shape"])
