@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Refusals of what cannot be looked into: a variable, a decorator, a method of an object of the module's.
 CLOSED = frozenset({"JP004", "JP042", "JP050"})
-#: Simulated devices the worker has: as many as the largest count of the proof.
-SIMULATED = 8
+#: Simulated devices that a worker has, where no more are asked for: the largest count of the proof.
+WORKER_DEVICES = 8
 #: Statements from which on a function counts as large.
 LARGE = 60
 
@@ -337,7 +337,7 @@ def _session(request: Request, devices: int | None = None, member: protocol.Memb
     python, environment = interpreter_of(request)
     if devices is None:
         highest = max((i + 1 for i in request.devices.ids), default=request.devices.count or 0)
-        devices = max(SIMULATED, highest, math.prod(axis.size for axis in request.mesh))
+        devices = max(WORKER_DEVICES, highest, math.prod(axis.size for axis in request.mesh))
     return Session(python, request.directory, devices, request.timeout, request.memory, environment, member)
 
 

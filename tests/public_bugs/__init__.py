@@ -114,7 +114,7 @@ class Judge:
 
     def gen(self, pair: Pair) -> str:
         request = request_of(pair)
-        answer = pipeline.generate(request, session=self.session(request, pipeline.SIMULATED))
+        answer = pipeline.generate(request, session=self.session(request, pipeline.WORKER_DEVICES))
         return answer.code if isinstance(answer, Refusal) else "proved"
 
 

@@ -19,7 +19,7 @@ COMPILING, COMPUTING = 1.5e-3, 1e9
 #: Seconds that a loop takes to go round once, whatever it computes.
 LOOPING = 1e-5
 #: Devices that are simulated in a run at most.
-SIMULATED = 256
+MOST_DEVICES = 256
 #: Device counts that a run may be made on, the most telling first, of each and of them.
 PAIRS = ((3, 8), (3, 2), (2,))
 #: Operations above which compiling for each count is most of what a proof takes; one has to do.
@@ -50,9 +50,9 @@ def fitting(
         multiple: what the rows on a device have to be a multiple of.
         shares: among how many devices of a mesh the batch is divided; 0 without one.
     """
-    if max(derived[1]) > SIMULATED:
+    if max(derived[1]) > MOST_DEVICES:
         return Affordable(
-            0, (), f"{max(derived[1])} devices are more than the {SIMULATED} that are simulated"
+            0, (), f"{max(derived[1])} devices are more than the {MOST_DEVICES} that are simulated"
         )
     split = [axis is not None for axis in packed.axes(axes)]
     state = sum(array_bytes(leaf) for leaf, cut in zip(packed.leaves, split, strict=True) if not cut)
