@@ -19,6 +19,7 @@ from jax_pmap.worker import trials as trials_of
 from jax_pmap.worker.comparing import Parallel
 from jax_pmap.worker.decisions import Decisions
 from jax_pmap.worker.explain import with_cause
+from jax_pmap.worker.jaxpr.forward import Forward
 from jax_pmap.worker.perturb import perturb
 from jax_pmap.worker.protocol import Check, Failure
 
@@ -457,6 +458,26 @@ def test_roundings_in_every_round_of_a_scan_are_moved() -> None:
         assert jax.tree.structure(way) == jax.tree.structure(want)
         assert np.array_equal(way[1][1], want[1][1])
         assert np.allclose(way[1][0], want[1][0], rtol=1e-6)
+
+
+class Depth(Forward[int]):
+    """How many operations there are from the inputs to a result, at most."""
+
+    def constant(self, value):
+        return 0
+
+    def operation(self, equation, facts):
+        return [1 + max(facts, default=0)] * len(equation.outvars)
+
+
+def test_the_ways_of_many_operations_are_not_made_one_from_the_other() -> None:
+    def depth(count):
+        given = [jnp.float32(each) for each in range(count)]
+        jaxpr = jax.make_jaxpr(lambda values: [jnp.exp(each) for each in values])(given)
+        moved = jax.make_jaxpr(lambda values, number: rounded.evaluated(jaxpr, values, number))(given, 0)
+        return max(Depth().run(moved, [0] * (count + 1)))
+
+    assert depth(40) == depth(2)
 
 
 def test_an_integer_that_is_wider_in_our_64_bit_mode_alone_is_no_difference() -> None:

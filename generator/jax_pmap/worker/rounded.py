@@ -5,6 +5,7 @@ rounding say nothing of those that the function makes itself: of sums, products 
 over in a deep network. Each of their results is moved here by up to one rounding, in the precision it has.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,11 @@ def moved(value: Any, number: Any) -> Any:
 MOVED = jax.jit(moved)
 
 
+def word_of(path: Sequence[int]) -> int:
+    """A 32-bit word for a place in a program, unlike those of other places."""
+    return zlib.crc32(repr(tuple(path)).encode())
+
+
 def is_narrow(value: Any) -> bool:
     """Whether a value is a float of 16 bits or less."""
     return bool(jax.dtypes.issubdtype(value.dtype, np.floating)) and value.dtype.itemsize <= NARROW
@@ -84,22 +90,19 @@ class _Moved(Forward[Any]):
         super().__init__()
         self.number = number
 
-    def equation(self, equation: Any, values: list[Any]) -> list[Any]:
-        self.number = number = mixed(self.number + np.uint32(self.path[-1] + 1))
-        results = super().equation(equation, values)
-        self.number = number
-        return results
-
     def operation(self, equation: Any, values: list[Any]) -> list[Any]:
         name = primitive_name(equation)
-        results = self._scanned(equation.params, values) if name == "scan" else bind(equation, values)
+        # One step from the number of the way: made from that of the operation before, it would be a chain as
+        # long as the program, and XLA computes a scalar chain anew for each of its uses.
+        number = self.number + np.uint32(word_of(self.path))
+        results = self._scanned(equation.params, values, number) if name == "scan" else bind(equation, values)
         every = name in ROUNDED or name in ("scan", "while", "cond")
         return [
-            MOVED(each, self.number) if every or (name not in EXACT and is_narrow(each)) else each
+            MOVED(each, number) if every or (name not in EXACT and is_narrow(each)) else each
             for each in results
         ]
 
-    def _scanned(self, params: Mapping[str, Any], values: list[Any]) -> list[Any]:
+    def _scanned(self, params: Mapping[str, Any], values: list[Any], number: Any) -> list[Any]:
         """The results of a scan: its steps make much of a rounding, as Adam does of a gradient near zero."""
         fixed, first, over = scan_parts(params, values)
 
@@ -109,7 +112,7 @@ class _Moved(Forward[Any]):
             out = evaluated(params["jaxpr"], given, number)
             return (mixed(number + np.uint32(1)), out[: len(carry)]), out[len(carry) :]
 
-        start = jnp.asarray(self.number, jnp.uint32), first
+        start = mixed(number), first
         options = {name: params[name] for name in ("length", "reverse", "unroll")}
         (_, carry), rows = jax.lax.scan(step, start, over, **options)
         return [*carry, *rows]
