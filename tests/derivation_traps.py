@@ -15,6 +15,9 @@ from typing import Any
 
 from derivation_fuzz import close, derive, jax, jnp, np
 from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -75,6 +78,31 @@ def inputs(dtype: str) -> tuple[Any, ...]:
 def psum(value: Any) -> Any:
     """Over the one axis."""
     return lax.psum(value, "i")
+
+
+def primitive(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as a primitive of the user's own, whatever its name."""
+    made = Primitive(name)
+    made.def_impl(function)
+    made.def_abstract_eval(lambda x, **params: x)
+    mlir.register_lowering(made, mlir.lower_fun(function, multiple_results=False))
+    return made.bind
+
+
+def divided(x: Any) -> Any:
+    """A sum that says itself how it is divided, and forgets to add up what the devices have."""
+    made = custom_partitioning(lambda x: x.sum())
+    made.def_partition(
+        partition=lambda mesh, given, out: (
+            mesh,
+            lambda x: x.sum(),
+            NamedSharding(mesh, P()),
+            (NamedSharding(mesh, P("i")),),
+        ),
+        infer_sharding_from_operands=lambda mesh, given, out: NamedSharding(mesh, P()),
+        sharding_rule="i -> ",
+    )
+    return made(x)
 
 
 def pmean(value: Any) -> Any:
@@ -1000,6 +1028,44 @@ TRAPS: dict[str, Trap] = {
                 lambda z: z, mesh=mesh, in_specs=I, out_specs=I, check_vma=False
             )((x[:, :, None] * x[:, None] * w).reshape(mesh.size, -1, 6, 6).sum(2)).reshape(-1, 6)
         ),
+    ),
+}
+
+
+NAMESAKES = {
+    "copy": lambda x: x - x.mean(),
+    "square": lambda x: x * x.sum(),
+    "neg": jnp.cumsum,
+    "mark": jnp.cumsum,
+}
+
+
+def of_own(of: Callable[..., Any]) -> Trap:
+    """A function of all examples, on a share."""
+    return Trap(False, lambda w, x, y, k, m: of(y), out=I)
+
+
+TRAPS |= {
+    f"a primitive of one's own that is called {name}": of_own(primitive(name, function))
+    for name, function in NAMESAKES.items()
+}
+ONE, OTHER = primitive("power", lambda x, name: x ** len(name)), primitive("power", lambda x, name: -x)
+TRAPS |= {
+    "two primitives of one name": Trap(
+        False, lambda w, x, y, k, m: ONE(w, name="ab"), lambda w, x, y, k, m: OTHER(w, name="ab")
+    ),
+    "a name that is a parameter with a meaning": Trap(
+        False, lambda w, x, y, k, m: ONE(w, name="ab"), lambda w, x, y, k, m: ONE(w, name="abc")
+    ),
+    "it says itself how it is divided": Trap(
+        False,
+        lambda w, x, y, k, m: y.sum(),
+        whole=lambda mesh: (
+            lambda w, x, y, k, m: divided(lax.with_sharding_constraint(y, NamedSharding(mesh, I)))
+        ),
+    ),
+    "it says itself how it is divided, and is divided by hand": Trap(
+        True, lambda w, x, y, k, m: y.sum(), lambda w, x, y, k, m: psum(divided(y))
     ),
 }
 

@@ -4,6 +4,9 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from . import owned
+from .owned import is_foreign
+
 T = TypeVar("T")
 
 #: Primitives that are one for us, by the names that versions of jax give them.
@@ -22,7 +25,7 @@ SAME = {
     "custom_vjp_call_jaxpr": "jit",
     "custom_vmap_call": "jit",
     "custom_lin": "jit",
-    "custom_partitioning": "jit",
+    "custom_partitioning": "jit",  # How it is divided is another question: `derive.divides_itself`.
     "linear_call": "jit",
     "call": "jit",
     "eval_jaxpr": "jit",
@@ -58,6 +61,8 @@ SAME = {
     "copy_p": "copy",
     "mark": "copy",
 }
+#: Names of operations that terms have beside those of primitives.
+TERMS = frozenset({"scale", "sum", "prod", "fill", "const", "object", "input", "carry", "item", "unknown"})
 #: Names under which an equation holds the jaxpr that it runs once.
 BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call", "callee")
 #: Parameters that say where or how a program runs, and nothing of what it computes.
@@ -97,11 +102,22 @@ NO_MEANING = frozenset(
 
 
 def primitive_name(equation: Any) -> str:
-    """The name of an equation's primitive, the same in all versions: ``"psum2"`` is ``"psum"``."""
+    """The name of an equation's primitive, the same in all versions: ``"psum2"`` is ``"psum"``.
+
+    A primitive that is none of jax's own is not what others of its name are.
+    """
     name: str = equation.primitive.name
+    if is_foreign(equation.primitive):
+        known = name in SAME or name in TERMS or name in owned.names()
+        return f"{name} of your own" if known else name
     if name == "pbroadcast" and "source" in equation.params:
         return name  # From one device to all; that of `shard_map` was named so too, and only casts.
     return SAME.get(name, name)
+
+
+def without_meaning(equation: Any) -> frozenset[str]:
+    """Parameters of an equation's primitive that say nothing of what it computes: of jax's own alone."""
+    return frozenset() if is_foreign(equation.primitive) else NO_MEANING
 
 
 def inner_jaxpr(params: Mapping[str, Any]) -> Any:

@@ -7,12 +7,16 @@ from typing import Any
 from .. import protocol
 from ..jaxpr.frames import frames
 from ..jaxpr.versions import inner_jaxpr, opened, primitive_name
+from ..jaxpr.walk import walk
 from ..protocol import Ending, Multiple, Place
 from .added import Added
 from .equation import Condition, Value
 from .interpreter import Apart, Interpreter
 from .lattice import WHOLE, Replicated, Sharded, Unknown, shown
 from .terms import Term, Terms
+
+#: Why nothing is claimed of what says itself how it is divided.
+DIVIDES_ITSELF = "it says itself how it is divided over devices, with code that jax runs when it compiles"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,9 @@ def derive_from_parallel(
     every device and have one meaning, they are equal. Numbers that every device draws with a key of its own
     are equal in distribution alone, so nothing is claimed of two functions that draw such.
     """
+    own = next((path for jaxpr in (*reference, *parallel) if (path := divides_itself(jaxpr))), ())
+    if own:
+        return Derivation(0, (ended(Apart(DIVIDES_ITSELF, own)),))
     try:
         mapped = [bool(mesh_axes(jaxprs)) for jaxprs in (reference, parallel)]
     except Apart as apart:
@@ -137,10 +144,37 @@ def turned(found: Derivation) -> Derivation:
     )
 
 
+def divides_itself(jaxpr: Any) -> tuple[Any, ...]:
+    """The first operation that says itself how the compiler is to divide it, and those around it; or none.
+
+    What it is divided into is a function of its own, which is no part of the program: `custom_partitioning`.
+    Where everything around is divided by hand, it is not asked for.
+    """
+    for rows in walk(jaxpr):
+        path = tuple(row[0] for row in reversed(rows))
+        if path[0].primitive.name == "custom_partitioning" and not any(map(_all_by_hand, path)):
+            return path
+    return ()
+
+
+def _all_by_hand(equation: Any) -> bool:
+    """Whether an equation maps a function over all axes of a mesh."""
+    if primitive_name(equation) == "xla_pmap":
+        return True
+    if primitive_name(equation) != "shard_map":
+        return False
+    every = set(equation.params["mesh"].axis_names)
+    by_hand = every - set(equation.params.get("auto", ()))  # Before jax 0.7.
+    return every <= set(equation.params.get("newly_manual_axes", by_hand))
+
+
 def derivation_of(
     terms: Terms, reference: Sequence[Any], parallel: Sequence[Any], names: Sequence[str]
 ) -> Derivation:
     """What is shown of two programs, each in its traces: of a reference of one device there is one."""
+    own = next((path for jaxpr in parallel if (path := divides_itself(jaxpr))), ())
+    if own:
+        return Derivation(0, (ended(Apart(DIVIDES_ITSELF, own)),))
     given = input_terms(terms, reference[0], names)
     try:
         first = walker(terms, reference)

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+from ..jaxpr.owned import is_foreign
 from ..jaxpr.versions import (
     NO_MEANING,
     inner_jaxpr,
@@ -20,6 +21,7 @@ from ..jaxpr.versions import (
     primitive_name,
     scan_sizes,
     shard_map_specs,
+    without_meaning,
 )
 from ..jaxpr.walk import equations as equations_in
 from . import rules  # noqa: F401 (registers them)
@@ -695,7 +697,7 @@ class Interpreter:
                     raise Stuck("the sizes of its result depend on the number of devices")
                 grouped = self._of_groups(name, params, operands)
                 scaled = SIZES | GROUPED[name] if grouped else SIZES
-                whole = self.whole_params(params, scaled) if whole is None else whole
+                whole = self.whole_params(params, scaled, equation) if whole is None else whole
             except Stuck as stuck:
                 made.append(self.unknown(str(stuck), equation))
                 continue
@@ -781,15 +783,19 @@ class Interpreter:
             for axis, start in enumerate(rows[self.seen[mesh_axis][0]])
         )
 
-    def whole_params(self, params: Sequence[Mapping[str, Any]], sizes: frozenset[str] = SIZES) -> Any:
+    def whole_params(self, params: Sequence[Mapping[str, Any]], sizes: frozenset[str], equation: Any) -> Any:
         """The parameters of the whole-batch program: `sizes` of shares become those of the batch.
+
+        A primitive of the user's is the same where it is one object, whatever else has its name.
 
         Raises:
             Stuck: one depends on the device count in another way.
         """
-        found = []
+        left_out, found = without_meaning(equation), []
+        if is_foreign(equation.primitive):
+            sizes, found = frozenset(), [("primitive", equation.primitive)]
         for name in sorted(params[0]):
-            if name in NO_MEANING:
+            if name in left_out:
                 continue
             values = [freeze(each[name]) for each in params]
             if self.supposes and name == "callback":

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..jaxpr.versions import NO_MEANING, bound, named_axes
+from ..jaxpr.versions import bound, named_axes, without_meaning
 from .equation import Equation, Stuck
 from .lattice import Partial, Placement, Power, Replicated, Sharded
 from .rules.elementwise import describe, power_of
@@ -75,7 +75,8 @@ def measured(eq: Equation, places: Sequence[Placement], equation: Any) -> tuple[
             raise Stuck(f"{unruled}, and {describe(place)}")
     if all(isinstance(place, Replicated) for place in places) and not any(map(power_of, places)):
         raise Stuck(f"{unruled}, and the sizes of its result depend on the number of devices")
-    params = {name: freeze(value) for name, value in eq.params.items() if name not in NO_MEANING}
+    left_out = without_meaning(equation)
+    params = {name: freeze(value) for name, value in eq.params.items() if name not in left_out}
     for name, value in params.items():
         if any(freeze(each[name]) != value for each in eq.every[1:]):
             raise Stuck(f"{unruled}, and is not measured: `{name}` depends on the size of the share")

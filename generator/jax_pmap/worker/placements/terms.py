@@ -270,7 +270,7 @@ def freeze_jaxpr(body: Any, consts: Sequence[Any]) -> Any:
     head = tuple((numbered(v), str(v.aval)) for v in (*body.constvars, *body.invars))
     steps = tuple(
         (
-            str(each.primitive),
+            each.primitive,  # Itself: one of the user's may have the name of another.
             tuple(read(v) for v in each.invars),
             tuple((numbered(v), str(v.aval)) for v in each.outvars),
             freeze(dict(each.params)),
