@@ -528,3 +528,34 @@ def test_a_program_calls_the_target_by_any_name(shared: Project, name: str, prog
     words = ("gen", f"leads.py::{name}", "--run", f"python calls_{program}.py", "--in-place", "--diff")
     says = ["`CONFIG` anew, which line 9 of calls_"]
     shared.refused("JP062", *words, "--no-run", says=says, exit_code=1)
+
+
+#: A function on the lines on which, changed in place, the file has the helpers.
+LONG = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def step(w, batch):
+    total = 0.0
+{lines}
+    loss, grads = jax.value_and_grad(lambda w: jnp.mean((batch["x"] @ w - batch["y"]) ** 2))(w)
+    return w - 0.1 * grads, loss + total
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    w, x = (rng.normal(size=size).astype(np.float32) for size in (3, (24, 3)))
+    return w, {{"x": x, "y": x[:, 0]}}
+"""
+
+
+def test_lines_are_those_of_the_text_that_is_loaded(shared: Project) -> None:
+    """`check` proves a function that was changed in place as it was before; the file has other lines."""
+    lines = "\n".join(f"    total = total + {n}.0 * w[0]" for n in range(50))
+    shared.write("long.py", LONG.format(lines=lines))
+    made = shared.run("gen", "long.py::step", "--inputs", "long.py::inputs", "--in-place", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    found = shared.run("check", "long.py")
+    assert found.exit_code == 0, found.stdout

@@ -20,6 +20,21 @@ from .server import describe_exception, summary
 #: again at import would fail, because jax is already running. Without jit, a proof takes minutes.
 SETTLED = frozenset({"jax_num_cpu_devices", "jax_platforms", "jax_platform_name", "jax_disable_jit"})
 
+#: Texts that were run in place of those of files, by path.
+_RUN: dict[str, str] = {}
+
+
+def text_of(path: str) -> str | bytes:
+    """The text of a module's file as it was run.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path in _RUN:
+        return _RUN[path]
+    with open(path, "rb") as stream:
+        return stream.read()
+
 
 def keep_devices() -> None:
     """Make `jax.config.update` ignore the settings that decide the devices."""
@@ -79,6 +94,7 @@ def import_file(made: Module, source: str | None = None, *, tolerant: bool = Fal
         else:
             if path.endswith(".ipynb"):
                 linecache.cache[path] = (len(source), None, source.splitlines(True), path)
+            _RUN[path] = source
             exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
         if package:
             setattr(sys.modules[package], name.rpartition(".")[2], module)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .load import text_of
 from .protocol import Later, Site
 from .type_tests import Watch, is_users, line_at
 
@@ -353,8 +354,7 @@ def _is_users_object(value: Any) -> bool:
 
 def _parsed(path: str) -> ast.Module:
     try:
-        with open(path, "rb") as stream:
-            return ast.parse(stream.read())
+        return ast.parse(text_of(path))
     except (OSError, SyntaxError, ValueError):
         return ast.Module([], [])
 
