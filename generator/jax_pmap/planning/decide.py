@@ -19,7 +19,7 @@ from jax_pmap.emit.weave import OWN_SHARE, inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State, in_groups
-from jax_pmap.planning.gathering import Gathering
+from jax_pmap.planning.gathering import Gathering, Onward
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
 from jax_pmap.planning.syncs import Placer
@@ -75,14 +75,10 @@ def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozen
 class Decider:
     """Decides, answer after answer, what to do about one function."""
 
-    def __init__(self, table: Placer, find: Find, own_shares: bool = False) -> None:
-        """Decide by `table`, and by what `find` tells of calls that no name in the source leads to.
-
-        With `own_shares`, a device goes on with its part of what was made whole by gathering, and not with
-        all of it.
-        """
+    def __init__(self, table: Placer, find: Find, onward: Onward = Onward.ALL) -> None:
+        """Decide by `table`, and by what `find` tells of calls that no name in the source leads to."""
         self.table = table
-        self.gathering, self.mending = Gathering(table, own_shares), Mending(table)
+        self.gathering, self.mending = Gathering(table, onward), Mending(table)
         self.opening = Opening(table, find)
 
     def decide(self, state: State, answer: protocol.Observation) -> Observation | Refusal | None:

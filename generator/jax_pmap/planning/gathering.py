@@ -7,6 +7,7 @@ of several operands one alone is gathered if the result is then a share itself.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,13 +22,23 @@ from jax_pmap.planning.syncs import Placer
 LAYOUT = re.compile(r"(\.m?T|\[(None|[\s:,.])*\])$")
 
 
+class Onward(enum.Enum):
+    """What devices go on with where something is gathered."""
+
+    ALL = "all of it"
+    OWN_SHARES = "their part of it"
+    #: What does not fit beside it is gathered too.
+    ALL_BESIDE = "all of it, and of what is beside it"
+
+
 class Gathering:
     """What is done about expressions that couple the examples."""
 
-    def __init__(self, table: Placer, own_shares: bool) -> None:
+    def __init__(self, table: Placer, onward: Onward) -> None:
         self.table = table
-        #: Whether devices go on with their part of what was made whole, and not with all of it.
-        self.own_shares = own_shares
+        self.own_shares = onward is Onward.OWN_SHARES
+        #: Whether a share that does not fit beside what is gathered may be gathered.
+        self.beside = onward is not Onward.ALL
 
     def gather(
         self,
@@ -153,7 +164,7 @@ class Gathering:
         """Change something where the function fails beside gathered values; False when that is no help."""
         if self._mend_sizes(state, events) or self.take_shares(state, list(state.attempts.awaited)):
             return True
-        if self.own_shares and state.fresh and events and self._gather_too(state, events):
+        if self.beside and state.fresh and events and self._gather_too(state, events):
             return True
         return self.end_trial(state, None)
 

@@ -20,6 +20,7 @@ from jax_pmap.model import Refusal, RefusalError, Request, Span, Sync, refused
 from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.events import Event
+from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.observe import Observer
 from jax_pmap.planning.roles import LARGEST_COUNT, Roles, split_axis
 from jax_pmap.planning.variants import Case, Confirmed, itemsize, observe_variants
@@ -148,10 +149,10 @@ class Inside:
         syncs = tuple(sync for group in groups for sync in group.syncs)
         rows = math.gcd(*(group.rows for group in groups))
         roles = dataclasses.replace(roles, made=syncs, rows=rows)
-        found = Found(roles, observe_variants(self.case, roles, own_shares=False))
+        found = Found(roles, observe_variants(self.case, roles))
         if _couples(found.outcome):
             # Of two that are paired, one is gathered, and the rows of the other are shared out.
-            other = Found(roles, observe_variants(self.case, roles, own_shares=True))
+            other = Found(roles, observe_variants(self.case, roles, Onward.OWN_SHARES))
             found = min(found, other, key=lambda each: each.share)
         outcome = found.outcome
         if isinstance(outcome, Confirmed):

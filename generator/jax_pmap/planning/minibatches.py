@@ -41,7 +41,7 @@ def in_minibatches(
         return None
     dealt = dataclasses.replace(roles, minibatches=found.number)
     try:
-        other = observe_variants(case, dealt, own_shares=False)
+        other = observe_variants(case, dealt)
     except Problem as problem:
         if problem.kind != "reference":
             raise

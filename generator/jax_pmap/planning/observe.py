@@ -17,6 +17,7 @@ from jax_pmap.planning.bodies import GATHER_NAME, JAX, OWN_DRAWS_NAME, OWN_SHARE
 from jax_pmap.planning.callees import Callees
 from jax_pmap.planning.decide import Decider, Observation
 from jax_pmap.planning.events import State
+from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.roles import Roles
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.reading.facts import FunctionFacts
@@ -43,12 +44,12 @@ class Observer(Placer):
         say: Callable[[str], None],
         call_graph: CallGraph,
         mutated: Sequence[str] = (),
-        own_shares: bool = False,
+        onward: Onward = Onward.ALL,
         settled: Sequence[str] = (),
     ) -> None:
         """An observer of `body`; see `Placer` and `Decider`."""
         super().__init__(body, facts, axis_name, itemsize, call_graph, mutated, settled)
-        self.session, self.say, self.own_shares = session, say, own_shares
+        self.session, self.say, self.onward = session, say, onward
         #: Rows of the batch that is observed, where it is not the given one.
         self.rows: int | None = None
         #: The last question that the worker was asked, and its answer.
@@ -130,7 +131,7 @@ class Observer(Placer):
         self, roles: Roles, overrides: Mapping[str, str], count: int, state: State
     ) -> Observation | Refusal:
         callees = Callees(self, self.session, self.say, self.facts.name, roles.request(), overrides)
-        decider = Decider(self, callees, self.own_shares)
+        decider = Decider(self, callees, self.onward)
         for _ in range(ROUNDS):
             found = decider.decide(state, self._run(roles, overrides, count, state))
             if found is not None:

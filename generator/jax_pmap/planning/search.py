@@ -32,6 +32,7 @@ from jax_pmap.planning.benefit import (
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
+from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.layers import coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import Found, Inside, begins_inside, check_devices, named_inside
@@ -287,7 +288,7 @@ def _inside(case: Case, finder: RoleFinder, whole: protocol.Traced, named: Seque
         assert saved is not None
         made = tuple(sync for sync in saved.syncs if sync.op in (OWN_SHARE, OWN_SIZE))
         roles = dataclasses.replace(roles, made=made, rows=saved.made)
-        outcome = observe_variants(case, roles, own_shares=False)
+        outcome = observe_variants(case, roles)
     if isinstance(outcome, Refusal):
         raise RefusalError(outcome)
     return _plan(case, roles, outcome, whole)
@@ -396,9 +397,9 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     tried.observed += 1
     if case.saved is not None and can_be_handed_out(case, roles):
         roles = dataclasses.replace(roles, minibatches=case.saved.minibatches)
-    outcome = observe_variants(case, roles, own_shares=False)
+    outcome = observe_variants(case, roles)
     if tried.observed == 1 and not compiled and _couples(outcome, case.target):
-        other = observe_variants(case, roles, own_shares=True)
+        other = observe_variants(case, roles, Onward.OWN_SHARES)
         if isinstance(other, Confirmed):
             most = MOST_IN_SHARES if is_gathered(other.observation) else MOST_OF_IT
             if (other.observation.share or 0.0) <= most:
@@ -406,6 +407,8 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
             elif isinstance(outcome, Refusal):
                 # There is a way, which is of no use: that is why, and not what the first attempt ended at.
                 outcome = gathered_in_vain(case.body, other.observation)
+        elif isinstance(outcome, Refusal):
+            outcome = _or_refused(outcome, observe_variants(case, roles, Onward.ALL_BESIDE))
     if case.saved is None:
         wanted = _wanted(case.request)
         dealt = in_minibatches(case, roles, outcome, batch_of(roles, case.loaded), wanted)
@@ -442,6 +445,11 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     elif tried.fallback is None or share < (tried.fallback[1].observation.share or 0.0):
         tried.fallback = roles, outcome
     return None
+
+
+def _or_refused(refusal: Refusal, other: Refusal | Confirmed) -> Refusal | Confirmed:
+    """What another way confirmed; where it did not, the refusal of the first, which tells more."""
+    return refusal if isinstance(other, Refusal) else other
 
 
 def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:

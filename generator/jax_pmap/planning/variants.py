@@ -26,6 +26,7 @@ from jax_pmap.planning.callables import (
 from jax_pmap.planning.coupling import shortened
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.folds import find_folds
+from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.identities import identities
 from jax_pmap.planning.listing import listings
 from jax_pmap.planning.merge import merge_neighbours
@@ -80,11 +81,8 @@ class Confirmed:
     minibatches: int = 1
 
 
-def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal | Confirmed:
-    """Observe with the given static values, then with each other value the body asks about.
-
-    With `own_shares`, devices go on with their part of what is gathered.
-    """
+def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> Refusal | Confirmed:
+    """Observe with the given static values, then with each other value the body asks about."""
     target, loaded, request = case.target, case.loaded, case.request
     by_name = {argument["name"]: argument for argument in loaded.described}
     restricted = {
@@ -111,7 +109,7 @@ def observe_variants(case: Case, roles: Roles, *, own_shares: bool) -> Refusal |
         case.say,
         case.call_graph,
         case.mutated,
-        own_shares,
+        onward,
         [*told, *(name for name, given in restricted.items() if given is not None)],
     )
     size = batch_of(roles, loaded)
