@@ -165,15 +165,22 @@ def test_minibatches_of_which_larger_batches_have_more(steps: Project) -> None:
     steps.refused("JP043", "plan", "steps.py::of_sixteen", "--inputs", "steps.py::inputs", exit_code=1)
 
 
-@pytest.mark.parametrize(("name", "given"), [("shuffled", "with_key"), ("rows_back", "inputs")])
-def test_others_gather_as_ever(steps: Project, name: str, given: str) -> None:
-    """Rows in an order that is drawn, and what comes back row by row."""
-    words = ("plan", f"steps.py::{name}", "--inputs", f"steps.py::{given}", "--output-format", "json")
-    ran = steps.run(*words)
+def test_rows_in_an_order_that_is_drawn_are_gathered(steps: Project) -> None:
+    words = ("steps.py::shuffled", "--inputs", "steps.py::with_key", "--output-format", "json")
+    ran = steps.run("plan", *words)
     assert ran.exit_code == 0, ran.stderr
     plan = json.loads(ran.stdout)["plan"]
     assert plan["minibatches"] == 1
     assert "all_gather" in {sync["op"] for sync in plan["syncs"]}
+
+
+def test_what_comes_back_row_by_row_alone_is_gathered(steps: Project) -> None:
+    """A device has rows of each minibatch, which no caller could put together."""
+    document = made(steps, "rows_back", "inputs", "--no-run")
+    plan = document["plan"]
+    gathers = [(sync["value"], sync["joined"]) for sync in plan["syncs"] if sync["op"] == "all_gather"]
+    assert (plan["minibatches"], gathers) == (4, [("rows.reshape(-1)", [4, "rows.shape[1]"])])
+    assert document["evidence"]["derivation"]["complete"]
 
 
 def test_an_edited_file_leads_back(steps: Project) -> None:
