@@ -13,7 +13,7 @@ from jax_pmap.model import Backend, Derivation, Evidence, Plan, RefusalError, Sa
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
-from jax_pmap.proof.ended import NO_RUN, UNTYPED, in_source, neither, untyped, why_not_run
+from jax_pmap.proof.ended import NO_RUN, OTHER_WIDTH, UNTYPED, in_source, neither, untyped, why_not_run
 from jax_pmap.proof.failures import couples_parts, disagreeing, failure, too_few, uneven
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
@@ -144,6 +144,8 @@ class _Proof:
         why = why_not_run(told) if self.how.run_code else NO_RUN
         if told.unshown:
             why = f"a run has no batch of {told.unshown[0]:,}"
+        if told.width:
+            why = OTHER_WIDTH.format(told.width)
         if why and not found.complete:
             raise RefusalError(neither(found, why, target))
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)

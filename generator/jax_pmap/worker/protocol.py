@@ -1055,6 +1055,8 @@ class Derivation:
     summed: bool = False
     #: Batches of other sizes for which it is not derived, where it is for the given one.
     unshown: tuple[int, ...] = ()
+    #: An input for another width of which it is not derived, where it is for the given one; or nothing.
+    width: str = ""
     #: In how many groups of rows each device has its part of the batch.
     minibatches: int = 1
 

@@ -28,6 +28,7 @@ from .protocol import Affordable, Ending, Multiple, Problem
 from .server import summary
 from .sizes import MANY, alike, program_of
 from .trials import Emitted, OnMesh, Question
+from .widths import Wider, hides, wider
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
 FEW = 1000
@@ -168,6 +169,9 @@ def _derived(
         found = _of_rows(found, rows, size)
         needed = math.lcm(needed, _multiple(found.conditions, rows))
         break
+    wide = ""
+    if found.complete and question.axes and (foreign or found.mapped):
+        wide, found = _wider(found, question, parallel, packed, reference, leaves, size, chosen, mesh)
     # What code that checks its batch would be equal for.
     wanted = math.lcm(needed, multiple) if found.complete else 0
     if found.complete and multiple % needed:
@@ -183,8 +187,50 @@ def _derived(
         multiple=needed,
         asked=wanted,
         run=run,
+        width=wide,
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
+
+
+def _wider(
+    found: Derivation,
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    reference: Traced,
+    leaves: Sequence[Any],
+    size: int,
+    chosen: Sequence[int],
+    mesh: "OnMesh | None",
+) -> tuple[str, Derivation]:
+    """An input for another width of which the derivation ends, and where; else ``""``, and what was `found`.
+
+    A width that the function does not take is left out: whoever calls it with that is told.
+    """
+
+    def traced(each: Wider) -> "Traced | None":
+        try:
+            return Traced(question.traceable, packed, each.leaves)
+        except (MemoryError, Problem):
+            raise
+        except BaseException:
+            return None
+
+    for ways in wider(leaves, packed.axes(question.axes), reference):
+        made = ((way, other) for way in ways if (other := traced(way)) is not None)
+        way, other = next(made, (None, None))
+        if way is None or other is None or not hides(reference, other, size):
+            continue
+        try:
+            ended = _compared(other, parallel, packed, way.leaves, chosen, mesh)
+        except _Untraced:
+            continue
+        if not ended.complete:
+            name, shape = leaf_names(packed)[way.first], list(way.leaves[way.first].shape)
+            first = ended.endings[0]
+            why = f"with `{name}` of shape {shape} it is worked on in another way, and there {first.why}"
+            return name, dataclasses.replace(ended, endings=(dataclasses.replace(first, why=why),))
+    return "", found
 
 
 def _otherwise_on(
