@@ -39,6 +39,11 @@ CASES = {
     "extremes": ("x=f32[24,3]", "x", {"pmin x.min()", "pmax x.max()"}),
     "ranked": ("x=f32[24,3]", "x", {"all_gather x"}),
     "rows": ("x=f32[24,3]", "x", set()),
+    "shared": (
+        "w=f32[3] x=f32[24,3] mask=mask[24]",
+        "x mask",
+        {"psum total", "psum mean", "psum rest", "psum slope"},
+    ),
 }
 
 

@@ -118,13 +118,18 @@ class Statement:
     value: int | None
     #: Names it reads, also inside nested functions.
     reads: frozenset[str]
-    #: Identity of the suite it stands in and its place there.
-    block: int
+    #: Identities of the suites it stands in, the innermost first, and its place in that.
+    blocks: tuple[int, ...]
     order: int
     #: The name it adds to: ``total`` of ``total = total + x`` and ``total += x``.
     accumulates: str | None = None
     #: Point of each parameter it reads: what it may have changed in place.
     touches: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def block(self) -> int:
+        """Identity of the innermost suite it stands in."""
+        return self.blocks[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,7 @@ class Body:
         #: Names of other scopes that are read inside an expression.
         self.free: list[Expression] = []
         self.branches: list[Branch] = []
+        self._blocks: tuple[int, ...] = ()
         self.scopes: dict[int, Scope] = {}
         self.statement_nodes: dict[cst.CSTNode, Statement] = {}
         self.expression_nodes: dict[cst.CSTNode, Expression] = {}
@@ -254,11 +260,11 @@ class Body:
 
     def _suite(self, suite: cst.CSTNode, scope: int) -> None:
         lines = suite.body if isinstance(suite, cst.IndentedBlock) else [suite]
-        block = id(suite)
+        around, self._blocks = self._blocks, (id(suite), *self._blocks)
         for order, line in enumerate(lines):
             if isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite):
                 for number, small in enumerate(line.body):
-                    self._statement(small, scope, block, order * 100 + number)
+                    self._statement(small, scope, order * 100 + number)
             elif isinstance(line, cst.FunctionDef):
                 inner = self._open(line, line.name.value)
                 self._suite(line.body, inner.index)
@@ -267,6 +273,7 @@ class Body:
                 rest = lines[order + 1 :]
                 if rest and leaves(line):
                     self._rest(line, rest, scope)
+        self._blocks = around
 
     def _rest(self, line: cst.CSTNode, rest: Sequence[cst.CSTNode], scope: int) -> None:
         """The lines behind a compound statement that may leave their suite: an else in all but name."""
@@ -353,14 +360,15 @@ class Body:
         index = next(self.numbers)
         if only_raises:
             self.checks.add(index)
-        blank = Statement(index, scope, kind, self.span(node), (), None, names_in(node), id(node), 0)
+        blocks = (id(node), *self._blocks)
+        blank = Statement(index, scope, kind, self.span(node), (), None, names_in(node), blocks, 0)
         self.statements[index] = blank
         value = self._walk(node, index, None, kind == "test")
         statement = replace(blank, value=value)
         self.statements[index] = statement
         return statement
 
-    def _statement(self, node: cst.BaseSmallStatement, scope: int, block: int, order: int) -> None:
+    def _statement(self, node: cst.BaseSmallStatement, scope: int, order: int) -> None:
         kind, value, names = "other", None, []
         if isinstance(node, cst.Assign):
             kind, value = "assign", node.value
@@ -384,7 +392,7 @@ class Body:
         reads = names_in(value) if value is not None else names_in(node)
         if isinstance(node, cst.AugAssign):
             reads |= frozenset(names)
-        blank = Statement(index, scope, kind, self.span(node), points, None, reads, block, order)
+        blank = Statement(index, scope, kind, self.span(node), points, None, reads, self._blocks, order)
         self.statements[index] = blank
         point = self._walk(value, index, None, kind == "test") if value is not None else None
         touches: tuple[tuple[str, int], ...] = ()

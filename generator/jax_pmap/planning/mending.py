@@ -107,7 +107,7 @@ class Mending:
         if len(binding) != 1 or binding[0].kind != "assign" or binding[0].accumulates:
             return False
         made = binding[0]
-        if made.block != statement.block or sum(value.text in s.reads for s in statements) < 2:
+        if made.block not in statement.blocks or sum(value.text in s.reads for s in statements) < 2:
             return False
         point = next(point for name, point in made.names if name == value.text)
         event = self.table.first_of(made, events).get(point)
