@@ -461,6 +461,7 @@ EQUAL = [
     (in_one_batch, (W, X, X), (R, S, S), R),
     (spectrum, (W, X), (R, S), R),
     (class_tokens, (W, X), (R, S), R),
+    (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),
 ]
 
 
@@ -588,6 +589,7 @@ UNEQUAL = [
     (lambda axis, x, y: jnp.concatenate([x, y])[len(x) // 2 :][: len(x)], (X, X), (S, S), S),
     (lambda axis, x, y: jnp.cumsum(jnp.concatenate([x, y]), 0)[: len(x)], (X, X), (S, S), S),
     (lambda axis, x, y: jnp.concatenate([x, y]) * x.repeat(2, 0), (X, X), (S, S), S),
+    (lambda axis, x, y: jnp.tile(x, (2, 1)) * x.repeat(2, 0), (X, X), (S, S), S),
     (lambda axis, x, y: jnp.concatenate([x, x]) * y, (X, floats(2 * ROWS, 3)), (S, S), S),
     (lambda axis, x, y: jnp.concatenate([x, y[:2]])[: len(x)], (X, X), (S, R), S),
     (lambda axis, x, y: jnp.pad(x, ((len(x) // 2, 0), (0, 0)))[: len(x)], (X, X), (S, S), S),

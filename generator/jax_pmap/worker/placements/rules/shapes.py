@@ -410,17 +410,21 @@ def unstack(eq: Equation, x: Placement, *, axis: int, **_: Any) -> Result:
 
 @rule("tile")
 def tile(eq: Equation, x: Placement, *, reps: Sequence[int], **_: Any) -> Result:
-    """Repeated along axes that are whole; as often as there are examples, each device has its part of it."""
+    """Repeated along axes that are whole; as often as there are examples, each device has its part of it.
+
+    A batch that is repeated is so many groups of rows, one behind the other.
+    """
     if isinstance(x, SHAPED_ALIKE) and not eq.varying():
         return x
     if isinstance(x, Replicated):
         axis = eq.split()
         assert axis is not None
         return Sharded(axis, x.power)
-    once = isinstance(x, Sharded) and all(params["reps"][x.axis] == 1 for params in eq.every)
-    if isinstance(x, Sharded) and once and eq.varying() == (x.axis,):
-        return x
-    raise Stuck("examples of this device are repeated")
+    if isinstance(x, Sharded) and eq.varying() == (x.axis,):
+        times = {int(params["reps"][x.axis]) for params in eq.every}
+        if len(times) == 1:
+            return replace(x, outer=x.outer * times.pop())
+    raise Stuck("examples of this device are repeated as often as its share has rows")
 
 
 @rule("split")
