@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
+from ..jaxpr.defined import definition
 from ..jaxpr.owned import is_foreign
 from ..jaxpr.versions import (
     NO_MEANING,
@@ -477,14 +478,15 @@ class Interpreter:
             return list(operands)
         special = getattr(self, f"_{name}", None) if name in SPECIAL else None
         params = [e.params for e in equations]
-        if special is not None or (name in INLINED and inner_jaxpr(params[0]) is not None):
+        bodies = [inner_jaxpr(p) for p in params] if name in INLINED else self._defined(name, equations)
+        if special is not None or (bodies and bodies[0] is not None):
             if len({static_form(e) for e in equations}) > 1:
                 raise traced_apart("other operations")
             self._around.append(equations[0])
             self._given.append(operands)
             try:
                 if special is None:
-                    return self.run([inner_jaxpr(p) for p in params], operands)
+                    return self.run(bodies, operands)
                 made: list[Value] = special(equations, operands)
                 return made
             finally:
@@ -506,6 +508,13 @@ class Interpreter:
         if name != "dynamic_slice" and not any(operand.sliced for operand in operands):
             return made
         return [replace(value, sliced=self._sliced(value, name, equations, operands)) for value in made]
+
+    def _defined(self, name: str, equations: Sequence[Any]) -> list[Any]:
+        """The programs that a library's primitive is defined by, where it has them and we have no rule."""
+        if name in RULES or name in SPECIAL or name in COLLECTIVES or name in FOREIGN:
+            return []
+        bodies = [definition(equation) for equation in equations]
+        return [] if any(body is None for body in bodies) else bodies
 
     def _sliced(self, made: Value, name: str, equations: Sequence[Any], operands: Sequence[Value]) -> Sliced:
         """Whether a slice that may reach beyond the end went into a result, and how.
