@@ -324,9 +324,10 @@ class Sync:
     #: call that is given the axis under that name, and synchronises by itself. No collectives are
     #: ``"fold_in"``, a PRNG key made another on every device, for numbers that belong to examples, and
     #: ``"own_share"``, a device's part of a value that all of them have whole; ``"own_size"``, of a number of
-    #: rows. For arrays that the devices have in parts, ``"gather_parts"`` puts these together;
-    #: ``"psum_scatter"`` and ``"pmean_scatter"`` give a device its part of a sum or a mean. Of ``"psum"`` and
-    #: ``"pmean"`` with `like`, a device has its part already, or cuts it out.
+    #: rows; ``"divide"``, a value for each row, divided by the number of devices. For arrays that the devices
+    #: have in parts, ``"gather_parts"`` puts these together; ``"psum_scatter"`` and ``"pmean_scatter"`` give
+    #: a device its part of a sum or a mean. Of ``"psum"`` and ``"pmean"`` with `like`, a device has its part
+    #: already, or cuts it out.
     op: str
     #: The value as the reader knows it: ``"loss"``, ``"metrics['n']"`` or a short expression.
     value: str

@@ -331,6 +331,8 @@ def _operation(node: cst.CSTNode, axis: str) -> str | None:
 def _wanted(op: str, operand: cst.BaseExpression) -> str:
     """What somebody would call what a collective gives."""
     source = _code(operand)
+    if op == "psum" and source == "1":
+        return "devices"
     if re.fullmatch(r"-?[\w.]+", source):
         return f"{_CALLED[op]}_{source.lstrip('-').rpartition('.')[2]}"
     if op == "psum" and re.search(r"\.shape\[\d+\]$|\bsize\(|^len\(", source):

@@ -240,6 +240,14 @@ class _Unweaving(cst.CSTTransformer):
         """The statement that what comes is in."""
         self._open.append(node)
 
+    def leave_BinaryOperation(  # noqa: N802
+        self, original: cst.BinaryOperation, updated: cst.BinaryOperation
+    ) -> cst.BaseExpression:
+        """What is divided by the number of devices."""
+        by = original.right
+        ours = isinstance(by, cst.Call) and self._is_ours(by) and isinstance(by.args[0].value, cst.Integer)
+        return updated.left if ours else updated
+
     def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.Name:  # noqa: N802
         """The original in place of its copy."""
         return updated.with_changes(value=self.copies.get(original.value, original.value))

@@ -26,7 +26,9 @@ from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 RECORDER = "__jax_pmap__"
 #: What stands in a `Sync` for what is no collective: a key made another on every device, a device's part of a
 #: value that all of them have whole, and of a number of rows.
-FOLD, OWN_SHARE, OWN_SIZE = "fold_in", "own_share", "own_size"
+FOLD, OWN_SHARE, OWN_SIZE, DIVIDE = "fold_in", "own_share", "own_size", "divide"
+#: What needs nothing of other devices.
+ON_DEVICE = (FOLD, OWN_SHARE, OWN_SIZE, DIVIDE)
 #: Collectives that do not add.
 EXTREMES = frozenset({"pmax", "pmin"})
 #: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.
@@ -150,7 +152,9 @@ class Editor(cst.CSTTransformer):
         ]
 
     def collective(self, op: str, value: str, along: Sequence[str] = ("",)) -> str:
-        """Source of a collective over the axis of the batch, or over others."""
+        """Source of a collective over the axis of the batch, or over others; or of a division by its size."""
+        if op == DIVIDE:
+            return f"{value} / {self.collective('psum', '1', along)}"
         return f"{self.jax}.lax.{op}({value}, axis_name={self.axes(along)})"
 
     def axes(self, along: Sequence[str]) -> str:
@@ -305,6 +309,11 @@ class Editor(cst.CSTTransformer):
             call = cst.parse_expression(f"{self.own_share}(x{axis})")
             assert isinstance(call, cst.Call)
             return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
+        if sync.op == DIVIDE:
+            part = cst.parse_expression(f"({self.collective(DIVIDE, 'x', sync.along)})")
+            assert isinstance(part, cst.BinaryOperation)
+            plain = isinstance(value, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
+            return part.with_changes(left=value if plain else enclosed(value))
         if sync.op == OWN_SIZE:
             size = cst.parse_expression(f"x // {self.jax}.lax.psum(1, axis_name={self.axis})")
             assert isinstance(size, cst.BinaryOperation)
@@ -457,6 +466,9 @@ class Editor(cst.CSTTransformer):
             else:
                 parts.setdefault((sync.value, sync.along), []).append(sync)
         for (op, along), values in by_op.items():
+            if op == DIVIDE:
+                lines += [f"{name} = {self.collective(op, name, along)}" for name in values]
+                continue
             names = ", ".join(values)
             value = f"({names})" if len(values) > 1 else names
             lines.append(f"{names} = {self.collective(op, value, along)}")

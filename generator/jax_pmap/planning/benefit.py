@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from jax_pmap.emit.places import Body, inside, place
-from jax_pmap.emit.weave import FOLD, OWN_SHARE, OWN_SIZE
+from jax_pmap.emit.weave import ON_DEVICE, OWN_SHARE
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened, unreadable, way_out
 from jax_pmap.planning.decide import Observation
@@ -24,7 +24,7 @@ HALF = 0.5
 def depends_on_batch(observation: Observation, target: Target) -> bool:
     """Whether anything in the result was sharded, or had to be made whole."""
     sharded = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
-    reduced = any(sync.op not in (FOLD, OWN_SHARE, OWN_SIZE) for sync in observation.syncs)
+    reduced = any(sync.op not in ON_DEVICE for sync in observation.syncs)
     return sharded or bool(reduced or target.facts.collectives or target.own_axis)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from jax_pmap.emit.decomposed import BY_ROW
 from jax_pmap.emit.places import Statement
-from jax_pmap.emit.weave import OWN_SHARE, inside_of
+from jax_pmap.emit.weave import DIVIDE, OWN_SHARE, inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State, in_groups
@@ -238,12 +238,13 @@ class Decider:
                 continue
             paths = None if sync.paths == ("",) else sync.paths
             wanted = f"sharded {sync.axis}" if sync.op == OWN_SHARE else "replicated"
-            wanted = "sharded" if sync.op in BY_ROW else wanted
+            by_row = sync.op in BY_ROW or sync.op == DIVIDE
+            wanted = "sharded" if by_row else wanted
             helped = all(
                 leaf["kind"] != "varying"
                 if sync.op in AXIS_ARGUMENTS
                 else leaf["kind"].startswith(wanted)
-                if sync.op in BY_ROW
+                if by_row
                 else leaf["kind"] == wanted
                 for leaf in (first[point].leaves if point in first else ())
                 if paths is None or leaf["path"] in paths
@@ -295,7 +296,7 @@ class Decider:
                 return self.mending.result(state, statement, events) or self.look_closer(
                     state, statement, events, event.occurrence
                 )
-            if event.varying:
+            if event.varying and not self.mending.divided_behind(statement, event, events):
                 if advanced or depends:
                     break
                 if statement.index in state.hopeless:
@@ -339,7 +340,9 @@ class Decider:
                 # A sum with what was zero the first time round seemed partial as a whole.
                 for sync in [s for s in state.syncs if s.op in PARTIAL and s.span == culprit.span]:
                     state.take_back(sync)
-        if added or any(self.opening.look_inside(state, culprit) for culprit in culprits):
+        if added or self.mending.divided(state, statement, culprits, first):
+            return True
+        if any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True
         if self.opening.give_axis(state, culprits) or self.opening.look_at_makers(state, culprits):
             return True

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from jax_pmap.emit.places import Expression, Statement
+from jax_pmap.emit.weave import DIVIDE
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.events import Event, State, containers_above
 from jax_pmap.planning.syncs import Placer
@@ -137,6 +138,30 @@ class Mending:
                 if name is not None and name.text in given and event.alike and event.floats:
                     added |= state.add(self.table.sync("pmean", name.text, "wrap", name.span, event), point)
         return added
+
+    def divided(
+        self, state: State, statement: Statement, culprits: Sequence[Expression], first: Mapping[int, Event]
+    ) -> bool:
+        """Divide by the number of devices what is that many times too large on each, row by row.
+
+        The derivative of the mean over a device's rows, by these rows, is that of the batch's mean by them
+        times the number of devices.
+        """
+        values = [("wrap", each.span, each.text, each.point) for each in culprits]
+        values += [("after", statement.span, name, point) for name, point in statement.names]
+        added = False
+        for where, span, text, point in values:
+            leaves = first[point].leaves if point in first else []
+            if len(leaves) == 1 and "times" in leaves[0] and not added:
+                added = state.add(Sync(DIVIDE, text, where, span), point)
+        return added
+
+    def divided_behind(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
+        """Whether what varies in the value of a statement is divided by the names that it binds."""
+        first = self.table.first_of(statement, events)
+        names = [first.get(point) for _, point in statement.names]
+        times = all("times" in leaf for leaf in event.arrays if leaf["kind"] == "varying")
+        return times and names != [] and not any(each is None or each.varying for each in names)
 
     def result(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial parts of the result whole where they are returned."""

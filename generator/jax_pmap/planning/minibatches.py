@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax_pmap.emit.weave import FOLD, OWN_SHARE, OWN_SIZE
+from jax_pmap.emit.weave import ON_DEVICE
 from jax_pmap.model import Backend, Refusal
 from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
@@ -18,7 +18,7 @@ from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 
 #: What is no communication.
-WITHIN = (FOLD, OWN_SHARE, OWN_SIZE)
+WITHIN = ON_DEVICE
 
 
 def in_minibatches(

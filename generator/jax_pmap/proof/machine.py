@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 
+from jax_pmap.emit.weave import ON_DEVICE
 from jax_pmap.inputs.load import load
 from jax_pmap.model import (
     GATHERED,
@@ -45,7 +46,7 @@ WIRES = {
     **dict.fromkeys(("all_gather", GATHERED), "all-gather"),
     **dict.fromkeys(SCATTERED.values(), "reduce-scatter"),
 }
-ON_CHIP = frozenset({"fold_in", "own_share", "own_size"})
+ON_CHIP = frozenset(ON_DEVICE)
 #: Most chips of a machine that nothing is compiled for.
 MOST_CHIPS = 4096
 #: Bytes of memory of one chip, by its kind.

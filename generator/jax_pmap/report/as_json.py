@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from jax_pmap.emit.decomposed import TOGETHER
 from jax_pmap.emit.sizes import is_size
+from jax_pmap.emit.weave import FOLD, ON_DEVICE, OWN_SHARE, OWN_SIZE
 from jax_pmap.model import (
     GATHERED,
     PLAN_SCHEMA_VERSION,
@@ -55,7 +56,7 @@ _PLAN_LAST = ("output_axes", "arguments", "outputs")
 #: Of arrays that the devices have in parts.
 IN_PARTS = (GATHERED, *SCATTERED.values())
 SYNC_OPS = (
-    *("psum", "pmean", "pmax", "pmin", "all_gather", "fold_in", "own_share", "own_size"),
+    *("psum", "pmean", "pmax", "pmin", "all_gather", *ON_DEVICE),
     *IN_PARTS,
     *TOGETHER,
     *AXIS_ARGUMENTS,
@@ -403,7 +404,7 @@ def _check(decoded: Any, path: str) -> None:
     if isinstance(decoded, Sync):
         _check_choice(decoded.op, SYNC_OPS, f"{path}.op")
         _check_choice(decoded.where, ("after", "wrap", "around"), f"{path}.where")
-        if decoded.op in ("fold_in", "own_share", "own_size") and decoded.where == "after":
+        if decoded.op in (FOLD, OWN_SHARE, OWN_SIZE) and decoded.where == "after":
             _refuse(f"`{path}.where` is `after`; {decoded.op} goes where its value stands: `wrap`.")
         if decoded.where == "around" and decoded.op != "fold_in":
             _refuse(f"`{path}.where` is `around`, which only fold_in can be.")

@@ -14,6 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 from jax_pmap.emit.decomposed import TOGETHER
+from jax_pmap.emit.weave import ON_DEVICE
 from jax_pmap.model import (
     Argument,
     Backend,
@@ -60,6 +61,7 @@ _WIRE = {
     "pmean_scatter": ("reduce-scatter", "every device gets its part of the mean over all devices"),
     "fold_in": ("", "the key is folded with the device's index: other numbers on each device"),
     "own_share": ("", "each device goes on with its own part of what all of them have"),
+    "divide": ("", "what is as many times too large on each device as there are devices, divided"),
     "own_size": ("", "each device makes as many rows as it has of the others"),
 }
 _PARTIAL = {
@@ -307,7 +309,7 @@ def _in_order(plan: Plan, listings: Sequence[Listing], written: bool) -> list[li
         met.setdefault(value.bound_by or value.span, number)
     groups: dict[tuple[str, tuple[str, ...], Span, str], list[Sync]] = {}
     for sync in plan.syncs:
-        if written or sync.op not in ("fold_in", "own_share", "own_size"):
+        if written or sync.op not in ON_DEVICE:
             groups.setdefault((sync.op, sync.along, sync.span, sync.where), []).append(sync)
     return sorted(groups.values(), key=lambda each: met.get(each[0].span, -1))
 
@@ -385,7 +387,7 @@ def _function(plan: Plan, listing: Listing, devices: int, written: bool) -> Func
         sync
         for sync in plan.syncs
         if sync.span.file == listing.file and listing.line <= sync.span.line <= last
-        if written or sync.op not in ("fold_in", "own_share", "own_size")
+        if written or sync.op not in ON_DEVICE
     ]
     wrapped = {sync.span: sync for sync in here if sync.where == "wrap"}
     marks = [_mark(listing, value, wrapped.get(value.span)) for value in listing.values]

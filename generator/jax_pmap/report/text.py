@@ -16,6 +16,7 @@ from typing import TypeAlias
 from rich.cells import cell_len
 
 from jax_pmap.emit.decomposed import TOGETHER
+from jax_pmap.emit.weave import DIVIDE, ON_DEVICE
 from jax_pmap.model import (
     Argument,
     Backend,
@@ -390,7 +391,7 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
     ]
     rows: list[list[Cell]] = []
     for sync in plan.syncs:
-        if sync.op in ("fold_in", "own_share", "own_size") and not written:
+        if sync.op in ON_DEVICE and not written:
             continue  # In the global view every value and every draw is the one of a single device.
         # What is divided is so in all of its parts.
         paths = [path for path in sync.paths if path and sync.op != "own_share"]
@@ -400,6 +401,8 @@ def _print_syncs(plan: Plan, console: Console, backend: Backend | None) -> None:
         if sync.op == "fold_in":
             keys = "its keys" if sync.where == "around" else "key"
             value += f": {keys} folded with the device's index"
+        elif sync.op == DIVIDE:
+            value += ": by the number of devices"
         elif sync.op in ("own_share", "own_size"):
             value += ": the device's part"
         op = sync.op if written else _KINDS[sync.op]

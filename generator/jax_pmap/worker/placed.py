@@ -361,6 +361,8 @@ def kind_of(
         kind = {0: "psum", -1: "pmean"}.get(int(place.power) if place.power in (0, -1) else -9, VARYING)
     elif isinstance(place, Sharded) and not place.power and (place.outer == 1 or not returned):
         kind = f"sharded {place.axis}"
+    if kind == VARYING and isinstance(place, Sharded) and (place.power, place.outer) == (-1, 1):
+        return {"kind": kind, "split": split, "times": place.axis}
     if kind == VARYING:
         return {"kind": kind, "split": split}
     joined = place.outer if isinstance(place, Sharded) else 1

@@ -253,14 +253,16 @@ def program_of(traced: Any, rows: int) -> Program:
         for variable in (*equation.invars, *equation.outvars):
             _split(getattr(variable.aval, "shape", ()), words, numbers, rows)
             words.append(str(getattr(variable.aval, "dtype", "")))
-            if not hasattr(variable, "val"):
+            if not hasattr(variable, "val") or variable.aval.dtype == jax.dtypes.float0:
                 continue
             if np.ndim(variable.val) == 0:
                 numbers.append(float(np.real(np.asarray(variable.val, np.complex128))))
             else:
                 constants.append(variable.val)
         operations.append(" ".join(words))
-    arrays = tuple(np.asarray(each) for each in constants if not is_key(each))
+    arrays = tuple(
+        np.asarray(each) for each in constants if not is_key(each) and each.dtype != jax.dtypes.float0
+    )
     return Program(rows, tuple(operations), np.asarray(numbers, np.float64), arrays)
 
 

@@ -427,8 +427,10 @@ class Terms:
             return complex(
                 self.number(complex(value).real, "float32"), self.number(complex(value).imag, "float32")
             )
+        if kind == "b" or dtype == str(jax.dtypes.float0):
+            return bool(value)  # A derivative by integers has nothing in it.
         if kind != "f":
-            return bool(value) if kind == "b" else wrapped(int(value), dtype)
+            return wrapped(int(value), dtype)
         given = float(value)
         if abs(given) > largest_of(dtype):
             given = math.copysign(math.inf, given)

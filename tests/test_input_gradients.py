@@ -1,0 +1,98 @@
+"""Derivatives by the rows of a batch: of a mean over a device's own, they are as many times too large."""
+
+import json
+from pathlib import Path
+
+import pytest
+from project import Project
+
+MODEL = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def loss(w, x, y):
+    return jnp.mean((jnp.tanh(x @ w).sum(-1) - y) ** 2)
+
+
+def moved(w, x, y):
+    return x - 0.1 * jax.grad(loss, argnums=1)(w, x, y)
+
+
+def saliency(w, x, y):
+    value, by_rows = jax.value_and_grad(loss, argnums=1)(w, x, y)
+    return value, jnp.abs(by_rows).max(-1)
+
+
+def both(w, x, y):
+    grads, by_rows = jax.grad(loss, argnums=(0, 1))(w, x, y)
+    return w - 0.1 * grads, x + 0.1 * by_rows
+
+
+def signs(w, x, y):
+    return x + 0.1 * jnp.sign(jax.grad(loss, argnums=1)(w, x, y))
+
+
+def sized(w, x, y):
+    return x / len(x) + 1.0
+
+
+def of_a_sum(w, x, y):
+    return jax.grad(lambda x: loss(w, x, y) * len(x))(x) + 1.0
+
+
+def by_integers(w, x, y):
+    by_rows, by_labels = jax.grad(loss, argnums=(1, 2), allow_int=True)(w, x, jnp.sign(y).astype(int))
+    return x - by_rows
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=shape).astype("float32") for shape in ((5, 4), (24, 5), (24,))]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "syncs"),
+    [
+        ("moved", {"divide jax.grad(loss, argnums=1)(w, x, y)"}),
+        ("saliency", {"divide by_rows", "pmean value"}),
+        ("both", {"divide by_rows", "pmean grads"}),
+        # No number of times changes a sign.
+        ("signs", set()),
+        ("sized", {"psum len(x)"}),
+        ("of_a_sum", set()),
+    ],
+)
+def test_they_are_divided_by_the_number_of_devices(shared: Project, name: str, syncs: set[str]) -> None:
+    shared.write("model.py", MODEL)
+    words = (
+        "gen",
+        f"model.py::{name}",
+        "--inputs",
+        "model.py::inputs",
+        "--output-format",
+        "json",
+        "--no-run",
+    )
+    ran = shared.run(*words)
+    assert ran.exit_code == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert {f"{sync['op']} {sync['value']}" for sync in found["plan"]["syncs"]} == syncs
+    assert found["evidence"]["derivation"]["complete"]
+
+
+def test_those_by_integers_have_nothing_in_them(shared: Project) -> None:
+    shared.write("model.py", MODEL)
+    ran = shared.run("gen", "model.py::by_integers", "--inputs", "model.py::inputs", "--no-run")
+    assert ran.exit_code == 0, ran.stderr
+
+
+def test_a_division_is_taken_back(shared: Project) -> None:
+    shared.write("model.py", MODEL)
+    made = shared.run("gen", "model.py::saliency", "--inputs", "model.py::inputs", "--in-place", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "by_rows = by_rows / jax.lax.psum(1, axis_name=AXIS)" in Path("model.py").read_text()
+    found = shared.run("check", "model.py", "--no-run")
+    assert (found.exit_code, "nothing found" in found.words) == (0, True), found.stdout
