@@ -28,7 +28,7 @@ from .protocol import Affordable, Ending, Multiple, Problem
 from .server import summary
 from .sizes import MANY, alike, program_of
 from .trials import Emitted, OnMesh, Question
-from .widths import Wider, hides, wider
+from .widths import Wider, wider
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
 FEW = 1000
@@ -171,7 +171,7 @@ def _derived(
         break
     wide = ""
     if found.complete and question.axes and (foreign or found.mapped):
-        wide, found = _wider(found, question, parallel, packed, reference, leaves, size, chosen, mesh)
+        wide, found = _wider(found, question, parallel, packed, leaves, chosen, mesh)
     # What code that checks its batch would be equal for.
     wanted = math.lcm(needed, multiple) if found.complete else 0
     if found.complete and multiple % needed:
@@ -197,9 +197,7 @@ def _wider(
     question: Question,
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
-    reference: Traced,
     leaves: Sequence[Any],
-    size: int,
     chosen: Sequence[int],
     mesh: "OnMesh | None",
 ) -> tuple[str, Derivation]:
@@ -216,10 +214,10 @@ def _wider(
         except BaseException:
             return None
 
-    for ways in wider(leaves, packed.axes(question.axes), reference):
+    for ways in wider(leaves, packed.axes(question.axes)):
         made = ((way, other) for way in ways if (other := traced(way)) is not None)
         way, other = next(made, (None, None))
-        if way is None or other is None or not hides(reference, other, size):
+        if way is None or other is None:
             continue
         try:
             ended = _compared(other, parallel, packed, way.leaves, chosen, mesh)
