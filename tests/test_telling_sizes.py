@@ -136,3 +136,57 @@ def test_a_cap_that_only_a_large_batch_reaches_is_seen_in_written_code(
     found = shared.run("verify", f"rates.py::{name}", *against)
     assert found.exit_code == code, found.stderr
     assert ("with a batch of" in found.words) == bool(code)
+
+
+LIMITS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+
+def mean(x):
+    return jnp.mean(x)
+
+
+def mapped(local, x):
+    mesh = Mesh(np.array(jax.devices()), ("i",))
+    return jax.shard_map(local, mesh=mesh, in_specs=P("i"), out_specs=P())(x)
+
+
+def up_to_eight(x):
+    count = min(jax.device_count(), 8)
+    return mapped(lambda x: jax.lax.psum(jnp.mean(x), "i") / count, x)
+
+
+def on_any(x):
+    count = jax.device_count()
+    return mapped(lambda x: jax.lax.psum(jnp.mean(x), "i") / count, x)
+
+
+def unless_power_of_two(x):
+    def local(x):
+        rows = len(x)
+        factor = 2.0 if rows > 16 and not rows & (rows - 1) else 1.0
+        return factor * jax.lax.pmean(jnp.mean(x), "i")
+
+    return mapped(local, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("up_to_eight", 0, "on 3, 5 and 64 devices it works in another way"),
+        ("on_any", 0, "derived for all inputs and device counts"),
+        ("unless_power_of_two", 0, "a batch of 1536 is worked on in another way"),
+    ],
+)
+def test_limits_that_written_code_has_of_its_own_are_met(
+    shared: Project, name: str, code: int, says: str
+) -> None:
+    shared.write("limits.py", LIMITS)
+    found = shared.run("verify", f"limits.py::{name}", "--against", "limits.py::mean", "--arg", "x=f32[48]")
+    assert found.exit_code == code, found.stderr
+    assert says in found.words

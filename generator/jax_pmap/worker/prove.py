@@ -59,6 +59,26 @@ def only_devices(count: int) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
+def repeated_devices(count: int) -> Iterator[None]:
+    """Let code that is traced see `count` devices, some of them several times where there are fewer.
+
+    A trace says of a mesh how large it is. What is executed on such a one raises.
+    """
+    every, make_mesh = jax.devices(), jax.make_mesh
+    devices = (every * -(-count // len(every)))[:count]
+
+    def of_these(*args: Any, **kwargs: Any) -> Any:
+        return make_mesh(*args, **{**kwargs, "devices": kwargs.get("devices") or devices})
+
+    with shown(devices, count):
+        jax.make_mesh = of_these
+        try:
+            yield
+        finally:
+            jax.make_mesh = make_mesh
+
+
+@contextlib.contextmanager
 def x64(enabled: bool) -> Iterator[None]:
     """Jax's 64-bit mode, set and put back."""
     before = jax.config.jax_enable_x64

@@ -23,8 +23,9 @@ from .protocol import Problem
 from .sizes import Program, alike, coincidences, is_narrow, program_of
 
 #: Rows, in units that 3 and 8 devices share. From one to the next they are at most eight times as many: a
-#: threshold then lies between a share of one of them and the whole. Some are odd, and some divide by 16.
-LADDER = (1, 7, 54, 428, 3416, 27313, 218480)
+#: threshold then lies between a share of one of them and the whole. Some are odd, some divide by 16, and the
+#: share of 3 devices is a power of 2 for one.
+LADDER = (1, 7, 54, 64, 428, 3416, 27313, 218480)
 UNIT = 24
 #: Operations from which on a program is traced for fewer sizes, and these.
 MANY_OPERATIONS, FEW_STEPS = 3000, (54, 3416)

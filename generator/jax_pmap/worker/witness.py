@@ -39,6 +39,8 @@ PRIMES = (4099, 277)
 LCM = 24
 #: Counts of devices whose batches need not be even: most that are tried else are multiples of 24.
 ODD = (3, 5)
+#: Counts on which code is traced that may have limits of its own: more devices than a machine has, say.
+UNUSUAL = (3, 5, 64)
 #: Multiples that shares are tried in, where a rule asks for one.
 MOST_MULTIPLE = 64
 
@@ -169,6 +171,8 @@ def _derived(
         found = _of_rows(found, rows, size)
         needed = math.lcm(needed, _multiple(found.conditions, rows))
         break
+    if found.complete and question.axes and foreign and found.mapped and mesh is None:
+        found = _on_many(found, question, parallel, packed, multiple)
     wide = ""
     if found.complete and question.axes and (foreign or found.mapped):
         wide, found = _wider(found, question, parallel, packed, leaves, chosen, mesh)
@@ -190,6 +194,32 @@ def _derived(
         width=wide,
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
+
+
+def _on_many(
+    found: Derivation,
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    packed: Packed,
+    multiple: int,
+) -> Derivation:
+    """Where the derivation ends on `UNUSUAL` counts of devices; else, or where they fail, what was `found`.
+
+    ``min(jax.device_count(), 8)`` is the number of devices up to 8.
+    """
+    leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*UNUSUAL))
+    try:
+        _traced_on(parallel, packed, leaves, max(UNUSUAL))
+        ended = _compared(Traced(question.traceable, packed, leaves), parallel, packed, leaves, UNUSUAL)
+    except (MemoryError, Problem):
+        raise
+    except Exception:  # Whoever calls it so is told.
+        return found
+    if ended.complete:
+        return found
+    first, counts = ended.endings[0], f"{', '.join(map(str, UNUSUAL[:-1]))} and {UNUSUAL[-1]}"
+    why = f"on {counts} devices it works in another way, and there {first.why}"
+    return dataclasses.replace(ended, endings=(dataclasses.replace(first, why=why),))
 
 
 def _wider(
@@ -437,7 +467,8 @@ def _traced_on(
     jax.clear_caches()
     try:
         every = jax.devices() if more else ()
-        with prove.only_devices(count), meshes.of_sizes(sizes, every):
+        showing = prove.only_devices if count <= len(jax.devices()) else prove.repeated_devices
+        with showing(count), meshes.of_sizes(sizes, every):
             called = function(count)
             with meshes.set_inside():
                 return Traced(called, packed, leaves)
