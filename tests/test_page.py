@@ -20,6 +20,7 @@ from jax_pmap.report.as_json import schema
 
 pytest_plugins = ["warm"]
 
+NAMES = ("mlp", "flax", "long", "hostile", "refused", "plan", "equal", "different", "divided")
 HOSTILE = """
 import jax.numpy as jnp
 
@@ -57,6 +58,49 @@ def train_step(params, batch):
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
 """
 
+WRITTEN = """
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+def make_inputs():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=4).astype("float32"), rng.normal(size=(24, 4)).astype("float32")
+
+
+def loss_fn(w, x):
+    errors = (x @ w) ** 2
+    return jnp.mean(errors)
+
+
+def step(w, x):
+    loss, grads = jax.value_and_grad(loss_fn)(w, x)
+    return w - 0.1 * grads, loss
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def equal(w, x):
+    loss, grads = jax.value_and_grad(loss_fn)(w, x)
+    grads = jax.lax.pmean(grads, "batch")
+    return w - 0.1 * grads, jax.lax.pmean(loss, "batch")
+
+
+@functools.partial(jax.pmap, axis_name="batch", in_axes=(None, 0), out_axes=None)
+def different(w, x):
+    loss, grads = jax.value_and_grad(loss_fn)(w, x)
+    grads = jax.lax.psum(grads, "batch")
+    return w - 0.1 * grads, jax.lax.psum(jax.lax.pmean(loss, "batch"), "batch")
+
+
+mesh = Mesh(np.array(jax.devices()), ("data",))
+whole, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((), ("data",)))
+divided = jax.jit(step, in_shardings=(whole, split), out_shardings=whole)
+"""
+
 
 class Page(HTMLParser):
     """A page taken apart: its elements, and the text in them."""
@@ -82,23 +126,42 @@ class Page(HTMLParser):
 def pages(
     repository: Path, tmp_path_factory: pytest.TempPathFactory, warm_sessions: Start
 ) -> dict[str, Path]:
-    """Reports of an MLP, of a Flax module, of a long model, of hostile names and of a refusal."""
+    """Reports of generated code, of refusals, of a plan, and of parallel functions written by hand."""
     folder = tmp_path_factory.mktemp("pages")
     (folder / "hostile.py").write_text(HOSTILE)
     (folder / "long.py").write_text(LONG)
+    (folder / "written.py").write_text(WRITTEN)
     (folder / "pyproject.toml").touch()
+    against = ("--against", "written.py::step", "--inputs", "written.py::make_inputs")
     commands = {
-        "mlp": (repository / "examples", "train.py::train_step", "--inputs", "train.py::example_inputs"),
+        "mlp": (
+            repository / "examples",
+            "gen",
+            "train.py::train_step",
+            "--inputs",
+            "train.py::example_inputs",
+        ),
         "flax": (
             repository / "examples",
+            "gen",
             "nnx_classifier.py::train_step",
             "--inputs",
             "nnx_classifier.py::example_inputs",
             "--no-run",
         ),
-        "long": (folder, "long.py::train_step", "--inputs", "long.py::make_inputs", "--no-run"),
-        "hostile": (folder, "hostile.py::loss", "--arg", "x=f32[48,3]"),
-        "refused": (repository / "examples", "metrics.py::ranks", "--inputs", "metrics.py::inputs_ranks"),
+        "long": (folder, "gen", "long.py::train_step", "--inputs", "long.py::make_inputs", "--no-run"),
+        "hostile": (folder, "gen", "hostile.py::loss", "--arg", "x=f32[48,3]"),
+        "refused": (
+            repository / "examples",
+            "gen",
+            "metrics.py::ranks",
+            "--inputs",
+            "metrics.py::inputs_ranks",
+        ),
+        "plan": (folder, "plan", "written.py::step", "--inputs", "written.py::make_inputs"),
+        "equal": (folder, "verify", "written.py::equal", *against),
+        "different": (folder, "verify", "written.py::different", *against),
+        "divided": (folder, "verify", "written.py::divided", *against),
     }
     made = {}
     for name, (where, *words) in commands.items():
@@ -108,13 +171,13 @@ def pages(
             patch.setenv("VIRTUAL_ENV", "")
             options = ["--report", str(made[name]), "--python", sys.executable]
             with kept_warm(warm_sessions):
-                result = CliRunner().invoke(main, ["gen", *words, *options])
-        assert result.exit_code == (name == "refused"), result.stderr
+                result = CliRunner().invoke(main, [*words, *options])
+        assert result.exit_code == (name in ("refused", "different")), result.stderr
         assert f"wrote {made[name]}" in result.stderr.replace("\n", "")
     return made
 
 
-@pytest.mark.parametrize("name", ["mlp", "flax", "long", "hostile", "refused"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_page_stands_alone(pages: dict[str, Path], name: str) -> None:
     text = pages[name].read_text(encoding="utf-8")
     page = Page(text)
@@ -175,6 +238,45 @@ def test_a_refusal_has_its_line_and_the_cure(pages: dict[str, Path]) -> None:
     assert any(each.get("class", "").startswith("wrong") for _, each in page.elements)
 
 
+def test_what_a_plan_shows(pages: dict[str, Path]) -> None:
+    text = " ".join(Page(pages["plan"].read_text(encoding="utf-8")).text.split())
+    assert "jax-pmap plan written.py::step --inputs written.py::make_inputs" in text
+    assert "pmean loss, grads" in text
+    assert "Who holds what" in text
+    # Nothing was proved, and there is no code.
+    assert not re.search("proved|The two witnesses|Before and after", text)
+
+
+def test_what_a_function_written_by_hand_shows(pages: dict[str, Path]) -> None:
+    page = Page(pages["equal"].read_text(encoding="utf-8"))
+    text = " ".join(page.text.split())
+    assert "proved equal" in text
+    assert "jax-pmap verify written.py::equal --against written.py::step" in text
+    given = "what it is given is partial: the mean over the devices is the value"
+    assert f"pmean grads · 16 B every device gets the mean over all devices; {given}" in text
+    assert "what is split has a device axis" in text or "every array has a device axis" in text
+    assert "Each row is the parallel function beside the reference" in text
+    assert "sharded along axis 0 (f32[24] of the whole batch)" in page.tips()
+
+
+def test_where_a_function_written_by_hand_differs(pages: dict[str, Path]) -> None:
+    text = " ".join(Page(pages["different"].read_text(encoding="utf-8")).text.split())
+    assert "not equal: JP045" in text
+    assert "parallel: [" in text
+    assert "reference: [" in text
+    assert "grads replicated, but for a factor" in text
+    assert "so that the sum is it times the number of devices" in text
+    assert "✗" in text
+    assert "proved" not in text
+
+
+def test_of_what_a_compiler_divides_its_own_collectives_are_shown(pages: dict[str, Path]) -> None:
+    text = " ".join(Page(pages["divided"].read_text(encoding="utf-8")).text.split())
+    assert "divided = jax.jit(step" in text
+    assert "all-reduce" in text
+    assert "Nothing is communicated" not in text
+
+
 # --- in a browser -------------------------------------------------------------------------
 
 
@@ -188,7 +290,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield found
 
 
-@pytest.mark.parametrize("name", ["mlp", "flax", "long", "hostile", "refused"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [1400, 360])
 def test_a_browser_shows_it_without_complaint(
     browser: Browser, pages: dict[str, Path], name: str, width: int

@@ -179,7 +179,7 @@ _VERIFY = frozenset(
         "timeout",
         "memory",
     }
-    | {"output_format", "quiet", "verbose", "no_color"}
+    | {"report", "output_format", "quiet", "verbose", "no_color"}
 )
 
 
@@ -406,8 +406,6 @@ def _generate(options: dict[str, Any], say: Say) -> tuple[Generated | Unchanged 
     from jax_pmap.model import Generated
 
     output = options["output"]
-    if options["report"]:
-        _check_report(options)
     if options["in_place"]:
         return _generate_in_place(options, say)
     if options["diff"] and not output:
@@ -455,7 +453,7 @@ def _check_report(options: dict[str, Any]) -> None:
     import jax_pmap.options as read
     from jax_pmap.files import check_page
 
-    if options["output"] and Path(options["output"]).resolve() == Path(options["report"]).resolve():
+    if options.get("output") and Path(options["output"]).resolve() == Path(options["report"]).resolve():
         read.refuse(f"`-o` and `--report` name the same file, `{options['output']}`.", "Give each its own.")
     if _is_confined():
         from jax_pmap.confined import refuse_writing
@@ -531,7 +529,7 @@ def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Fit | Refusal, None
         options = {**options, "backend": options["backend"] or "jit"}
     request = _request(options)
 
-    if request.topology:
+    if request.topology or options["report"]:
         from jax_pmap.pipeline import fit
 
         return fit(request, say), None
@@ -548,7 +546,8 @@ def _verify(options: dict[str, Any], say: Say) -> tuple[Verified | Refusal, None
     from jax_pmap.pipeline import verify as hold
 
     how = {"against_layout": options["against_layout"], "convert": options["convert"]}
-    return hold(options["parallel"], request, options["layout"], say, **how), None
+    inspect = bool(options["report"])
+    return hold(options["parallel"], request, options["layout"], say, inspect=inspect, **how), None
 
 
 def _answer(
@@ -556,13 +555,15 @@ def _answer(
     ask: Callable[[dict[str, Any], Say], tuple[Answer, str | None]],
 ) -> int:
     """Ask, print the answer on the right streams, and return the exit code."""
-    from jax_pmap.model import Generated, Refusal, RefusalError, Verified
+    from jax_pmap.model import Fit, Generated, Refusal, RefusalError, Verified
 
     patch: str | None = None
     result: Answer
     progress = Progress()
     with progress.shown(options) as say, unwound():
         try:
+            if options["report"]:
+                _check_report(options)
             result, patch = ask(options, say)
         except RefusalError as error:
             result = error.refusal
@@ -571,7 +572,7 @@ def _answer(
     if isinstance(result, Generated) and result.edited is not None and not options["diff"]:
         written = result.edited.shown_path
     report = None
-    if options.get("report_fits") and isinstance(result, Generated | Refusal):
+    if options.get("report_fits") and isinstance(result, Generated | Fit | Verified | Refusal):
         try:
             _write_report(options, result, written)
             report = options["report"]
@@ -582,7 +583,7 @@ def _answer(
             from jax_pmap.report import as_json
 
             if isinstance(result, Verified) or (isinstance(result, Refusal) and "against" in options):
-                document = as_json.verified_to_dict(result, options["target"], options["against"])
+                document = as_json.verified_to_dict(result, options["target"], options["against"], report)
             else:
                 document = as_json.report_to_dict(
                     result, target=options["target"], output=written, diff=patch, report=report
@@ -607,12 +608,14 @@ def _answer(
     return 0
 
 
-def _write_report(options: dict[str, Any], result: Generated | Refusal, written: str | None) -> None:
+def _write_report(
+    options: dict[str, Any], result: Generated | Fit | Verified | Refusal, written: str | None
+) -> None:
     from jax_pmap.files import write_page
     from jax_pmap.options import command_line
     from jax_pmap.report.page import page
 
-    command = command_line(options)
+    command = command_line(options, click.get_current_context().info_name or "gen")
     html = page(result, target=options["target"], command=command, written=written)
     write_page(Path(options["report"]), html)
 
@@ -649,8 +652,6 @@ def _print_report(
     console = make_console(sys.stderr, plain=not styled(sys.stderr, options))
     if isinstance(result, Refusal):
         print_refusal(result, console)
-        if report:
-            print_line(f"wrote {report}", console)
     elif isinstance(result, Generated):
         text.print_generated(result, console)
         if "recalled" in options:
@@ -661,8 +662,6 @@ def _print_report(
             print_line(f"wrote {written}", console)
         elif patch == "":
             print_line(f"{options['output']} is up to date", console)
-        if report:
-            print_line(f"wrote {report}", console)
     elif isinstance(result, Unchanged):
         print_line(f"{result.target} is already parallel: nothing to do", console)
         print_line("whether it still is what its command makes: jax-pmap check", console)
@@ -674,6 +673,8 @@ def _print_report(
         text.print_plan(result.plan, console, result.machine)
     else:
         text.print_plan(result, console)
+    if report:
+        print_line(f"wrote {report}", console)
 
 
 def _collect_less() -> None:

@@ -122,6 +122,12 @@ _MANY: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
 _COMMON: tuple[Decorator, ...] = (
     click.argument("target", shell_complete=complete_target),
     option(
+        "--report",
+        section="Output",
+        metavar="FILE",
+        help="Also write what was found as one HTML page.",
+    ),
+    option(
         "--run",
         section="Inputs",
         metavar="COMMAND",
@@ -254,12 +260,6 @@ _GENERATION: tuple[Decorator, ...] = (
     ),
     option("--diff", section="Output", is_flag=True, help="Print the patch; change no file of yours."),
     option("--force", section="Output", is_flag=True, help="Overwrite FILE, whoever wrote or edited it."),
-    option(
-        "--report",
-        section="Output",
-        metavar="FILE",
-        help="Also write the plan, the proof and both versions as one HTML page.",
-    ),
     option(
         "--accumulate",
         section="Parallel code",

@@ -52,6 +52,8 @@ class Refusal:
     details: tuple[str, ...] = ()
     #: Whether it holds whatever is split: nothing else is then tried.
     final: bool = False
+    #: Of a parallel function that differs from its reference: what was found of it.
+    found: Verified | None = None
 
 
 class RefusalError(Exception):
@@ -506,6 +508,25 @@ class Listing:
     values: tuple[Placed, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A collective in code that the user wrote."""
+
+    sync: Sync
+    #: The placements of what it is given, as `Part` has them.
+    given: tuple[str, ...]
+    #: Whether differentiation takes it of the derivative of the expression.
+    differentiating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A parallel function that the user wrote: its source, placements and collectives."""
+
+    listings: tuple[Listing, ...]
+    communication: tuple[Communication, ...]
+
+
 # --- the proof ----------------------------------------------------------------------------
 
 
@@ -572,10 +593,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A plan, and what its code is on a machine that is not there."""
+    """A plan, and what its code is on a machine that is not there, where that was asked for."""
 
     plan: Plan
-    machine: Machine
+    machine: Machine | None
+    #: The target and the functions it calls, the target first.
+    listings: tuple[Listing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -727,6 +750,8 @@ class Verified:
     assumed_inputs: tuple[str, ...] = ()
     #: Arguments of which something is split; of others a device axis is one of copies.
     split: tuple[str, ...] = ()
+    #: Its source, where that was asked for.
+    inspected: Inspected | None = None
 
 
 # --- the question -------------------------------------------------------------------------

@@ -497,14 +497,18 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     )
 
 
-def command_line(options: Mapping[str, Any]) -> str:
-    """The command that makes the same code anywhere.
+def command_line(options: Mapping[str, Any], command: str = "gen") -> str:
+    """The command that gives the same answer anywhere; of `gen`, the same code.
 
     What belongs to one machine or one screen (interpreter, limits, colour, ``--diff``) is left out, so that
     the header of an emitted file does not depend on it.
     """
-    words = ["jax-pmap", "gen", options["target"]]
+    words = ["jax-pmap", command, options["target"]]
     for name in (
+        "against",
+        "layout",
+        "against_layout",
+        "convert",
         "axis_name",
         "devices",
         "run",

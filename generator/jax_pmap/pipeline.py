@@ -94,14 +94,18 @@ def make_plan(request: Request, say: Say = quiet) -> Plan | Refusal:
 
 
 def fit(request: Request, say: Say = quiet) -> Fit | Refusal:
-    """The plan, and what its code is on the machine of ``request.topology``; nothing is proved."""
+    """The plan with its source, and what its code is on the machine of ``request.topology``, if there is one.
+
+    Nothing is proved.
+    """
 
     def work() -> Fit:
         from jax_pmap.proof.emitted import on_machine
 
         with _planned(request, say) as planned:
-            plan = planned.observed.plan
-            return Fit(plan, on_machine(planned, plan))
+            plan, listings = planned.observed.plan, planned.observed.listings
+            machine = on_machine(planned, plan) if request.topology else None
+            return Fit(plan, machine, listings)
 
     return answered(work)
 
@@ -114,6 +118,7 @@ def verify(
     *,
     against_layout: str | None = None,
     convert: str | None = None,
+    inspect: bool = False,
 ) -> Verified | Refusal:
     """The proof alone: a parallel function the user wrote, held against its reference.
 
@@ -126,6 +131,7 @@ def verify(
         against_layout: how the reference is called, in the same words, where it is parallel itself.
         convert: ``FILE::FUNC`` or ``NAME=FILE::FUNC``, a function that makes of a tree of the reference that
             of `parallel`: the same arrays in other places.
+        inspect: whether to tell the placements and the collectives in its source, too.
     """
 
     def start(devices: int) -> Session:
@@ -136,7 +142,8 @@ def verify(
         from jax_pmap.proof.layouts import Layouts
         from jax_pmap.proof.verify import verify
 
-        return verify(parallel, Layouts(layout, against_layout, convert), request, start, say)
+        layouts = Layouts(layout, against_layout, convert)
+        return verify(parallel, layouts, request, start, say, inspect=inspect)
 
     return answered(work)
 

@@ -20,8 +20,10 @@ from typing import TypeVar
 from jax_pmap.inputs.load import Loaded, file_of, load, stands_for
 from jax_pmap.locate import function_around, locate_object, object_span
 from jax_pmap.model import (
+    Check,
     Derivation,
     Evidence,
+    Inspected,
     Leaf,
     Refusal,
     RefusalError,
@@ -44,6 +46,7 @@ from jax_pmap.problems import error_details, error_line, error_span, first_line
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.causes import likeliest_cause, output_name
 from jax_pmap.proof.failures import disagreeing
+from jax_pmap.proof.inspection import inspected
 from jax_pmap.proof.layouts import Layouts, layout_words, read_convert, read_layout, with_axis
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone
 from jax_pmap.proof.prove import COUNTS, STEPS
@@ -106,6 +109,8 @@ def verify(
     request: Request,
     start: Callable[[int], Session],
     say: Callable[[str], None],
+    *,
+    inspect: bool = False,
 ) -> Verified:
     """Hold `parallel` against the reference that `request` names.
 
@@ -115,10 +120,11 @@ def verify(
         request: the reference, its inputs and roles.
         start: starts a worker with so many devices.
         say: told in a line what is going on.
+        inspect: whether to tell the placements and the collectives in its source, too.
 
     Raises:
-        RefusalError: JP045 with the first difference; JP021 where no way to call it was found; what the
-            other stages raise.
+        RefusalError: JP045 with the first difference, and what was found; JP021 where no way to call it was
+            found; what the other stages raise.
     """
     source = locate_object(parallel, request.directory)
     if around := function_around(source):
@@ -146,7 +152,9 @@ def verify(
         lead()
         runs = [Run(count, session) for count, session in zip(counts, sessions, strict=True)]
         reference = Reference(target, request, layouts.reference, unknown)
-        return _Verification(target, source, layouts, reference, request, runs, say).run()
+        proof = _Verification(target, source, layouts, reference, request, runs, say)
+        proof.inspect = inspect
+        return proof.run()
 
 
 class _Verification:
@@ -168,6 +176,8 @@ class _Verification:
         self.every, self.runs, self.say = runs, runs, say
         self.name = source.qualname
         self.reference = reference
+        #: Whether to look into its source.
+        self.inspect = False
         #: Device counts that are not run, as equality is derived for them.
         self.left: frozenset[int] = frozenset()
         #: What was derived, by question and layout.
@@ -631,19 +641,34 @@ class _Verification:
                 for run in failed
             )
             disagree = derived and contradicted and refusal.code == "JP045"
-            raise RefusalError(disagreeing(refusal) if disagree else refusal)
-        modes = list(self._modes(able[-1], question, layout, loaded))
+            refusal = disagreeing(refusal) if disagree else refusal
+            found = self._found(layout, question, derivation, able, loaded, loaded.notes)
+            raise RefusalError(dataclasses.replace(refusal, found=found))
+        modes = self._modes(able[-1], question, layout, loaded)
+        notes = (*self._notes(layout, able, loaded), *modes)
+        return self._found(layout, question, derivation, able, loaded, notes)
+
+    def _found(
+        self,
+        layout: Layout,
+        question: Comparison,
+        derivation: Derivation | None,
+        able: Sequence[Run],
+        loaded: Loaded,
+        notes: Sequence[str],
+    ) -> Verified:
+        """What was compared, and how; of checks that failed those of values."""
         return Verified(
             parallel=f"{self.source.shown_path}::{self.source.qualname}",
             against=self._against(question),
             layout=with_axis(layout),
             against_layout=with_axis(question.reference.layout) if question.reference is not None else None,
             evidence=Evidence(
-                checks=tuple(check_of(check) for run in able for check in run.checks),
+                checks=tuple(each for run in able for check in run.checks for each in _compared(check)),
                 jax_version=self.runs[-1].session.versions.jax,
                 python_version=self.runs[-1].session.versions.python,
                 replicas_identical=any(check.replicas for run in able for check in run.checks),
-                notes=(*self._notes(layout, able, loaded), *modes),
+                notes=tuple(notes),
                 equal_draws=any(run.equal_draws for run in able),
                 collectives=next(
                     (
@@ -657,7 +682,21 @@ class _Verification:
             ),
             assumed_inputs=loaded.assumed,
             split=tuple(name for name, leaves in question.roles.axes.items() if leaves),
+            inspected=self._inspected(question, layout) if self.inspect else None,
         )
+
+    def _inspected(self, question: Comparison, layout: Layout) -> Inspected | None:
+        """The source with its placements and collectives; None where it cannot be traced."""
+        self.say("tracing: the placements in its source")
+        try:
+            asked = protocol.ListParallel(question, self._called(layout))
+            answer = self.runs[-1].session.ask(asked, f"tracing `{self.name}`")
+        except Problem as problem:
+            if problem.kind not in ("import", "inputs", "reference"):
+                raise
+            return None
+        at = object_span(self.source)
+        return inspected(answer, self.source, at.line if at is not None else 1)
 
     def _against(self, question: Comparison) -> str:
         source = self.target.source
@@ -889,6 +928,15 @@ def _again(known: list[Roles], candidates: Iterator[Roles]) -> Iterator[Roles]:
     for roles in candidates:
         known.append(roles)
         yield roles
+
+
+def _compared(check: protocol.Check) -> Iterator[Check]:
+    """A check as evidence; nothing of one that failed before values were compared."""
+    failure = check.failure
+    if failure is None:
+        yield check_of(check)
+    elif failure.what == "value":
+        yield dataclasses.replace(check_of(check), error=failure.off, tolerance=failure.tolerance)
 
 
 def _shares(layout: Layout, roles: Roles) -> bool:

@@ -118,8 +118,12 @@ def refusal_to_dict(refusal: Refusal) -> dict[str, Any]:
     import jax_pmap.diagnostics as diagnostics
 
     diagnostic = diagnostics.find(refusal.code)
-    # Whether another way was worth trying is settled by now.
-    told = {name: value for name, value in _encode(refusal).items() if name != "final"}
+    # Whether another way was worth trying is settled by now; what was found is for the page.
+    told = {
+        name: value
+        for name, value in _encode(dataclasses.replace(refusal, found=None)).items()
+        if name not in ("final", "found")
+    }
     return {
         **told,
         "title": diagnostic.title if diagnostic else "",
@@ -165,7 +169,8 @@ def report_to_dict(
         document["plan"] = plan_to_dict(result)
     elif isinstance(result, Fit):
         document["plan"] = plan_to_dict(result.plan)
-        document["machine"] = _encode(result.machine)
+        if result.machine is not None:
+            document["machine"] = _encode(result.machine)
     else:
         document["backend"] = str(result.backend)
         document["code"] = result.code
@@ -179,8 +184,13 @@ def stages_to_dict(stages: tuple[Stage, ...]) -> dict[str, Any]:
     return {"stages": [{"stage": stage.name, "seconds": round(stage.seconds, 3)} for stage in stages]}
 
 
-def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) -> dict[str, Any]:
-    """The one document that `verify` prints; `parallel` and `against` as the user typed them."""
+def verified_to_dict(
+    result: Verified | Refusal, parallel: str, against: str, report: str | None = None
+) -> dict[str, Any]:
+    """The one document that `verify` prints; `parallel` and `against` as the user typed them.
+
+    `report` is the page that was written beside.
+    """
     document: dict[str, Any] = {
         "schema_version": VERIFY_SCHEMA_VERSION,
         "status": "refused",
@@ -191,6 +201,7 @@ def verified_to_dict(result: Verified | Refusal, parallel: str, against: str) ->
         "assumed_inputs": [],
         "evidence": None,
         "refusal": None,
+        "report": report,
     }
     if isinstance(result, Refusal):
         return {**document, "refusal": refusal_to_dict(result)}

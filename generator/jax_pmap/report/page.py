@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,12 @@ from jax_pmap.model import (
     Argument,
     Backend,
     Check,
+    Evidence,
+    Fit,
     Generated,
     Leaf,
     Listing,
+    MeshAxis,
     Part,
     Placed,
     Plan,
@@ -29,11 +32,19 @@ from jax_pmap.model import (
     Role,
     Span,
     Sync,
+    Verified,
 )
 from jax_pmap.report.console import clean
 from jax_pmap.report.markup import Mark, marked_lines
 from jax_pmap.report.refusals import file_lines, place
-from jax_pmap.report.text import devices_shown, ended, evidence_parts, short_dtype
+from jax_pmap.report.text import (
+    called_with,
+    devices_shown,
+    ended,
+    evidence_parts,
+    short_dtype,
+    usual_devices,
+)
 from jax_pmap.units import human_bytes
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
@@ -58,6 +69,10 @@ _WIRE = {
     "all_gather": ("all-gather", "every device gets the shares of all devices"),
     "gather_parts": ("all-gather", "every device gets the parts of all devices"),
     "psum_scatter": ("reduce-scatter", "every device gets its part of the sum over all devices"),
+    "reduce_scatter": ("reduce-scatter", "every device gets its part of the sum over all devices"),
+    "ppermute": ("collective-permute", "every device hands its value to another one"),
+    "pshuffle": ("collective-permute", "every device hands its value to another one"),
+    "all_to_all": ("all-to-all", "every device hands a part of its value to each of the others"),
     "pmean_scatter": ("reduce-scatter", "every device gets its part of the mean over all devices"),
     "fold_in": ("", "the key is folded with the device's index: other numbers on each device"),
     "own_share": ("", "each device goes on with its own part of what all of them have"),
@@ -73,6 +88,7 @@ _PARTIAL = {
 _WORDS = {
     **_PARTIAL,
     "replicated": "replicated: the same on every device",
+    "scaled": "replicated, but for a factor: a power of the number of devices",
     "mapped": "of each example its own, under vmap",
     "grouped": "sharded, in groups",
     "varying": "another on every device",
@@ -81,7 +97,7 @@ _WORDS = {
 #: Of several placements in one value, the first of these colours it.
 _COLOURS = (
     ("partial", frozenset(_PARTIAL)),
-    ("varying", frozenset({"varying", "unknown"})),
+    ("varying", frozenset({"varying", "unknown", "scaled"})),
     ("sharded", frozenset({"mapped", "grouped"})),
 )
 
@@ -128,6 +144,25 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Communicated:
+    """The collectives of what is drawn."""
+
+    syncs: Sequence[Sync]
+    devices: int
+    #: Whether they are in the code; the compiler puts them there else.
+    written: bool = True
+    #: The axes of the devices where there are several, and the one that ``""`` stands for.
+    mesh: tuple[MeshAxis, ...] = ()
+    axis_name: str = ""
+    #: What is said of one besides, by its place and name.
+    remarks: Mapping[tuple[Span, str], str] = field(default_factory=dict)
+
+    def shown(self) -> Iterator[Sync]:
+        """Those that are drawn: in the global view keys and shares are those of one device."""
+        return (sync for sync in self.syncs if self.written or sync.op not in ON_DEVICE)
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """What the devices hold of one argument, or of the result."""
 
@@ -167,7 +202,29 @@ class Excerpt:
     lines: tuple[tuple[int, Markup, bool], ...] = field(default=())
 
 
-def page(result: Generated | Refusal, *, target: str, command: str, written: str | None = None) -> str:
+#: What there is to show of a result, where it has nothing of the kind: that part of the page is left out.
+_NOTHING: Mapping[str, Any] = {
+    "refusal": None,
+    "facts": (),
+    "functions": (),
+    "communicated": False,
+    "storage": (),
+    "results": None,
+    "steps": (),
+    "changed": (),
+    "layouts": (),
+    "assumed": (),
+    "evidence": None,
+    "compiled": (),
+    "rows": (),
+    "notes": (),
+    "guards": (),
+}
+
+
+def page(
+    result: Generated | Fit | Verified | Refusal, *, target: str, command: str, written: str | None = None
+) -> str:
     """The report of one run as HTML.
 
     Args:
@@ -179,56 +236,130 @@ def page(result: Generated | Refusal, *, target: str, command: str, written: str
     from jax_pmap.emit.templates import environment
     from jax_pmap.version import VERSION
 
-    given: dict[str, Any] = {"version": VERSION, "command": command, "written": written}
+    given: dict[str, Any] = {**_NOTHING, "version": VERSION, "command": command, "written": written}
     if isinstance(result, Refusal):
-        import jax_pmap.diagnostics as diagnostics
-
-        diagnostic = diagnostics.find(result.code)
-        given |= {
-            "target": clean(target),
-            "refusal": result,
-            "title": diagnostic.title if diagnostic else "",
-            "excerpt": _excerpt(result.span),
-            "details": [clean(text) for text in result.details],
-        }
+        given |= _refused(result, target)
+    elif isinstance(result, Generated):
+        given |= _generated(result)
+    elif isinstance(result, Verified):
+        given |= _verified(result)
     else:
-        given |= _proved(result)
+        given |= {"verdict": "planned", "right": None}
+        given |= _planned(result.plan, result.listings, usual_devices(result.plan), None)
     html = environment(autoescape=True).get_template("report.html.jinja").render(given)
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _proved(result: Generated) -> dict[str, Any]:
-    plan, evidence = result.plan, result.evidence
-    devices = devices_shown(result)
-    written = result.backend is not Backend.JIT
-    in_order = _in_order(plan, result.listings, written)
-    steps = [_step(plan, together, devices, written) for together in in_order]
-    storage = [_argument_storage(argument, devices) for argument in plan.arguments]
-    results = _result_storage(plan, devices)
+def _refused(refusal: Refusal, target: str) -> dict[str, Any]:
+    import jax_pmap.diagnostics as diagnostics
+
+    diagnostic = diagnostics.find(refusal.code)
+    found = {} if refusal.found is None else _verified(refusal.found)
     return {
-        "target": clean(plan.target),
-        "refusal": None,
-        "plan": plan,
-        "backend": str(result.backend),
-        "collectives_written": written,
-        "devices": devices,
-        "drawn": min(devices, DRAWN),
-        "parts": evidence_parts(evidence),
-        "storage": storage,
-        "results": results,
-        "total": human_bytes(sum(each.bytes for each in storage)),
-        "total_each": human_bytes(sum(each.bytes_each for each in storage)),
-        "steps": steps,
-        "changed": [f"`{name}`" for name in plan.mutated],
-        "evidence": evidence,
-        "ended": ended(evidence.derivation) if evidence.derivation and not evidence.derived else "",
-        "checks": [(check, _fraction(check), _shown(check)) for check in evidence.checks],
-        "compiled": [(row.kind, row.count, human_bytes(row.bytes)) for row in evidence.collectives or ()],
-        "functions": _functions(plan, result.listings, devices, written),
+        **found,
+        "target": clean(target),
+        "verdict": f"{'not equal' if found else 'refused'}: {refusal.code}",
+        "right": False,
+        "refusal": refusal,
+        "title": diagnostic.title if diagnostic else "",
+        "excerpt": None if found.get("functions") else _excerpt(refusal.span),
+        "details": [clean(text) for text in refusal.details],
+    }
+
+
+def _generated(result: Generated) -> dict[str, Any]:
+    plan, evidence = result.plan, result.evidence
+    return {
+        "verdict": "proved equal" if evidence.proved else "not equal",
+        "right": evidence.proved,
+        **_planned(plan, result.listings, devices_shown(result), result.backend),
+        **_witnesses(evidence),
         "rows": list(_side_by_side(*_before_and_after(result))),
         "before": result.edited.shown_path if result.edited else clean(plan.target),
         "notes": [*map(clean, (*plan.notes, *evidence.notes))],
+    }
+
+
+def _planned(
+    plan: Plan, listings: Sequence[Listing], devices: int, backend: Backend | None
+) -> dict[str, Any]:
+    """What is shown of a plan, and of code that is made from it in the form of `backend`."""
+    drawn = Communicated(plan.syncs, devices, backend is not Backend.JIT, plan.mesh, plan.axis_name)
+    storage = [_argument_storage(argument, devices) for argument in plan.arguments]
+    target, *others = listings
+    target = dataclasses.replace(target, values=(*_parameters(plan, target), *target.values))
+    form = [Markup("{}").format(str(backend))] if backend else []
+    return {
+        "target": clean(plan.target),
+        "facts": [*form, Markup("axis <code>{}</code>").format(plan.axis_name)],
+        "storage": storage,
+        "results": _result_storage(plan, devices),
+        "total": human_bytes(sum(each.bytes for each in storage)),
+        "total_each": human_bytes(sum(each.bytes_each for each in storage)),
+        "changed": [f"`{name}`" for name in plan.mutated],
+        **_in_place(drawn, (target, *others)),
+        "notes": [*map(clean, plan.notes)],
         "guards": [(place(guard.span), clean(guard.condition)) for guard in plan.guards],
+        "assumed": plan.assumed_inputs,
+    }
+
+
+def _verified(result: Verified) -> dict[str, Any]:
+    evidence = result.evidence
+    given: dict[str, Any] = {
+        "target": clean(result.parallel),
+        "verdict": "proved equal" if evidence.proved else "not equal",
+        "right": evidence.proved,
+        "facts": [Markup("against <code>{}</code>").format(clean(result.against))],
+        **_witnesses(evidence),
+        "layouts": called_with(result),
+        "notes": [*map(clean, evidence.notes)],
+        "assumed": result.assumed_inputs,
+    }
+    if result.inspected is None:
+        return given
+    devices = max((check.devices for check in evidence.checks), default=DRAWN)
+    rows = result.inspected.communication
+    axes = dict.fromkeys(axis for row in rows for axis in row.sync.along)
+    mesh = tuple(MeshAxis(axis, 0) for axis in axes) if len(axes) > 1 else ()
+    remarks = {
+        (row.sync.span, row.sync.op): _remark(row.sync.op, row.given, row.differentiating) for row in rows
+    }
+    drawn = Communicated([row.sync for row in rows], devices, mesh=mesh, remarks=remarks)
+    traced = any(listing.values for listing in result.inspected.listings)
+    # Of what a compiler divides nothing is known but what it made of it.
+    return given | _in_place(drawn, result.inspected.listings) | {"communicated": traced}
+
+
+def _remark(op: str, given: Sequence[str], differentiating: bool) -> str:
+    """What is said of a collective that the user wrote: what it is taken of, and what that leads to."""
+    words = " and ".join(dict.fromkeys(_placement(kind) for kind in given))
+    said = f"what it is given is {words}"
+    if op == "psum" and set(given) == {"replicated"}:
+        said += ", so that the sum is it times the number of devices"
+    if differentiating:
+        said += "; it is a part of the derivative"
+    return said
+
+
+def _in_place(drawn: Communicated, listings: Sequence[Listing]) -> dict[str, Any]:
+    """Functions with their collectives, and the flow of these."""
+    return {
+        "devices": drawn.devices,
+        "drawn": min(drawn.devices, DRAWN),
+        "communicated": True,
+        "steps": [_step(drawn, together) for together in _in_order(drawn, listings)],
+        "functions": _functions(drawn, listings),
+    }
+
+
+def _witnesses(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "evidence": evidence,
+        "parts": evidence_parts(evidence),
+        "ended": ended(evidence.derivation) if evidence.derivation and not evidence.derived else "",
+        "checks": [(check, _fraction(check), _shown(check)) for check in evidence.checks],
+        "compiled": [(row.kind, row.count, human_bytes(row.bytes)) for row in evidence.collectives or ()],
     }
 
 
@@ -302,15 +433,14 @@ def _shape(dtype: str, shape: Sequence[int]) -> str:
 # --- the flow of communication --------------------------------------------------------------
 
 
-def _in_order(plan: Plan, listings: Sequence[Listing], written: bool) -> list[list[Sync]]:
+def _in_order(drawn: Communicated, listings: Sequence[Listing]) -> list[list[Sync]]:
     """Collectives in the order in which they were met, those of one kind at one place together."""
     met: dict[Span, int] = {}
     for number, value in enumerate(value for each in _traced(listings) for value in each.values):
         met.setdefault(value.bound_by or value.span, number)
     groups: dict[tuple[str, tuple[str, ...], Span, str], list[Sync]] = {}
-    for sync in plan.syncs:
-        if written or sync.op not in ON_DEVICE:
-            groups.setdefault((sync.op, sync.along, sync.span, sync.where), []).append(sync)
+    for sync in drawn.shown():
+        groups.setdefault((sync.op, sync.along, sync.span, sync.where), []).append(sync)
     return sorted(groups.values(), key=lambda each: met.get(each[0].span, -1))
 
 
@@ -319,13 +449,15 @@ def _traced(listings: Sequence[Listing]) -> Iterator[Listing]:
     return reversed(listings)
 
 
-def _step(plan: Plan, syncs: Sequence[Sync], devices: int, written: bool) -> Step:
-    first = syncs[0]
-    wire, what = _WIRE[first.op]
-    if len(plan.mesh) > 1 and written:
-        along = plan.along(first)
-        devices = math.prod(axis.size for axis in plan.mesh if axis.name in along)
+def _step(drawn: Communicated, syncs: Sequence[Sync]) -> Step:
+    first, devices, written = syncs[0], drawn.devices, drawn.written
+    wire, what = _wire(first.op)
+    if len(drawn.mesh) > 1 and written:
+        along = [name or drawn.axis_name for name in first.along]
+        devices = math.prod(axis.size or 1 for axis in drawn.mesh if axis.name in along)
         what += f", along {' and '.join(along)}"
+    if remark := drawn.remarks.get((first.span, first.op)):
+        what += f"; {remark}"
     size = sum(sync.bytes for sync in syncs)
     # Each device of a ring sends its share of a sum once around, and of the result once more.
     rounds = (2 if wire == "all-reduce" else 1) * (devices - 1) / devices
@@ -340,18 +472,21 @@ def _step(plan: Plan, syncs: Sequence[Sync], devices: int, written: bool) -> Ste
         what if written else f"{what}; the compiler inserts it",
         place(first.span),
         human_bytes(size) if size and wire else "",
-        human_bytes(round(size * rounds)) if size and wire else "",
+        human_bytes(round(size * rounds)) if size and wire and rounds else "",
     )
+
+
+def _wire(op: str) -> tuple[str, str]:
+    """What a collective is on the wire, and what it gives every device."""
+    return _WIRE.get(op, ("communication", "devices exchange what they have"))
 
 
 # --- the functions, with their collectives ----------------------------------------------------
 
 
-def _functions(plan: Plan, listings: Sequence[Listing], devices: int, written: bool) -> list[Function]:
+def _functions(drawn: Communicated, listings: Sequence[Listing]) -> list[Function]:
     """The target, then what it calls: first the functions with collectives in them."""
-    target, *others = listings
-    target = dataclasses.replace(target, values=(*_parameters(plan, target), *target.values))
-    made = [_function(plan, listing, devices, written) for listing in (target, *others)]
+    made = [_function(drawn, listing) for listing in listings]
     return [*made[:1], *sorted(made[1:], key=lambda each: not each.syncs)]
 
 
@@ -381,27 +516,26 @@ def _parameters(plan: Plan, target: Listing) -> Iterator[Placed]:
             yield Placed(span, parts, span)
 
 
-def _function(plan: Plan, listing: Listing, devices: int, written: bool) -> Function:
+def _function(drawn: Communicated, listing: Listing) -> Function:
     last = listing.line + listing.text.rstrip("\n").count("\n")
     here = [
         sync
-        for sync in plan.syncs
+        for sync in drawn.shown()
         if sync.span.file == listing.file and listing.line <= sync.span.line <= last
-        if written or sync.op not in ON_DEVICE
     ]
     wrapped = {sync.span: sync for sync in here if sync.where == "wrap"}
     marks = [_mark(listing, value, wrapped.get(value.span)) for value in listing.values]
     seen = {value.span for value in listing.values}
     marks += [
-        _marked(listing, span, "sync", f"{sync.op}: {_WIRE[sync.op][1]}")
+        _marked(listing, span, "sync", f"{sync.op}: {_wire(sync.op)[1]}")
         for span, sync in wrapped.items()
         if span not in seen
     ]
     steps: dict[int, list[Step]] = {}
-    for together in _in_order(plan, (listing,), written):
+    for together in _in_order(drawn, (listing,)):
         if together[0] in here:
             span = together[0].span
-            steps.setdefault(span.end_line or span.line, []).append(_step(plan, together, devices, written))
+            steps.setdefault(span.end_line or span.line, []).append(_step(drawn, together))
     values: dict[int, list[tuple[str, str, str]]] = {}
     source = listing.text.split("\n")
     for value in listing.values:
@@ -428,7 +562,7 @@ def _named(listing: Listing, source: Sequence[str], value: Placed) -> str:
 def _mark(listing: Listing, value: Placed, sync: Sync | None) -> Mark:
     tip = "; ".join(_part(part) for part in value.parts)
     if sync is not None:
-        tip = f"{sync.op}: {_WIRE[sync.op][1]}. Behind it {tip}"
+        tip = f"{sync.op}: {_wire(sync.op)[1]}. Behind it {tip}"
     classes = f"v {_colour(value)}" + (" sync" if sync is not None else "")
     return _marked(listing, value.span, classes, tip)
 
@@ -461,12 +595,17 @@ def _inlay(value: Placed) -> str:
 
 def _part(part: Part) -> str:
     """One part of a value in words."""
-    words = _WORDS.get(part.placement) or re.sub(r"^sharded ", "sharded along axis ", part.placement)
+    words = _placement(part.placement)
     if part.shape is None:
         return f"{words} ({part.leaves} arrays)"
     if not part.dtype:
         return f"{words} (a number)"
     return f"{words} ({_shape(part.dtype, part.shape)} of the whole batch)"
+
+
+def _placement(kind: str) -> str:
+    """A placement in words."""
+    return _WORDS.get(kind) or re.sub(r"^sharded ", "sharded along axis ", kind)
 
 
 # --- the witnesses --------------------------------------------------------------------------

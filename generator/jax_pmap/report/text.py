@@ -53,7 +53,7 @@ def print_plan(plan: Plan, console: Console, machine: Machine | None = None) -> 
 
     With what its code is on a `machine` that is not there.
     """
-    _print_plan(plan, console, _usual_devices(plan), None)
+    _print_plan(plan, console, usual_devices(plan), None)
     if plan.mesh:
         console.print()
         print_mesh(plan, None, console)
@@ -78,7 +78,7 @@ def print_generated(generated: Generated, console: Console) -> None:
 def devices_shown(generated: Generated) -> int:
     """How many devices to show shares for: those that were chosen, or the most that it ran on."""
     ran = max((check.devices for check in generated.evidence.checks), default=0)
-    return generated.plan.devices.number or ran or _usual_devices(generated.plan)
+    return generated.plan.devices.number or ran or usual_devices(generated.plan)
 
 
 def print_verified(verified: Verified, console: Console) -> None:
@@ -108,25 +108,35 @@ _FORMS = {
 _COPIES = "a copy for every device"
 
 
-def _print_layouts(verified: Verified, console: Console) -> None:
-    """Print how both functions were called."""
+def called_with(verified: Verified) -> list[list[str]]:
+    """How both functions were called: a row of headings, and one for each argument.
+
+    Without arguments that have a form of their own there is one row, with a sentence.
+    """
     own, other = dict(verified.layout), verified.against_layout
     if not own and not other:
-        how = "called as the reference is" if other is None else "both are called with the same arguments"
-        console.print((f"  {how}", "dim"))
-        return
-    columns = [Column("argument"), Column("called with", wraps=True)]
-    if other is not None:
-        columns.append(Column("the reference with", wraps=True))
-    rows: list[list[Cell]] = []
+        return [
+            ["called as the reference is" if other is None else "both are called with the same arguments"]
+        ]
+    rows = [["argument", "called with", *(["the reference with"] if other is not None else [])]]
     for name in dict.fromkeys([*own, *dict(other or ())]):
         forms = [own.get(name), dict(other).get(name)] if other is not None else [own[name]]
         said = [_FORMS[form] if form else "as one device takes it" for form in forms]
         if name not in verified.split:
             said = [_COPIES if form == "devices" else each for form, each in zip(forms, said, strict=True)]
-        rows.append([(clean(name), ""), *((each, "") for each in said)])
+        rows.append([clean(name), *said])
+    return rows
+
+
+def _print_layouts(verified: Verified, console: Console) -> None:
+    """Print how both functions were called."""
+    first, *rows = called_with(verified)
+    if not rows:
+        console.print((f"  {first[0]}", "dim"))
+        return
+    columns = [Column(heading, wraps=bool(index)) for index, heading in enumerate(first)]
     console.print()
-    print_table(columns, rows, console)
+    print_table(columns, [[(cell, "") for cell in row] for row in rows], console)
 
 
 def _print_evidence(evidence: Evidence, console: Console) -> None:
@@ -202,7 +212,7 @@ def evidence_parts(evidence: Evidence) -> list[str]:
     return parts
 
 
-def _usual_devices(plan: Plan) -> int:
+def usual_devices(plan: Plan) -> int:
     """The device count to show shares for: the plan's own, or the most of 8, 4, 3, 2 that fits."""
     if plan.mesh:
         return math.prod(axis.size for axis in plan.mesh)

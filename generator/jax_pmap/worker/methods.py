@@ -52,6 +52,7 @@ from .examples import (
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .jaxpr.walk import is_mapped
 from .leaves import bytes_of, category, is_abstract, to_float64
+from .listed import listing
 from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
@@ -709,16 +710,17 @@ def try_layouts(request: protocol.TryLayouts) -> protocol.Calls:
     return proving_parallel.try_layouts(trials, calling, request)
 
 
-def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
-    """Derive the user's parallel function equal to the reference, called in one layout; see `witness`.
+def _called_anew(
+    called: protocol.Called, comparison: protocol.Comparison
+) -> tuple[Question, Callable[[int], Callable[[Values], Any]]]:
+    """The user's parallel function for a number of devices, called in one layout, and the question about it.
 
-    Its file is imported once more for each number of devices, which meshes are made for.
+    Its file is imported once more for each number, which meshes are made for.
     """
     target = current()
-    called, other = request.parallel, request.comparison.reference
     there = calling_of(called.object, called.named)
     left_out = there.settled
-    asked = dataclasses.replace(request.comparison, derived=True, reference=None)
+    asked = dataclasses.replace(comparison, derived=True, reference=None)
     trials = trials_of(asked, strengthen.Found(), left_out)
     # What has a default of its own there, or is no parameter, keeps its number: it may not be given at all.
     kept = {*left_out, *there.other_defaults} - {*asked.roles.statics}
@@ -734,6 +736,20 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
 
         return call
 
+    return question, made
+
+
+def list_parallel(request: protocol.ListParallel) -> protocol.Listing:
+    """Tell the placements of the values of the user's parallel function; see `listed`."""
+    return listing(*witness.programs_of(*_called_anew(request.parallel, request.comparison)))
+
+
+def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
+    """Derive the user's parallel function equal to the reference, called in one layout; see `witness`."""
+    target = current()
+    called, other = request.parallel, request.comparison.reference
+    question, made = _called_anew(called, request.comparison)
+
     def reference(count: int) -> Callable[[Values], Any]:
         assert other is not None
         calling = calling_of(other.object, other.named, parallel.find_anew)
@@ -746,7 +762,7 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
     if other is not None:
         answer = witness.witness_of_two(question, reference, made)
     else:
-        sources = [there.function, current().fn]
+        sources = [calling_of(called.object, called.named).function, target.fn]
         answer = witness.witness(
             question, made, 0, 0.0, foreign=True, telling=lambda length: telling.tried(length, sources)
         )
@@ -822,5 +838,6 @@ HANDLERS: Handlers = {
     protocol.TryReference: try_reference,
     protocol.TryLayouts: try_layouts,
     protocol.DeriveParallel: derive_parallel,
+    protocol.ListParallel: list_parallel,
     protocol.ProveParallel: prove_parallel,
 }

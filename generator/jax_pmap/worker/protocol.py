@@ -1336,6 +1336,55 @@ class DeriveParallel(Request[Derivation]):
 
 
 @dataclass(frozen=True, slots=True)
+class ListedPart:
+    """A result of an operation: its placement as `model.Part` has it, and its shape on the whole batch."""
+
+    placement: str
+    shape: tuple[int, ...] | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedValue:
+    """What an expression computes; `places` are those that led to it, the innermost first."""
+
+    places: tuple[Place, ...]
+    parts: tuple[ListedPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCollective:
+    """A collective of a parallel program."""
+
+    #: ``"psum"``, ``"pmax"``, ``"all_gather"``, …
+    primitive: str
+    places: tuple[Place, ...]
+    axes: tuple[str, ...]
+    #: The placements of what it is given.
+    given: tuple[str, ...]
+    #: Bytes of its results on one device.
+    bytes: int
+    #: Whether it is in the derivative of what these places compute.
+    differentiating: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the expressions of a parallel program compute, in order, and its collectives."""
+
+    values: tuple[ListedValue, ...] = ()
+    collectives: tuple[ListedCollective, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListParallel(Request[Listing]):
+    """Tell the placements of the values of the user's parallel function; see `listed`."""
+
+    comparison: Comparison
+    parallel: Called
+
+
+@dataclass(frozen=True, slots=True)
 class ProveParallel(Request[Checks]):
     """Run the user's parallel function beside the reference."""
 

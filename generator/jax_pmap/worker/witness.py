@@ -608,6 +608,25 @@ def _larger(
     return (), size if differs else 1
 
 
+def programs_of(
+    question: Question, parallel: Callable[[int], Callable[[Values], Any]]
+) -> tuple[Sequence[Traced], list[str]]:
+    """A parallel function traced on some numbers of devices, and what its inputs are called.
+
+    Its batch is like the given one. There are no traces where it cannot be traced.
+    """
+    packed = Packed(question.data[0], question.statics)
+    for size in sizes_for(arguments.batch_size(question.data[0], question.axes))[::-1]:
+        leaves = abstract_leaves(packed, question.axes, size)
+        try:
+            with prove.x64(question.x64):
+                [programs] = _everywhere({"it is": parallel}, packed, leaves, counts_for(size))
+        except _Untraced:
+            continue
+        return programs, leaf_names(packed)
+    return (), leaf_names(packed)
+
+
 def witness_of_two(
     question: Question,
     reference: Callable[[int], Callable[[Values], Any]],

@@ -236,6 +236,9 @@ class Interpreter:
         self.not_whole: set[int] = set()
         #: The equations in whose jaxprs the walk is.
         self._around: list[Any] = []
+        #: Every equation with those around it, and the values of its operands and of its results, where that
+        #: is asked for.
+        self.listed: list[tuple[tuple[Any, ...], Sequence[Value], Sequence[Value]]] | None = None
         #: Nesting depth of loops, to tell their parameters apart.
         self._depth = 0
         #: Whether a loop that adds up what it makes of groups of a device's rows is read as what it would
@@ -459,6 +462,8 @@ class Interpreter:
                 twin.update(zip(other.outvars, equations[0].outvars, strict=True))
             operands = [read(row) for row in zip(*(e.invars for e in equations), strict=True)]
             results = self.equation(equations, operands)
+            if self.listed is not None:
+                self.listed.append((self.path(equations[0]), operands, results))
             for variable, value in zip(equations[0].outvars, results, strict=True):
                 environment[variable] = value
         if not all(same(row) for row in zip(*(body.outvars for body in bodies), strict=True)):
