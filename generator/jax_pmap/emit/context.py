@@ -23,6 +23,7 @@ from jax_pmap.emit.function import EmitUnit, Intercepted
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
 from jax_pmap.emit.names import ALIASES, Names
+from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.partition import Partition, returns_value
 from jax_pmap.emit.source import (
     assigned_names,
@@ -34,7 +35,7 @@ from jax_pmap.emit.source import (
     wrapped_f_string,
 )
 from jax_pmap.emit.specs import RESULT, partition_spec, placed_arguments, spec_table
-from jax_pmap.emit.weave import AROUND, OWN_SHARE, written
+from jax_pmap.emit.weave import AROUND, written
 from jax_pmap.model import GATHERED, Argument, Axes, AxesNode, Backend, Leaf, ParameterKind, Plan, Role
 from jax_pmap.reading.facts import Parameter
 

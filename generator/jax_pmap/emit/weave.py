@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import libcst as cst
 
 from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
+from jax_pmap.emit.ops import DIVIDE, FOLD, OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
@@ -24,11 +25,6 @@ from jax_pmap.model import GATHERED, Backend, Guard, Plan, Sync
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 RECORDER = "__jax_pmap__"
-#: What stands in a `Sync` for what is no collective: a key made another on every device, a device's part of a
-#: value that all of them have whole, and of a number of rows.
-FOLD, OWN_SHARE, OWN_SIZE, DIVIDE = "fold_in", "own_share", "own_size", "divide"
-#: What needs nothing of other devices.
-ON_DEVICE = (FOLD, OWN_SHARE, OWN_SIZE, DIVIDE)
 #: Collectives that do not add.
 EXTREMES = frozenset({"pmax", "pmin"})
 #: Where a fold stands that holds for all of the body: the keys inside an object, while the function runs.

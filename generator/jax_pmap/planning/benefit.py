@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from jax_pmap.emit.ops import ON_DEVICE, OWN_SHARE
 from jax_pmap.emit.places import Body, inside, place
-from jax_pmap.emit.weave import ON_DEVICE, OWN_SHARE
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened, unreadable, way_out
 from jax_pmap.planning.decide import Observation

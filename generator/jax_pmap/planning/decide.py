@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_pmap.emit.decomposed import BY_ROW
+from jax_pmap.emit.ops import DIVIDE, OWN_SHARE
 from jax_pmap.emit.places import Statement
-from jax_pmap.emit.weave import DIVIDE, OWN_SHARE, inside_of
+from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
 from jax_pmap.planning.events import PARTIAL, Event, State, in_groups

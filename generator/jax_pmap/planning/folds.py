@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from jax_pmap.emit.ops import FOLD
 from jax_pmap.emit.places import Body, Expression
-from jax_pmap.emit.weave import AROUND, FOLD, inside_of, weave
+from jax_pmap.emit.weave import AROUND, inside_of, weave
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.planning.bodies import GATHER_NAME, JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME
 from jax_pmap.planning.coupling import fails_on_share, shortened

@@ -10,8 +10,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from jax_pmap.emit.ops import DIVIDE
 from jax_pmap.emit.places import Expression, Statement
-from jax_pmap.emit.weave import DIVIDE
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.events import Event, State, containers_above
 from jax_pmap.planning.syncs import Placer

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.constants import check_constants, compiled_at
 from jax_pmap.emit.in_place import Edition, emit_in_place
+from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.unit import emit
-from jax_pmap.emit.weave import OWN_SHARE
 from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.model import (
     Backend,

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jax_pmap.emit.decomposed import TOGETHER
+from jax_pmap.emit.ops import FOLD, ON_DEVICE, OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.sizes import is_size
-from jax_pmap.emit.weave import FOLD, ON_DEVICE, OWN_SHARE, OWN_SIZE
 from jax_pmap.model import (
     GATHERED,
     PLAN_SCHEMA_VERSION,

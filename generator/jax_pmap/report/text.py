@@ -16,7 +16,7 @@ from typing import TypeAlias
 from rich.cells import cell_len
 
 from jax_pmap.emit.decomposed import TOGETHER
-from jax_pmap.emit.weave import DIVIDE, ON_DEVICE
+from jax_pmap.emit.ops import DIVIDE, ON_DEVICE
 from jax_pmap.model import (
     Argument,
     Backend,
