@@ -258,7 +258,9 @@ def _synchronised_or_refused(
         # A parameter with few rows is no batch that is too small, where rows are made inside.
         refusal = inside if finder.only_state and inside is not None else tried.small
     if refusal is not None:
-        told = _synchronised(case, tried, whole, finder) if refusal is tried.refusal else None
+        told = None
+        if refusal is tried.refusal:
+            told = _synchronised(case, tried, whole, finder) or _all_beside(case, tried, whole)
         if told is None:
             raise RefusalError(_said(case, refusal, tried, finder))
         return told
@@ -359,6 +361,17 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
     return _plan(told, roles, found, whole)
 
 
+def _all_beside(case: Case, tried: _Tried, whole: protocol.Traced) -> Observed | None:
+    """The plan that gathers what does not fit beside gathered values; None where that is no help."""
+    refusal, roles = tried.refusal, tried.blamed
+    if refusal is None or roles is None or refusal.code not in COUPLED or case.request.backend is Backend.JIT:
+        return None
+    outcome = observe_variants(case, roles, Onward.ALL_BESIDE)
+    if isinstance(outcome, Refusal) or in_vain(outcome.observation, case.target.facts):
+        return None
+    return _plan(case, roles, outcome, whole)
+
+
 def _said(case: Case, refusal: Refusal, tried: _Tried, finder: RoleFinder) -> Refusal:
     """A refusal with all that is known of its cause: the layers that couple the examples, arrays around."""
     session, target, rows = case.session, case.target, tried.layers or ()
@@ -407,8 +420,6 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
             elif isinstance(outcome, Refusal):
                 # There is a way, which is of no use: that is why, and not what the first attempt ended at.
                 outcome = gathered_in_vain(case.body, other.observation)
-        elif isinstance(outcome, Refusal):
-            outcome = _or_refused(outcome, observe_variants(case, roles, Onward.ALL_BESIDE))
     if case.saved is None:
         wanted = _wanted(case.request)
         dealt = in_minibatches(case, roles, outcome, batch_of(roles, case.loaded), wanted)
@@ -445,11 +456,6 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     elif tried.fallback is None or share < (tried.fallback[1].observation.share or 0.0):
         tried.fallback = roles, outcome
     return None
-
-
-def _or_refused(refusal: Refusal, other: Refusal | Confirmed) -> Refusal | Confirmed:
-    """What another way confirmed; where it did not, the refusal of the first, which tells more."""
-    return refusal if isinstance(other, Refusal) else other
 
 
 def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:
