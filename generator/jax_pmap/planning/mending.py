@@ -145,8 +145,11 @@ class Mending:
         """Divide by the number of devices what is that many times too large on each, row by row.
 
         The derivative of the mean over a device's rows, by these rows, is that of the batch's mean by them
-        times the number of devices.
+        times the number of devices. Where rows are gathered, what is taken of all of them by a share of them
+        would be so too, and every device does all the work.
         """
+        if any(sync.op == "all_gather" for sync in state.syncs):
+            return False
         values = [("wrap", each.span, each.text, each.point) for each in culprits]
         values += [("after", statement.span, name, point) for name, point in statement.names]
         added = False
