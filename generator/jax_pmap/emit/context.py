@@ -144,7 +144,9 @@ class Context:
             "definitions": [d.strip("\n") for d in unit.definitions],
             "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
             "user_docstring": unit.docstring,
-            "guards": [guard for argument in self.arguments for guard in self._guards(argument)],
+            "guards": [guard for argument in self.arguments for guard in self._guards(argument)]
+            + list(self._aliases()),
+            "overlap": len(self._apart()) > 1,
             "mapped_signature": f"def {n.mapped}({', '.join(mapped_parameters)}){arrow}:",
             "mapped_docstring": self._mapped_docstring(),
             "body": body,
@@ -792,6 +794,40 @@ class Context:
         for path, limit in argument.fits:
             yield self._fits(path, limit, next(leaf.dtype for leaf in argument.leaves if leaf.path == path))
 
+    def _aliases(self) -> Iterator[dict[str, str]]:
+        """What holds Flax NNX objects to be one where they were, and apart where they were."""
+        function = self.unit.name
+        for place, other in self._shared():
+            message = f"{function}: `{place}` has to be `{other}` itself, as in the proof; for another one, "
+            yield {
+                "condition": f"{place} is not {other}",
+                "message": wrapped_f_string(escaped(f"{message}generate again with inputs that have it")),
+            }
+        apart = self._apart()
+        if len(apart) > 1:
+            parts = [other for place, other in self._shared() if {_root(place), _root(other)} <= {*apart}]
+            but = f", but={tuple_source(parts)}" if parts else ""
+            names = " and ".join(f"`{name}`" for name in apart)
+            message = (
+                f"{function}: {names} have variables in common that they had not in the proof; "
+                "generate again with inputs that have them"
+            )
+            yield {
+                "condition": f"{self.n.overlap}({', '.join(apart)}{but})",
+                "message": wrapped_f_string(escaped(message)),
+            }
+
+    def _shared(self) -> list[tuple[str, str]]:
+        """Places in one argument of what another one holds."""
+        return [(place, other) for place, other in self.plan.shared if _root(place) != _root(other)]
+
+    def _apart(self) -> list[str]:
+        """Flax NNX objects, of which the function changes some, but for those that hold another one whole."""
+        plan = self.plan
+        around = {_root(place) for place, other in self._shared() if other == _root(other)}
+        objects = [a for a in self.arguments if a.name in plan.mutated or (a.modes and not a.partition)]
+        return [a.name for a in objects if plan.mutated and a.name not in around]
+
     def _same(self, leaf: Leaf) -> dict[str, str]:
         """What refuses a constant other than the one that the plan was observed with."""
         # Functions are told from others by their bytecode, which no two versions of Python have in common.
@@ -899,6 +935,11 @@ def _outer_tuple_kept(axes: Axes) -> Axes:
     if isinstance(axes, AxesNode) and axes.kind == "tuple":
         return AxesNode("tuple", (), tuple(collapse(child) for child in axes.children))
     return collapse(axes)
+
+
+def _root(place: str) -> str:
+    """``"state"`` of ``"state.model['head']"``."""
+    return re.split(r"\W", place)[0]
 
 
 def _free(name: str, taken: Collection[str]) -> str:

@@ -91,6 +91,8 @@ class Names:
     gather_joined: str
     #: Helper that folds the keys inside objects while the body runs.
     own_draws: str
+    #: Helper that says whether objects have a variable in common.
+    overlap: str
     #: Helper that puts a copy in the place of a function that a value holds.
     in_place_of: str
     #: Helper that raises in place of a side of an expression that no input took.
