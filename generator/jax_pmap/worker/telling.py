@@ -80,6 +80,7 @@ def telling(
     if operations(twice.jaxpr) >= length + size:
         return ()
     laws = program_of(reference.jaxpr, size), program_of(twice.jaxpr, 2 * size)
+    equal = coincidences(laws[0])
     found, hidden = list[int](), list[int]()
     for rows in tried(length, [source], multiple):
         if rows == size or not (program := traced(rows)):
@@ -87,7 +88,7 @@ def telling(
         other = program_of(program.jaxpr, rows)
         if not alike(*laws, other):
             found.append(rows)
-        elif coincidences(laws[0]) != coincidences(other):
+        elif equal != coincidences(other):
             hidden.append(rows)
         if operations(program.jaxpr) > 2 * length + UNIT:
             break  # It is unrolled, and would be a longer program each time.

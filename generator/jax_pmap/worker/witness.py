@@ -28,7 +28,7 @@ from .protocol import Affordable, Ending, Multiple, Problem
 from .server import summary
 from .sizes import MANY, alike, program_of
 from .trials import Emitted, OnMesh, Question
-from .widths import Wider, wider
+from .widths import wider
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
 FEW = 1000
@@ -217,9 +217,8 @@ def _on_many(
         return found
     if ended.complete:
         return found
-    first, counts = ended.endings[0], f"{', '.join(map(str, UNUSUAL[:-1]))} and {UNUSUAL[-1]}"
-    why = f"on {counts} devices it works in another way, and there {first.why}"
-    return dataclasses.replace(ended, endings=(dataclasses.replace(first, why=why),))
+    counts = f"{', '.join(map(str, UNUSUAL[:-1]))} and {UNUSUAL[-1]}"
+    return _only_there(ended, f"on {counts} devices it works in another way")
 
 
 def _wider(
@@ -235,17 +234,8 @@ def _wider(
 
     A width that the function does not take is left out: whoever calls it with that is told.
     """
-
-    def traced(each: Wider) -> "Traced | None":
-        try:
-            return Traced(question.traceable, packed, each.leaves)
-        except (MemoryError, Problem):
-            raise
-        except BaseException:
-            return None
-
     for ways in wider(leaves, packed.axes(question.axes)):
-        made = ((way, other) for way in ways if (other := traced(way)) is not None)
+        made = ((way, other) for way in ways if (other := _reference(question, packed, way.leaves)))
         way, other = next(made, (None, None))
         if way is None or other is None:
             continue
@@ -255,10 +245,18 @@ def _wider(
             continue
         if not ended.complete:
             name, shape = leaf_names(packed)[way.first], list(way.leaves[way.first].shape)
-            first = ended.endings[0]
-            why = f"with `{name}` of shape {shape} it is worked on in another way, and there {first.why}"
-            return name, dataclasses.replace(ended, endings=(dataclasses.replace(first, why=why),))
+            return name, _only_there(ended, f"with `{name}` of shape {shape} it is worked on in another way")
     return "", found
+
+
+def _reference(question: Question, packed: Packed, leaves: Sequence[Any]) -> "Traced | None":
+    """The trace of the reference; None where it does not take such inputs: whoever calls it so is told."""
+    try:
+        return Traced(question.traceable, packed, leaves)
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return None
 
 
 def _otherwise_on(
@@ -295,9 +293,8 @@ def _otherwise_on(
         return None
     if found.complete:
         return None
-    first = found.endings[0]
-    why = f"a batch of {rows} is worked on in another way than the given one, and there {first.why}"
-    return dataclasses.replace(first, why=why)
+    there = f"a batch of {rows} is worked on in another way than the given one"
+    return _only_there(found, there).endings[0]
 
 
 def _suiting(
@@ -350,9 +347,15 @@ def _of_rows(found: Derivation, rows: int, size: int) -> Derivation:
     """What was `found` of a batch of `rows`, where it is shown equal for one of `size`."""
     if found.complete:
         return found
+    return _only_there(found, f"a batch of {rows} is worked on in another way than one of {size}")
+
+
+def _only_there(found: Derivation, there: str) -> Derivation:
+    """A derivation that ended, with words ahead of why that say in which case it did."""
     first = found.endings[0]
-    why = f"a batch of {rows} is worked on in another way than one of {size}, and there {first.why}"
-    return dataclasses.replace(found, endings=(dataclasses.replace(first, why=why),))
+    return dataclasses.replace(
+        found, endings=(dataclasses.replace(first, why=f"{there}, and there {first.why}"),)
+    )
 
 
 class _Untraced(Exception):
@@ -569,12 +572,7 @@ def _larger(
     """
 
     def traced(rows: int) -> "Traced | None":
-        try:
-            return Traced(question.traceable, packed, abstract_leaves(packed, question.axes, rows))
-        except (MemoryError, Problem):
-            raise
-        except BaseException:
-            return None  # Whoever calls it with so many is told.
+        return _reference(question, packed, abstract_leaves(packed, question.axes, rows))
 
     twice = traced(2 * size)
     if twice is None or operations(twice.jaxpr) >= operations(reference.jaxpr) + size:
