@@ -300,11 +300,9 @@ class Editor(cst.CSTTransformer):
 
     def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
         """A collective, a fold of a key, or the taking of a share around a node."""
+        axis = f", axis={sync.axis}" if sync.axis else ""
         if sync.op == OWN_SHARE:
-            axis = f", axis={sync.axis}" if sync.axis else ""
-            call = cst.parse_expression(f"{self.own_share}(x{axis})")
-            assert isinstance(call, cst.Call)
-            return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
+            return call_on(f"{self.own_share}(x{axis})", value)
         if sync.op == DIVIDE:
             part = cst.parse_expression(f"({self.collective(DIVIDE, 'x', sync.along)})")
             assert isinstance(part, cst.BinaryOperation)
@@ -315,22 +313,15 @@ class Editor(cst.CSTTransformer):
             assert isinstance(size, cst.BinaryOperation)
             return size.with_changes(left=value)
         if sync.like:
-            call = cst.parse_expression(self.in_parts(sync, "x"))
-            assert isinstance(call, cst.Call)
-            return call.with_changes(args=[call.args[0], call.args[1].with_changes(value=value)])
+            return call_on(self.in_parts(sync, "x"), value, at=1)
         if sync.joined is not None:
-            axis = f", axis={sync.axis}" if sync.axis else ""
             count, rows = sync.joined
-            call = cst.parse_expression(f"{self.gather_joined}(x, {count}, {rows}{axis})")
-            assert isinstance(call, cst.Call)
-            return call.with_changes(args=[call.args[0].with_changes(value=value), *call.args[1:]])
+            return call_on(f"{self.gather_joined}(x, {count}, {rows}{axis})", value)
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axes(sync.along), sync.axis)
         if sync.paths != ("",):
             return cst.parse_expression(rebuild(sync.value, [sync], lambda _, key: self.fold(key)))
-        call = cst.parse_expression(self.fold("key"))
-        assert isinstance(call, cst.Call)
-        return call.with_changes(args=[call.args[0].with_changes(value=parenthesized(value)), *call.args[1:]])
+        return call_on(self.fold("key"), parenthesized(value))
 
     def in_parts(self, sync: Sync, value: str) -> str:
         """Source of a value put together of the devices' parts, or summed and divided into such."""
@@ -543,6 +534,15 @@ def reached(index: int) -> cst.BaseStatement:
 def name_node(name: str) -> cst.Name:
     """A name as a node."""
     return cst.Name(name)
+
+
+def call_on(source: str, value: cst.BaseExpression, at: int = 0) -> cst.Call:
+    """The call that is `source`, with a node in place of its argument number `at`."""
+    call = cst.parse_expression(source)
+    assert isinstance(call, cst.Call)
+    args = list(call.args)
+    args[at] = args[at].with_changes(value=value)
+    return call.with_changes(args=args)
 
 
 def wrap_call(
