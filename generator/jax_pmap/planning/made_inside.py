@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.model import Refusal, RefusalError, Request, Span, Sync, refused
-from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch
+from jax_pmap.planning.benefit import HALF, MOST_OF_IT, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.events import Event
 from jax_pmap.planning.gathering import Onward
@@ -175,7 +175,7 @@ def _couples(outcome: Confirmed | Refusal) -> bool:
     """Whether rows depend on each other, so that they are gathered or nothing helps."""
     if isinstance(outcome, Refusal):
         return outcome.code == "JP043"
-    return any(sync.op == "all_gather" for sync in outcome.observation.syncs)
+    return is_gathered(outcome.observation)
 
 
 def _useless(case: Case, outcome: Confirmed, syncs: Sequence[Sync]) -> Refusal | None:

@@ -150,14 +150,14 @@ class Mending:
         """
         if any(sync.op == "all_gather" for sync in state.syncs):
             return False
-        values = [("wrap", each.span, each.text, each.point) for each in culprits]
-        values += [("after", statement.span, name, point) for name, point in statement.names]
-        added = False
-        for where, span, text, point in values:
-            leaves = first[point].leaves if point in first else []
-            if len(leaves) == 1 and "times" in leaves[0] and not added:
-                added = state.add(Sync(DIVIDE, text, where, span), point)
-        return added
+        values = [(Sync(DIVIDE, each.text, "wrap", each.span), each.point) for each in culprits]
+        values += [(Sync(DIVIDE, name, "after", statement.span), point) for name, point in statement.names]
+        leaves = {point: event.leaves for point, event in first.items()}
+        return any(
+            state.add(sync, point)
+            for sync, point in values
+            if len(leaves.get(point, ())) == 1 and "times" in leaves[point][0]
+        )
 
     def divided_behind(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
         """Whether what varies in the value of a statement is divided by the names that it binds."""

@@ -17,9 +17,6 @@ from jax_pmap.planning.variants import Case, Confirmed, observe_variants
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 
-#: What is no communication.
-WITHIN = ON_DEVICE
-
 
 def in_minibatches(
     case: Case, roles: Roles, outcome: Refusal | Confirmed, size: int, devices: int | None
@@ -79,6 +76,6 @@ def cost(observation: Observation) -> tuple[int, int, int]:
 
     Gathers come first: with all of the batch on every device, fewer collectives mean that all do the same.
     """
-    syncs = [sync for sync in observation.syncs if sync.op not in WITHIN]
+    syncs = [sync for sync in observation.syncs if sync.op not in ON_DEVICE]
     gathers = sum(sync.op == "all_gather" for sync in syncs)
     return gathers, len(syncs), sum(sync.bytes for sync in syncs)

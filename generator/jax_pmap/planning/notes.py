@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Request, Role
-from jax_pmap.planning.benefit import depends_on_batch
+from jax_pmap.planning.benefit import depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT
 from jax_pmap.reading.target import Target
@@ -47,7 +47,7 @@ def plan_notes(
             "of them, so that no example has to be sent to another device"
         )
     if observation.share is not None and request.backend is not Backend.JIT:
-        what = "gathered" if any(sync.op == "all_gather" for sync in observation.syncs) else "made"
+        what = "gathered" if is_gathered(observation) else "made"
         yield (
             f"what is {what} is worked on by every device: each of {LARGEST_COUNT} does "
             f"{observation.share:.0%} of the work of one"
