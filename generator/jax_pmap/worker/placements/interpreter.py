@@ -279,9 +279,6 @@ class Interpreter:
     def known(self, numbers: Sequence[Any]) -> Value:
         """The value of a constant, by what it is in each trace."""
         first = numbers[0]
-        if getattr(first, "dtype", None) == jax.dtypes.float0:
-            # A derivative by integers: there is nothing in it.
-            return self._number([np.zeros(np.shape(each), bool) for each in numbers])
         if np.ndim(first) == 0:
             key = tuple(map(_scalar, numbers))
             found = self._scalars.get(key) if None not in key else None

@@ -23,6 +23,8 @@ import numpy as np
 Term: TypeAlias = int
 Shape: TypeAlias = "tuple[int, ...]"
 Number: TypeAlias = "complex | float | int | bool"
+#: The dtype of derivatives by integers.
+WITHOUT_VALUES = str(jax.dtypes.float0)
 #: Sums and products with more members are taken as they are written, so that long chains stay linear.
 MOST_MEMBERS = 64
 #: The unit of rounding of float32.
@@ -415,6 +417,8 @@ class Terms:
 
     def number(self, value: Any, dtype: str) -> Number:
         """`value` as a number that is the same for all that are a few roundings of float64 from it."""
+        if dtype == WITHOUT_VALUES:
+            return False
         key = (dtype, value.__class__, value)
         found = self._rounded.get(key)
         if found is None:
@@ -427,8 +431,8 @@ class Terms:
             return complex(
                 self.number(complex(value).real, "float32"), self.number(complex(value).imag, "float32")
             )
-        if kind == "b" or dtype == str(jax.dtypes.float0):
-            return bool(value)  # A derivative by integers has nothing in it.
+        if kind == "b":
+            return bool(value)
         if kind != "f":
             return wrapped(int(value), dtype)
         given = float(value)
