@@ -102,6 +102,10 @@ def padded(x):
     return jnp.mean(jax.lax.pad(x, 0.0, ((0, len(x) - 24, 0),)))
 
 
+def padded_but_twice(x):
+    return jnp.mean(jax.lax.pad(x, 0.0, ((0, (len(x) - 24) * (len(x) - 168), 0),)))
+
+
 def rolled(x):
     return jnp.sum(jnp.roll(x, len(x) - 24) * x)
 
@@ -125,6 +129,24 @@ def test_what_the_given_size_hides_is_not_called_proved(shared: Project, name: s
     shared.write("coincidences.py", COINCIDENCES)
     found = shared.run("gen", f"coincidences.py::{name}", "--arg", "x=f32[24]", "--no-run")
     assert found.exit_code == 1, found.stdout
+
+
+def test_other_sizes_tell_where_twice_the_rows_are_not_taken(shared: Project) -> None:
+    """48 rows would be padded by less than nothing."""
+    shared.write("coincidences.py", COINCIDENCES)
+    words = ("coincidences.py::padded_but_twice", "--arg", "x=f32[24]", "--no-run", "-o", "twice_pmap.py")
+    made = shared.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    call = """\
+import coincidences, numpy as np, twice_pmap
+
+for rows in (24, 192):
+    x = np.random.default_rng(rows).normal(1.0, 1.0, rows).astype("float32")
+    want = coincidences.padded_but_twice(x)
+    assert np.allclose(twice_pmap.padded_but_twice(x), want, rtol=1e-4), rows
+"""
+    ran = subprocess.run([sys.executable, "-c", call], env=simulated(4), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize(("name", "code"), [("by_hand", 1), ("by_hand_right", 0)])
