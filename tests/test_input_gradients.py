@@ -47,6 +47,47 @@ def by_integers(w, x, y):
     return x - by_rows
 
 
+def of_batch(params, batch):
+    return loss(params["w"], batch["x"], batch["y"])
+
+
+def of_a_dict(params, batch):
+    return jax.grad(of_batch, argnums=1)(params, batch)["x"]
+
+
+def ascended(params, batch):
+    by_rows = jax.grad(lambda batch: of_batch(params, batch))(batch)
+    batch = jax.tree.map(lambda rows, each: rows + 0.1 * each, batch, by_rows)
+    return jax.grad(of_batch)(params, batch)
+
+
+def penalised(params, batch):
+    def total(params):
+        by_rows = jax.grad(of_batch, argnums=1)(params, batch)
+        return jnp.mean(jnp.sum(by_rows["x"] ** 2, -1))
+
+    return jax.grad(total)(params)
+
+
+def both_of_dicts(params, batch):
+    grads = jax.grad(of_batch, argnums=(0, 1))(params, batch)
+    return grads[0], grads[1]["x"] ** 2
+
+
+def integrated(params, batch):
+    def at(part):
+        return jax.grad(lambda batch: of_batch(params, batch))(jax.tree.map(lambda x: part * x, batch))
+
+    return jax.vmap(at)(jnp.linspace(0, 1, 3))
+
+
+def dicts():
+    # As many hidden units as devices could share: that is no batch.
+    rng = np.random.default_rng(0)
+    made = [rng.normal(size=shape).astype("float32") for shape in ((8, 16), (24, 8), (24,))]
+    return {"w": made[0]}, {"x": made[1], "y": made[2]}
+
+
 def inputs():
     rng = np.random.default_rng(0)
     return [rng.normal(size=shape).astype("float32") for shape in ((5, 4), (24, 5), (24,))]
@@ -83,16 +124,47 @@ def test_they_are_divided_by_the_number_of_devices(shared: Project, name: str, s
     assert found["evidence"]["derivation"]["complete"]
 
 
+@pytest.mark.parametrize(
+    ("name", "syncs"),
+    [
+        ("of_a_dict", {"divide jax.grad(of_batch, argnums=1)(params, batch)"}),
+        ("ascended", {"divide by_rows", "pmean jax.grad(of_batch)(params, batch)"}),
+        ("penalised", {"divide by_rows", "pmean jax.grad(total)(params)"}),
+        ("both_of_dicts", {"divide grads", "pmean grads"}),
+        ("integrated", {"divide jax.vmap(at)(jnp.linspace(0, 1, 3))"}),
+    ],
+)
+def test_those_by_a_dict_are_divided_and_the_batch_is(shared: Project, name: str, syncs: set[str]) -> None:
+    shared.write("model.py", MODEL)
+    words = ("--inputs", "model.py::dicts", "--output-format", "json", "--no-run")
+    ran = shared.run("gen", f"model.py::{name}", *words)
+    assert ran.exit_code == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    params, batch = found["plan"]["arguments"]
+    assert [leaf["axis"] for leaf in (*params["leaves"], *batch["leaves"])] == [None, 0, 0]
+    assert {f"{sync['op']} {sync['value']}" for sync in found["plan"]["syncs"]} == syncs
+    assert found["evidence"]["derivation"]["complete"]
+
+
 def test_those_by_integers_have_nothing_in_them(shared: Project) -> None:
     shared.write("model.py", MODEL)
     ran = shared.run("gen", "model.py::by_integers", "--inputs", "model.py::inputs", "--no-run")
     assert ran.exit_code == 0, ran.stderr
 
 
-def test_a_division_is_taken_back(shared: Project) -> None:
-    shared.write("model.py", MODEL)
-    made = shared.run("gen", "model.py::saliency", "--inputs", "model.py::inputs", "--in-place", "--no-run")
+@pytest.mark.parametrize(
+    ("name", "given", "line"),
+    [
+        ("saliency", "inputs", "by_rows = by_rows / jax.lax.psum(1, axis_name=AXIS)"),
+        ("of_a_dict", "dicts", "jax.tree.map(\n        lambda part: part / jax.lax.psum(1, axis_name=AXIS),"),
+        ("both_of_dicts", "dicts", '"x": grads[1]["x"] / jax.lax.psum(1, axis_name=AXIS),'),
+    ],
+)
+def test_a_division_is_taken_back(project: Project, name: str, given: str, line: str) -> None:
+    project.write("model.py", MODEL)
+    words = ("--inputs", f"model.py::{given}", "--in-place", "--no-run")
+    made = project.run("gen", f"model.py::{name}", *words)
     assert made.exit_code == 0, made.stderr
-    assert "by_rows = by_rows / jax.lax.psum(1, axis_name=AXIS)" in Path("model.py").read_text()
-    found = shared.run("check", "model.py", "--no-run")
+    assert line in Path("model.py").read_text()
+    found = project.run("check", "model.py", "--no-run")
     assert (found.exit_code, "nothing found" in found.words) == (0, True), found.stdout

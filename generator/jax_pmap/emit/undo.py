@@ -244,9 +244,11 @@ class _Unweaving(cst.CSTTransformer):
         self, original: cst.BinaryOperation, updated: cst.BinaryOperation
     ) -> cst.BaseExpression:
         """What is divided by the number of devices."""
-        by = original.right
-        ours = isinstance(by, cst.Call) and self._is_ours(by) and isinstance(by.args[0].value, cst.Integer)
-        return updated.left if ours else updated
+        return updated.left if self._is_division(original) else updated
+
+    def _is_division(self, node: cst.CSTNode) -> bool:
+        by = node.right if isinstance(node, cst.BinaryOperation) else None
+        return isinstance(by, cst.Call) and self._is_ours(by) and isinstance(by.args[0].value, cst.Integer)
 
     def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.Name:  # noqa: N802
         """The original in place of its copy."""
@@ -257,6 +259,9 @@ class _Unweaving(cst.CSTTransformer):
         copied = self.copies.get(original.func.value) if isinstance(original.func, cst.Name) else None
         if copied == "__call__" and updated.args:
             return updated.with_changes(func=updated.args[0].value, args=updated.args[1:])
+        each = original.args[0].value if _dotted(original.func).endswith(".tree.map") else None
+        if isinstance(each, cst.Lambda) and self._is_division(each.body):
+            return updated.args[1].value
         if not updated.args or not self._is_ours(updated):
             return updated.with_changes(args=self._unnamed(updated.args))
         if self._open:

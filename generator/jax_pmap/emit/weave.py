@@ -153,6 +153,12 @@ class Editor(cst.CSTTransformer):
             return f"{value} / {self.collective('psum', '1', along)}"
         return f"{self.jax}.lax.{op}({value}, axis_name={self.axes(along)})"
 
+    def divided(self, sync: Sync, value: str) -> str:
+        """Source of a value divided by the number of devices, or of all leaves of one."""
+        if not sync.containers:
+            return self.collective(DIVIDE, value, sync.along)
+        return f"{self.jax}.tree.map(lambda part: {self.collective(DIVIDE, 'part', sync.along)}, {value})"
+
     def axes(self, along: Sequence[str]) -> str:
         """Source of the names of axes; ``""`` is that of the batch."""
         names = [string(name) if name else self.axis for name in along]
@@ -303,6 +309,8 @@ class Editor(cst.CSTTransformer):
         axis = f", axis={sync.axis}" if sync.axis else ""
         if sync.op == OWN_SHARE:
             return call_on(f"{self.own_share}(x{axis})", value)
+        if sync.op == DIVIDE and sync.containers:
+            return call_on(self.divided(sync, "x"), value, at=1)
         if sync.op == DIVIDE:
             part = cst.parse_expression(f"({self.collective(DIVIDE, 'x', sync.along)})")
             assert isinstance(part, cst.BinaryOperation)
@@ -448,14 +456,13 @@ class Editor(cst.CSTTransformer):
         for sync in syncs:
             if sync.like:
                 lines.append(f"{sync.value} = {self.in_parts(sync, sync.value)}")
+            elif sync.op == DIVIDE and sync.paths == ("",):
+                lines.append(f"{sync.value} = {self.divided(sync, sync.value)}")
             elif sync.paths == ("",):
                 by_op.setdefault((sync.op, sync.along), []).append(sync.value)
             else:
                 parts.setdefault((sync.value, sync.along), []).append(sync)
         for (op, along), values in by_op.items():
-            if op == DIVIDE:
-                lines += [f"{name} = {self.collective(op, name, along)}" for name in values]
-                continue
             names = ", ".join(values)
             value = f"({names})" if len(values) > 1 else names
             lines.append(f"{names} = {self.collective(op, value, along)}")

@@ -270,7 +270,8 @@ class Decider:
                 # Inside a function that is looked into, partial values may stay partial: its caller
                 # makes the result whole. Only what is already wrong there has to be mended there.
                 keeps = statement.kind == "other" and self.mending.keeps_varying(statement, events)
-                if (event.varying or keeps) and statement.index not in state.hopeless:
+                apart = event.varying and not self.mending.divided_behind(statement, event, events)
+                if (apart or keeps) and statement.index not in state.hopeless:
                     return advanced or self.look_closer(state, statement, events, event.occurrence)
                 continue
             depends = bool(statement.reads & tainted)

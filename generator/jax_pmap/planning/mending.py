@@ -150,14 +150,15 @@ class Mending:
         """
         if any(sync.op == "all_gather" for sync in state.syncs):
             return False
-        values = [(Sync(DIVIDE, each.text, "wrap", each.span), each.point) for each in culprits]
-        values += [(Sync(DIVIDE, name, "after", statement.span), point) for name, point in statement.names]
-        leaves = {point: event.leaves for point, event in first.items()}
-        return any(
-            state.add(sync, point)
-            for sync, point in values
-            if len(leaves.get(point, ())) == 1 and "times" in leaves[point][0]
-        )
+        wraps = [(Sync(DIVIDE, each.text, "wrap", each.span), each.point) for each in culprits]
+        names = [(Sync(DIVIDE, name, "after", statement.span), point) for name, point in statement.names]
+        one = [each for each in wraps if each[1] in first and len(first[each[1]].leaves) == 1]
+        for values in (one, names, wraps):
+            divided = [(d, p) for sync, p in values if p in first for d in _divisions(sync, first[p])]
+            added = [state.add(sync, point) for sync, point in divided]
+            if any(added):
+                return True
+        return False
 
     def divided_behind(self, statement: Statement, event: Event, events: Sequence[Event]) -> bool:
         """Whether what varies in the value of a statement is divided by the names that it binds."""
@@ -343,3 +344,19 @@ class Mending:
     def _parts(self, expression: Expression) -> list[Expression]:
         """An argument of a call, or the members of one that is a display."""
         return self.table.elements(expression) if expression.is_display else [expression]
+
+
+def _divisions(sync: Sync, event: Event) -> list[Sync]:
+    """`sync` for all of what `event` showed, or for each leaf that is too large; none where more is wrong.
+
+    What has to be divided in parts needs a name: its expression would be run once for each.
+    """
+    apart = [leaf for leaf in event.leaves if leaf["kind"] == "varying"]
+    if event.unaligned or not apart or any("times" not in leaf for leaf in apart):
+        return []
+    if len(apart) == len(event.leaves):
+        is_array = event.leaves[0]["path"] == ""
+        return [sync if is_array else dataclasses.replace(sync, containers=(("", "tree"),))]
+    paths = [leaf["path"] for leaf in apart]
+    containers = containers_above(paths, event.tree) if sync.where == "after" else None
+    return [dataclasses.replace(sync, paths=(path,), containers=containers) for path in paths if containers]

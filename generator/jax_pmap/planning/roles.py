@@ -249,12 +249,15 @@ class RoleFinder:
 
     def _leaves(self) -> list[_Leaf]:
         parts = {re.split(r"[.\[]", path)[0] for path in self.differentiated}
+        rows = self._differentiated_rows()
         out = []
         unknown = 0
         for name, argument in self.described.items():
             if name in self.statics:
                 continue
-            if name in self.differentiated:
+            if name in rows:
+                data = 0.5
+            elif name in self.differentiated:
                 data = 0.0
                 self.why.setdefault(name, "a gradient is taken of it")
             elif name.lower() in STATE_NAMES and not (
@@ -263,7 +266,7 @@ class RoleFinder:
             ):
                 # Beside what a gradient is taken of, a `b` that is not returned is rather a batch.
                 is_state = name in self.facts.returned_names or name in parts or holds_state(argument)
-                data = 0.3 if self.differentiated and not is_state else 0.0
+                data = 0.3 if self.differentiated - rows and not is_state else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 # A `target` may be labels, and a network that is followed slowly.
                 data = 0.1 if holds_state(argument) else 1.0
@@ -280,6 +283,15 @@ class RoleFinder:
                 if leaf["category"] in ("array", "key") and (name, index) not in self.keys:
                     out.append(_Leaf(name, index, tuple(leaf["shape"]), data))
         return out
+
+    def _differentiated_rows(self) -> set[str]:
+        """Arguments called like data that a gradient is taken of, beside parameters: rows that are moved."""
+        parameters = [
+            name
+            for name, argument in self.described.items()
+            if name.lower() in STATE_NAMES and any(leaf["shape"] for leaf in argument["leaves"])
+        ]
+        return {name for name in self.differentiated if parameters and name.lower() in DATA_NAMES}
 
     # -- the search --------------------------------------------------------------------------
 

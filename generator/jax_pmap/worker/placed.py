@@ -362,7 +362,7 @@ def kind_of(
     elif isinstance(place, Sharded) and not place.power and (place.outer == 1 or not returned):
         kind = f"sharded {place.axis}"
     if kind == VARYING and isinstance(place, Sharded) and (place.power, place.outer) == (-1, 1):
-        return {"kind": kind, "split": split, "times": place.axis}
+        return {"kind": kind, "split": split, "times": int(place.axis)}
     if kind == VARYING:
         return {"kind": kind, "split": split}
     joined = place.outer if isinstance(place, Sharded) else 1
