@@ -670,6 +670,15 @@ def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_a
             return w - 0.1 * grad, mean
 
 
+        def one(reward):
+            return jax.lax.scan(lambda sum, each: (sum + each,) * 2, 0.0, reward, reverse=True)[1]
+
+
+        def towards(w, steps):
+            targets = jax.vmap(one, in_axes=1, out_axes=1)(steps["reward"])
+            return jax.grad(lambda w: jnp.mean((steps["x"] @ w - targets) ** 2))(w)
+
+
         def inputs():
             rng = np.random.default_rng(0)
             x, reward = rng.normal(size=(16, 24, 3)), rng.normal(size=(16, 24))
@@ -687,6 +696,10 @@ def test_steps_of_trajectories_depend_on_each_other_and_the_batch_is_the_other_a
     done = shared.run("plan", "trajectories.py::step", "--inputs", "trajectories.py::inputs")
     assert "axis 1 is the batch of 24" in done.words, done.stderr
     assert "pmean grad" in done.words and "pmean _" not in done.words
+    # Every step could have all rewards of its own: each device would add up those of all trajectories.
+    done = shared.run("plan", "trajectories.py::towards", "--inputs", "trajectories.py::inputs")
+    assert "axis 1 is the batch of 24" in done.words, done.stderr
+    assert "all_gather" not in done.words
     says = ("are scalars (rate (), x ()): there is no axis to split",)
     words = ("plan", "trajectories.py::scale", "--inputs", "trajectories.py::scalars")
     shared.refused("JP040", *words, says=says, exit_code=1)

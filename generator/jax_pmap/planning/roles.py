@@ -331,6 +331,27 @@ class RoleFinder:
             else:
                 waiting.append(size)
 
+    def elsewhere(self, roles: Roles) -> Iterator[Roles]:
+        """`roles` with another axis, of one size, in place of that of every leaf that they divide.
+
+        Of trajectories, (time, batch, …), the steps depend on each other and the batch does not.
+        """
+        places = {(name, i): axis for name, leaves in roles.axes.items() for i, axis in leaves.items()}
+        given = dict(self.facts.pmap_in_axes)
+        if any(place in self.forced or place[0] in given for place in places):
+            return
+        shapes = {place: self._shape(place) for place in places}
+        first = next(iter(places), None)
+        for size in dict.fromkeys(shapes[first]) if first is not None else ():
+            others = {
+                place: axis
+                for place, shape in shapes.items()
+                for axis, length in reversed([*enumerate(shape)])
+                if length == size and axis != places[place]
+            }
+            if len(others) == len(places) and size >= self.enough and self._traces(others):
+                yield self._roles(others)
+
     def _as_pmapped(self, chosen: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
         """An assignment with the axes of the original's `pmap`, for leaves of which the user gives none."""
         made = dict(chosen)

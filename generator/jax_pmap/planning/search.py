@@ -182,10 +182,29 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
                 return told
         found = _try(case, roles, whole, tried)
         if found is not None:
+            roles, found = _or_along(case, finder, roles, found)
             return _plan(case, *_or_inside(case, finder, roles, found), whole)
         if tried.refusal is not None and tried.refusal.final:
             raise RefusalError(tried.refusal)
+    if tried.fallback is not None:
+        roles, found = _or_along(case, finder, *tried.fallback)
+        if roles is not tried.fallback[0]:
+            return _plan(case, roles, found, whole)
     return None
+
+
+def _or_along(case: Case, finder: RoleFinder, roles: Roles, found: Confirmed) -> tuple[Roles, Confirmed]:
+    """What was found, or what divides the same along another axis, gathers nothing and leaves less to do."""
+    if case.saved is not None or not is_gathered(found.observation):
+        return roles, found
+    for other in finder.elsewhere(roles):
+        too_small = _batch_refusal(case.target, case.loaded, other, case.request)
+        outcome = observe_variants(case, other) if too_small is None else too_small
+        if isinstance(outcome, Refusal) or not depends_on_batch(outcome.observation, case.target):
+            continue
+        if not is_gathered(outcome.observation) and outcome.observation.work < found.observation.work:
+            return other, outcome
+    return roles, found
 
 
 def _or_inside(case: Case, finder: RoleFinder, roles: Roles, found: Confirmed) -> tuple[Roles, Confirmed]:
