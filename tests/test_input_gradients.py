@@ -81,6 +81,11 @@ def integrated(params, batch):
     return jax.vmap(at)(jnp.linspace(0, 1, 3))
 
 
+def by_positions(params, batch):
+    x, y = batch["x"].reshape(4, -1, 8), batch["y"] * jnp.arange(len(batch["y"]))
+    return jax.grad(of_batch)(params, {"x": x[0], "y": y.reshape(4, -1)[0]})
+
+
 def dicts():
     # As many hidden units as devices could share: that is no batch.
     rng = np.random.default_rng(0)
@@ -144,6 +149,12 @@ def test_those_by_a_dict_are_divided_and_the_batch_is(shared: Project, name: str
     assert [leaf["axis"] for leaf in (*params["leaves"], *batch["leaves"])] == [None, 0, 0]
     assert {f"{sync['op']} {sync['value']}" for sync in found["plan"]["syncs"]} == syncs
     assert found["evidence"]["derivation"]["complete"]
+
+
+def test_parameters_are_not_divided_for_their_derivatives(shared: Project) -> None:
+    shared.write("model.py", MODEL)
+    words = ("plan", "model.py::by_positions", "--inputs", "model.py::dicts")
+    shared.refused("JP043", *words, says=("couples the examples",), exit_code=1)
 
 
 def test_those_by_integers_have_nothing_in_them(shared: Project) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from jax_pmap.emit.ops import ON_DEVICE, OWN_SHARE
+from jax_pmap.emit.ops import DIVIDE, ON_DEVICE, OWN_SHARE
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.model import Refusal
 from jax_pmap.planning.coupling import shortened, unreadable, way_out
@@ -66,6 +66,11 @@ def gathered_in_vain(body: Body, observation: Observation) -> Refusal:
 def is_gathered(observation: Observation) -> bool:
     """Whether anything is gathered."""
     return any(sync.op == "all_gather" for sync in observation.syncs)
+
+
+def is_divided(observation: Observation) -> bool:
+    """Whether a value is divided by the number of devices: a derivative by what they share."""
+    return any(sync.op == DIVIDE for sync in observation.syncs)
 
 
 def gathers_argument(observation: Observation, facts: FunctionFacts) -> bool:

@@ -229,6 +229,14 @@ class RoleFinder:
         split = [leaf for leaf in self.leaves if leaf.index in roles.axes.get(leaf.argument, {})]
         return all(leaf.data <= 0.2 for leaf in split)
 
+    def divides_parameters(self, roles: Roles) -> bool:
+        """Whether what a gradient is taken of and is no data is divided, although there is data."""
+        split = {name for name, leaves in roles.axes.items() if leaves}
+        data = {leaf.argument: leaf.data for leaf in self.leaves}
+        return max(data.values(), default=0.0) > 0.2 and any(
+            data.get(name, 0.0) <= 0.2 for name in split & self.differentiated
+        )
+
     def likelier(self, one: Roles, other: Roles) -> bool:
         """Whether what is divided of `one` looks more like data than what is divided of `other`."""
 

@@ -26,6 +26,7 @@ from jax_pmap.planning.benefit import (
     gathered_in_vain,
     gathers_argument,
     in_vain,
+    is_divided,
     is_gathered,
     may_gather_less,
 )
@@ -181,6 +182,9 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             if told is not None:
                 return told
         found = _try(case, roles, whole, tried)
+        if found is not None and tried.refusal is not None and finder.divides_parameters(roles):
+            # Derivatives by hidden units, that is, and the batch whole on every device.
+            found = None if is_divided(found.observation) else found
         if found is not None:
             roles, found = _or_along(case, finder, roles, found)
             return _plan(case, *_or_inside(case, finder, roles, found), whole)
