@@ -131,6 +131,23 @@ def test_what_the_given_size_hides_is_not_called_proved(shared: Project, name: s
     assert found.exit_code == 1, found.stdout
 
 
+def test_several_scores_for_each_two_rows_are_taken(shared: Project) -> None:
+    """Twice the square of as many rows as sizes are told by has more than 32 bits."""
+    source = """\
+import jax.numpy as jnp
+
+
+def contrast(a, b):
+    scores = jnp.einsum("ihk,jhk->ijh", a, b)
+    return jnp.mean(jnp.logaddexp(0.0, scores))
+"""
+    shared.write("contrast.py", source)
+    words = ("--arg", "a=f32[24,2,4]", "--arg", "b=f32[24,2,4]", "--no-run", "-o", "contrast_pmap.py")
+    found = shared.run("gen", "contrast.py::contrast", *words)
+    assert found.exit_code == 0, found.stderr
+    assert "derived for all inputs and device counts" in found.stderr
+
+
 def test_other_sizes_tell_where_twice_the_rows_are_not_taken(shared: Project) -> None:
     """48 rows would be padded by less than nothing."""
     shared.write("coincidences.py", COINCIDENCES)

@@ -1,5 +1,6 @@
 """What differs between versions of jax in the equations of a jaxpr: names and parameters of primitives."""
 
+import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -142,8 +143,15 @@ def opened(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def size_at(dimension: Any, rows: int) -> int:
-    """A size that is a polynomial in the symbol ``rows``, for that many of them."""
-    return int(dimension._evaluate({"rows": rows}))  # No version has a public way.
+    """A size that is a polynomial in the symbol ``rows``, for that many of them.
+
+    No version has a public way, and their own counts in 32 bits: the square of many rows has more.
+    """
+    found = 0
+    for term, coefficient in dimension._sorted_terms:
+        factors = (int(f.evaluate({"rows": rows}, dimension.scope)) ** power for f, power in term._factors)
+        found += int(coefficient) * math.prod(factors)
+    return found
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:
