@@ -362,6 +362,17 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A form of the inputs for which alone the emitted code is right, and which it checks."""
+
+    argument: str
+    #: A leaf by its path, as ``"params['w']"``.
+    leaf: str
+    #: The axis that is to be as long as in the proof; None for the ranks and kinds of the argument's leaves.
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Guard:
     """A branch no example input reached: the emitted code raises there instead of guessing."""
 
@@ -437,6 +448,8 @@ class Plan:
     chain: tuple[tuple[str, str], ...] = ()
     #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.
     multiple_of: int = 1
+    #: What of the inputs is to be as in the proof, besides the ranks and kinds of the batch.
+    held: tuple[Held, ...] = ()
     #: Of how many groups of consecutive rows each device gets its part; 1 where it gets rows in one piece.
     minibatches: int = 1
     #: In how many groups a device works on its share, one after the other; 1 for all of it at once.

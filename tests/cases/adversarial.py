@@ -46,6 +46,8 @@ AXIS = "batch"
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
 def p_step(w, x, y):
     """`step` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
+    # Asked once for each form, while it is traced.
+    held("step: `w`", w, ("float", None, None))
 
     def ascend(_, moved):
         devices = jax.lax.psum(1, axis_name=AXIS)
@@ -101,6 +103,21 @@ def shard(x, y):
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, (x, y))
+
+
+def held(name, value, *forms):
+    """Raise unless the leaves of `value` are of these kinds and sizes; None stands for any size."""
+    found = [
+        (jax.dtypes.scalar_type_of(leaf).__name__, *np.shape(leaf))
+        for leaf in jax.tree.leaves(value)
+    ]
+    pairs = [pair for own, form in zip(found, forms) for pair in zip(own, form)]
+    if [*map(len, found)] != [*map(len, forms)] or any(
+        form not in (None, own) for own, form in pairs
+    ):
+        raise ValueError(
+            f"{name} is {found} on a device; this code is proved for {[*forms]} alone"
+        )
 
 
 def step(w, x, y):

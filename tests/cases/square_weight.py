@@ -33,6 +33,8 @@ AXIS = "batch"
 )
 def p_apply(w, b, x):
     """`apply` on one device's share; `x` leaves are (devices, per_device, ...)."""
+    # Asked once for each form, while it is traced.
+    held("apply: `w`", w, ("float", None, None))
     hidden = jnp.tanh(x @ w + b)
     return hidden, jax.lax.pmean(hidden.mean(axis=0), axis_name=AXIS)
 
@@ -76,6 +78,21 @@ def shard(x):
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)
+
+
+def held(name, value, *forms):
+    """Raise unless the leaves of `value` are of these kinds and sizes; None stands for any size."""
+    found = [
+        (jax.dtypes.scalar_type_of(leaf).__name__, *np.shape(leaf))
+        for leaf in jax.tree.leaves(value)
+    ]
+    pairs = [pair for own, form in zip(found, forms) for pair in zip(own, form)]
+    if [*map(len, found)] != [*map(len, forms)] or any(
+        form not in (None, own) for own, form in pairs
+    ):
+        raise ValueError(
+            f"{name} is {found} on a device; this code is proved for {[*forms]} alone"
+        )
 
 
 def unshard(tree):

@@ -74,6 +74,8 @@ def nt_xent(z, temperature=0.5):
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, 0), out_axes=None)
 def p_step(params, one, other):
     """`step` on one device's share; `one` and `other` leaves are (devices, per_device, ...)."""
+    # Asked once for each form, while it is traced.
+    held("step: `params`", params, ("float", None, None), ("float", None, None))
 
     def loss_fn(params):
         z = encode(params, jnp.concatenate([one, other]))
@@ -140,6 +142,21 @@ def gather_joined(x, count, rows, axis=0):
     parts = x.reshape(*x.shape[:axis], count, rows, *x.shape[axis + 1 :])
     whole = jax.lax.all_gather(parts, AXIS, axis=axis + 1, tiled=True)
     return whole.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
+
+
+def held(name, value, *forms):
+    """Raise unless the leaves of `value` are of these kinds and sizes; None stands for any size."""
+    found = [
+        (jax.dtypes.scalar_type_of(leaf).__name__, *np.shape(leaf))
+        for leaf in jax.tree.leaves(value)
+    ]
+    pairs = [pair for own, form in zip(found, forms) for pair in zip(own, form)]
+    if [*map(len, found)] != [*map(len, forms)] or any(
+        form not in (None, own) for own, form in pairs
+    ):
+        raise ValueError(
+            f"{name} is {found} on a device; this code is proved for {[*forms]} alone"
+        )
 
 
 def step(params, one, other):

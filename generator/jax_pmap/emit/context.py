@@ -170,6 +170,10 @@ class Context:
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
             "modes": any(self._moded(graph=True)),
             "flags": any(self._moded(graph=False)),
+            "held": bool(self._held_guards()),
+            "held_kind": self._kind(
+                [a for a in self.arguments if any(a.name == h.argument for h in plan.held)]
+            ),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
         }
@@ -242,7 +246,7 @@ class Context:
 
     def first_lines(self) -> list[str]:
         """Lines of the mapped function ahead of the user's own."""
-        return [*self._merged(), *self._mode_guards()]
+        return [*self._merged(), *self._mode_guards(), *self._held_guards()]
 
     def _merged(self) -> list[str]:
         """The line that has rows of all minibatches as one batch, as the user's lines do."""
@@ -268,6 +272,21 @@ class Context:
                     f"    raise ValueError({wrapped_f_string(message)})",
                 ]
         return out
+
+    def _held_guards(self) -> list[str]:
+        """Lines of the mapped function that refuse inputs of forms for which it is not proved."""
+        lines = []
+        for argument in self.arguments:
+            if not (own := [each for each in self.plan.held if each.argument == argument.name]):
+                continue
+            forms = []
+            for leaf in argument.leaves:
+                axes = {each.axis for each in own if each.leaf == leaf.path}
+                sizes = (str(n) if at in axes else "None" for at, n in enumerate(leaf.shape))
+                forms.append(tuple_source([string(_kind(leaf.dtype)), *sizes]))
+            called = string(f"{self.unit.name}: `{argument.name}`")
+            lines.append(f"{self.n.held}({called}, {argument.name}, {', '.join(forms)})")
+        return ["# Asked once for each form, while it is traced.", *lines] if lines else []
 
     # --- the mapped function --------------------------------------------------------------
 
@@ -509,7 +528,7 @@ class Context:
             "axes": None if uniform is not None else self._shard_axes(names),
             "agree": self._sizes_agree(),
             "proved": proved,
-            "kind": self._kind(),
+            "kind": self._kind(self.split),
             "refused": refused,
             "message": message,
             "size": f"shape[{axis}:{_next(axis)}]" if axis != "0" else "shape[:1]",
@@ -633,11 +652,11 @@ class Context:
         rows = {leaf.path: (_kind(leaf.dtype), len(leaf.shape)) for leaf in batch}
         return {string(path): f'("{kind}", {rank})' for path, (kind, rank) in rows.items()}
 
-    def _kind(self) -> str:
-        """Source of the kind of a leaf, as `_proved` calls it."""
+    def _kind(self, arguments: Iterable[Argument]) -> str:
+        """Source of the kind of a leaf of some arguments, as `_proved` calls it."""
         jax = self.n.jax
         kind = f"{jax}.dtypes.scalar_type_of(leaf).__name__"
-        if not any(_kind(leaf.dtype) == "key" for a in self.split for leaf in a.leaves):
+        if not any(_kind(leaf.dtype) == "key" for a in arguments for leaf in a.leaves):
             return kind
         is_key = f"{jax}.dtypes.issubdtype({jax}.typeof(leaf).dtype, {jax}.dtypes.prng_key)"
         return f'"key" if {is_key} else {kind}'

@@ -100,6 +100,8 @@ class Names:
     #: Helpers that say in which mode Flax NNX objects are, and modules whose flags are leaves.
     modes: str
     flags: str
+    #: Helper that refuses inputs of other forms than those of the proof.
+    held: str
     #: Helper that says what a constant is, and class that makes one a static argument that has no hash.
     contents: str
     #: Helper that has layers take the statistics of a batch over all devices.

@@ -58,7 +58,7 @@ def taken_back(text: str, mark: Mark) -> str | None:
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
     rows = ("own_share", "gather_joined", "in_place_of", "merged")
     shares = {name for name, node in added if name.startswith(rows)}
-    guards = {name for name, node in added if name.startswith(("modes", "flags"))}
+    guards = {name for name, node in added if name.startswith(("modes", "flags", "held"))}
     unseen = {name for name, node in added if name.startswith("unseen")}
     undo = _Unweaving(constants, shares, copies, guards, unseen)
     definition = _restored(tree, lines, drop_in, holder, undo)
@@ -306,9 +306,11 @@ class _Unweaving(cst.CSTTransformer):
         )
 
     def _is_guard(self, line: cst.CSTNode) -> bool:
-        """Whether a statement does nothing but refuse a mode that was not proved."""
+        """Whether a statement does nothing but refuse a mode or a form that was not proved."""
         test = line.test if isinstance(line, cst.If) else None
-        asked = test.left if isinstance(test, cst.Comparison) else None
+        asked: cst.CSTNode | None = test.left if isinstance(test, cst.Comparison) else None
+        if isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Expr):
+            asked = line.body[0].value
         return isinstance(asked, cst.Call) and _dotted(asked.func) in self.guards
 
     def _bare(self, value: cst.BaseExpression | None) -> cst.BaseExpression | None:

@@ -33,7 +33,7 @@ from jax_pmap.planning.search import Observed
 from jax_pmap.problems import error_details
 from jax_pmap.proof.machine import by_shapes, compiled_for
 from jax_pmap.proof.processes import run_in_processes
-from jax_pmap.proof.prove import How, InMultiples, prove
+from jax_pmap.proof.prove import How, InMultiples, OfForms, prove
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -111,7 +111,7 @@ def proved(planned: Planned) -> Generated:
 
 
 def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
-    """All that a request asks to be shown, and the plan with the multiple of rows that it holds for."""
+    """All that a request asks to be shown, and the plan with the rows and forms that it holds for."""
     request = planned.request
 
     def run(plan: Plan) -> Evidence:
@@ -120,7 +120,7 @@ def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
         return planned.prove(plan, planned.code(plan), planned.how)
 
     # Device counts come from the code that takes all devices; the chosen ones are run on top.
-    evidence, plan = _in_multiples(
+    evidence, plan = _narrowed(
         lambda plan: run(dataclasses.replace(plan, devices=Devices())), planned.observed.plan
     )
     if plan.microbatches > 1 and evidence.memory is not None:
@@ -153,13 +153,16 @@ def _explained(planned: Planned, refusal: Refusal) -> Refusal:
     return or_changing(planned.session, target, refusal, statics)
 
 
-def _in_multiples(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Plan]:
-    """The evidence, and the plan with the rows on a device that it needs a multiple of."""
+def _narrowed(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Plan]:
+    """The evidence, and the plan with the multiple of rows and the forms that the code is to check."""
     while True:
         try:
             return run(plan), plan
         except InMultiples as needed:
             plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
+        except OfForms as only:
+            held = tuple(dict.fromkeys((*plan.held, *only.held)))
+            plan = dataclasses.replace(plan, held=held)
 
 
 def _at_once(planned: Planned, plan: Plan, evidence: Evidence) -> protocol.Memory | None:

@@ -16,7 +16,6 @@ from jax_pmap.worker.protocol import Raised
 UNTYPED = "ShardingTypeError"
 #: Why nothing is run where that was asked for.
 NO_RUN = "--no-run"
-OTHER_WIDTH = "a run has one width of `{}`, and the code would take others"
 
 
 def why_not_run(answer: protocol.Derivation) -> str:
@@ -84,11 +83,6 @@ def neither(derivation: Derivation, why: str, target: Target) -> Refusal:
     hint = "Give smaller example inputs, as arrays, so that it is tried on them"
     if why == NO_RUN:
         hint = "Leave out --no-run, so that it is tried on inputs"
-    if why.startswith(OTHER_WIDTH.partition("{")[0]):
-        hint = (
-            "Say in the function which width it takes: `if x.shape[1] != 1: raise ValueError(...)` in its "
-            "first lines, say"
-        )
     return Refusal(
         "JP061",
         f"`{target.facts.name}` was not derived equal for all inputs and not run ({why}), so nothing is "

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.remainder import remainder_of
-from jax_pmap.model import Backend, Derivation, Evidence, Plan, RefusalError, Say, refused
+from jax_pmap.model import Backend, Derivation, Evidence, Held, Plan, RefusalError, Say, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
-from jax_pmap.proof.ended import NO_RUN, OTHER_WIDTH, UNTYPED, in_source, neither, untyped, why_not_run
+from jax_pmap.proof.ended import NO_RUN, UNTYPED, in_source, neither, untyped, why_not_run
 from jax_pmap.proof.failures import couples_parts, disagreeing, failure, too_few, uneven
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone, unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
@@ -41,6 +41,14 @@ class InMultiples(Exception):
     def __init__(self, multiple: int) -> None:
         super().__init__(multiple)
         self.multiple = multiple
+
+
+class OfForms(Exception):
+    """The code is equal for inputs of some forms alone, and is to check that they are of these."""
+
+    def __init__(self, held: Sequence[Held]) -> None:
+        super().__init__(held)
+        self.held = held
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,7 @@ def prove(
             where the original takes the batch of too few device counts; JP060 where an uneven batch
             gives another result; JP061 where it is neither derived nor run.
         InMultiples: it is equal where shares are multiples of more than ``plan.multiple_of``.
+        OfForms: it is equal for inputs of other forms than the given ones only where these are as given.
     """
     proof = _Proof(session, target, plan, code, say, how)
     # All are derived before the first is run: a run may take more time than there is, and end the worker.
@@ -137,6 +146,9 @@ class _Proof:
         told = self.session.ask(asked, "deriving")
         if told.asked > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
             raise InMultiples(told.asked)
+        held = tuple(Held(each.argument, each.leaf, each.axis) for each in told.held)
+        if set(held) - set(plan.held):
+            raise OfForms(held)
         found = read_derivation(told, target.source.root, plan.multiple_of)
         devices = self.counts[0] if plan.mesh else 0
         found = dataclasses.replace(found, devices=devices, rows_inside=plan.made)
@@ -144,12 +156,11 @@ class _Proof:
         why = why_not_run(told) if self.how.run_code else NO_RUN
         if told.unshown:
             why = f"a run has no batch of {told.unshown[0]:,}"
-        if told.width:
-            why = OTHER_WIDTH.format(told.width)
         if why and not found.complete:
             raise RefusalError(neither(found, why, target))
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
         notes = (ON_EVEN.format(" and ".join(map(str, told.counts))),) if even else ()
+        notes = (*notes, *map(_only_as, plan.held))
         return _Derived(comparison, found.complete, found, told, notes)
 
     def _zeros(self) -> tuple[str, ...] | None:
@@ -306,6 +317,13 @@ class _Proof:
                 "Leave --remainder out, or give example inputs with a larger batch",
                 self.target.facts.span,
             )
+
+
+def _only_as(held: Held) -> str:
+    """What is said of a form of the inputs for which alone the code is right."""
+    if held.axis is None:
+        return f"the code checks that `{held.argument}` has the ranks, kinds and parts that it has here"
+    return f"the code checks that axis {held.axis} of `{held.leaf}` is as long as it is here"
 
 
 def about(seconds: float) -> str:

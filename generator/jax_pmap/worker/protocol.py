@@ -1002,6 +1002,17 @@ class Multiple:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A size, or the ranks and kinds of an argument, for which alone something holds."""
+
+    argument: str
+    #: The leaf by its path from the argument on, as ``"params['w']"``.
+    leaf: str
+    #: The axis whose size it is; None for the ranks and kinds of all leaves of the argument.
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """Where a derivation of one result came to its end before it was shown equal."""
 
@@ -1055,8 +1066,8 @@ class Derivation:
     summed: bool = False
     #: Batches of other sizes for which it is not derived, where it is for the given one.
     unshown: tuple[int, ...] = ()
-    #: An input for another width of which it is not derived, where it is for the given one; or nothing.
-    width: str = ""
+    #: Forms of the inputs that are to be as given: for others it is not derived.
+    held: tuple[Held, ...] = ()
     #: In how many groups of rows each device has its part of the batch.
     minibatches: int = 1
 

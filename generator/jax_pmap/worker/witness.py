@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +13,8 @@ from . import arguments, meshes, protocol, prove
 from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
-from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, sizes_for
+from .forms import Other, others
+from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .leaves import is_abstract
 from .placements.derive import (
     Derivation,
@@ -24,11 +25,10 @@ from .placements.derive import (
     mesh_axes,
 )
 from .placements.interpreter import Apart
-from .protocol import Affordable, Ending, Multiple, Problem
+from .protocol import Affordable, Ending, Held, Multiple, Problem
 from .server import summary
-from .sizes import MANY, alike, program_of
+from .sizes import MANY, alike, coincidences, program_of
 from .trials import Emitted, OnMesh, Question
-from .widths import wider
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
 FEW = 1000
@@ -154,18 +154,18 @@ def _derived(
         return _ended(str(problem)), math.lcm(_asked_by(problem.found, size), multiple)
     asked = _multiple(found.unmet, size)
     needed = _multiple(found.conditions, size)
-    others: Sequence[tuple[Traced, int, Sequence[int]]] = ()
+    larger: Sequence[tuple[Traced, int, Sequence[int]]] = ()
     if found.complete and question.axes and not uniform:
         known = math.lcm(needed, multiple)
-        others, hidden = _larger(question, reference, packed, size, chosen, foreign=foreign, multiple=known)
+        larger, hidden = _larger(question, reference, packed, size, chosen, foreign=foreign, multiple=known)
         needed = math.lcm(needed, hidden if found.mapped else 1)
-    for larger, rows, counts in others:
+    for program, rows, counts in larger:
         # A slice that takes all of a small batch is another program on a large one.
         try:
             given = abstract_leaves(packed, question.axes, rows)
-            found = _compared(larger, parallel, packed, given, counts, mesh)
+            found = _compared(program, parallel, packed, given, counts, mesh)
         except _Untraced as problem:
-            if larger is not others[-1][0]:
+            if program is not larger[-1][0]:
                 continue  # Whoever calls it with so many is told.
             return _ended(f"with a batch of {rows} {problem}"), 0
         found = _of_rows(found, rows, size)
@@ -173,9 +173,18 @@ def _derived(
         break
     if found.complete and question.axes and foreign and found.mapped and mesh is None:
         found = _on_many(found, question, parallel, packed, multiple)
-    wide = ""
+    held: list[Held] = []
     if found.complete and question.axes and (foreign or found.mapped):
-        wide, found = _wider(found, question, parallel, packed, leaves, chosen, mesh)
+        for form, ending in _other_forms(
+            question, parallel, reference, leaves, size, chosen, mesh, math.lcm(needed, multiple)
+        ):
+            # Code that was written is for the forms it is called with, but for columns that hide others.
+            if foreign and not form.hides:
+                continue
+            if foreign:
+                found = ending
+                break
+            held += form.held
     # What code that checks its batch would be equal for.
     wanted = math.lcm(needed, multiple) if found.complete else 0
     if found.complete and multiple % needed:
@@ -191,7 +200,7 @@ def _derived(
         multiple=needed,
         asked=wanted,
         run=run,
-        width=wide,
+        held=tuple(dict.fromkeys(held)),
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 
@@ -221,32 +230,69 @@ def _on_many(
     return _only_there(ended, f"on {counts} devices it works in another way")
 
 
-def _wider(
-    found: Derivation,
+def _other_forms(
     question: Question,
     parallel: Callable[[int], Callable[[Values], Any]],
-    packed: Packed,
+    reference: Traced,
     leaves: Sequence[Any],
+    size: int,
     chosen: Sequence[int],
     mesh: "OnMesh | None",
-) -> tuple[str, Derivation]:
-    """An input for another width of which the derivation ends, and where; else ``""``, and what was `found`.
+    multiple: int,
+) -> Iterator[tuple[Other, Derivation]]:
+    """For inputs of other forms for which the derivation ends: these, and where it ends.
 
-    A width that the function does not take is left out: whoever calls it with that is told.
+    The `reference` is traced for the given `leaves`, of a batch of so many rows: on a device a multiple of
+    `multiple`. A form that the function does not take is left out: whoever calls it so is told.
     """
-    for ways in wider(leaves, packed.axes(question.axes)):
-        made = ((way, other) for way in ways if (other := _reference(question, packed, way.leaves)))
-        way, other = next(made, (None, None))
-        if way is None or other is None:
-            continue
+    for ways in others(question.data[0], question.statics, question.axes, leaves):
+        for way in ways:
+            found = _of_form(question, parallel, reference, way, size, chosen[:2], mesh)
+            if found is None:
+                continue  # The function does not take it, or code that is made of its text raises.
+            needed = _multiple(found[0].conditions, found[1])
+            ended = found[0]
+            if ended.complete and multiple % needed:
+                ended = dataclasses.replace(ended, endings=(_only_multiples(ended, needed),))
+            if not ended.complete:
+                yield way, _only_there(ended, f"with {way.said} it is worked on in another way")
+            break
+
+
+def _of_form(
+    question: Question,
+    parallel: Callable[[int], Callable[[Values], Any]],
+    reference: Traced,
+    way: Other,
+    size: int,
+    chosen: Sequence[int],
+    mesh: "OnMesh | None",
+) -> "tuple[Derivation, int] | None":
+    """What deriving shows for inputs of another form, and for how many rows; None where these are not taken.
+
+    Shares of few rows may not suit another width: where they do not, they have as many as surely do.
+    """
+    axes = way.packed.axes(question.axes)
+    for rows in (size, LCM * size) if mesh is None else (size,):
+        leaves = [resized(leaf, axis, rows) for leaf, axis in zip(way.leaves, axes, strict=True)]
+        traced = _reference(question, way.packed, leaves)
+        if traced is None:
+            return None
+        if rows == size and _same_but_for_sizes(reference, traced, size):
+            return Derivation(0, ()), rows
         try:
-            ended = _compared(other, parallel, packed, way.leaves, chosen, mesh)
+            return _compared(traced, parallel, way.packed, leaves, chosen, mesh), rows
+        except _OtherForm as problem:
+            return Derivation(0, (Ending(0, str(problem)),)), rows
         except _Untraced:
             continue
-        if not ended.complete:
-            name, shape = leaf_names(packed)[way.first], list(way.leaves[way.first].shape)
-            return name, _only_there(ended, f"with `{name}` of shape {shape} it is worked on in another way")
-    return "", found
+    return None
+
+
+def _same_but_for_sizes(one: Traced, other: Traced, rows: int) -> bool:
+    """Whether programs for so many rows have the same operations, and in both the same sizes are equal."""
+    few, more = (program_of(each.jaxpr, rows) for each in (one, other))
+    return few.operations == more.operations and coincidences(few) == coincidences(more)
 
 
 def _reference(question: Question, packed: Packed, leaves: Sequence[Any]) -> "Traced | None":
@@ -371,6 +417,10 @@ class _Untraced(Exception):
         self.programs = programs
 
 
+class _OtherForm(_Untraced):
+    """The parallel function is traced, and gives something of another form."""
+
+
 def _compared(
     reference: Traced,
     parallel: Callable[[int], Callable[[Values], Any]],
@@ -390,8 +440,10 @@ def _compared(
     except _Untraced as problem:
         programs, failed = list(problem.programs), str(problem)
     why = _other_form(reference, programs)
+    if why and not failed:
+        raise _OtherForm(why, programs=programs)
     if why:
-        raise _Untraced(failed or why, programs=programs)
+        raise _Untraced(failed, programs=programs)
     jaxprs = [each.jaxpr for each in programs]
     found = derive(reference.jaxpr, jaxprs, leaf_names(packed)) if len(jaxprs) > 1 or not failed else None
     if failed or found is None:

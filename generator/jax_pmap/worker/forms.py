@@ -1,0 +1,221 @@
+"""Inputs of other forms than the given ones: of other widths, ranks, kinds and numbers of layers.
+
+``x.T.reshape(x.shape)`` is ``x`` where that has one column, and ``x.T.reshape(4, -1).T`` where it has four;
+both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` is a mean over the batch where
+`w` is a vector, and none where it is a matrix.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from .arguments import LeafAxes, Packed, Values, graph_variables
+from .jaxpr.trace import abstract_leaves, leaf_names
+from .leaves import category
+from .protocol import Held
+
+#: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
+MOST_LEAVES = 4
+#: Arrays of one width that have another one by themselves.
+MOST_APART = 4
+#: Where the first other width is looked for, at least.
+LEAST_WIDTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Inputs of another form."""
+
+    packed: Packed
+    leaves: tuple[Any, ...]
+    #: What is another, in words.
+    said: str
+    #: What code is to hold to the given form where it is right for that alone.
+    held: tuple[Held, ...]
+    #: Whether the given form has one column there, which hides what is done with several.
+    hides: bool = False
+
+
+def others(
+    values: Values, statics: Sequence[str], axes: LeafAxes, leaves: Sequence[Any]
+) -> Iterator[tuple[Other, ...]]:
+    """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
+
+    Args:
+        values: the inputs.
+        statics: the arguments that are constants.
+        axes: the batch axes.
+        leaves: shapes of the traced leaves, with a batch that tells.
+    """
+    forms = _Forms(values, statics, axes, leaves)
+    yield from forms.widths()
+    yield from forms.ranks()
+    yield from forms.kinds()
+    yield from forms.lengths()
+
+
+class _Forms:
+    """What `others` gives, by what it changes."""
+
+    def __init__(self, values: Values, statics: Sequence[str], axes: LeafAxes, leaves: Sequence[Any]) -> None:
+        self.values, self.statics, self.all_axes, self.leaves = values, statics, axes, leaves
+        self.packed = Packed(values, statics)
+        self.axes, self.names = self.packed.axes(axes), leaf_names(self.packed)
+        self.shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
+        self.sizes = {size for shape in self.shapes for size in shape}
+        # Objects that are made of constants too, or hold variables, are what their makers made them.
+        apart = {name for name, _ in self.packed.fixed}
+        whole = [name for name in self.packed.trees if not axes.get(name) and name not in apart]
+        self.whole = [name for name in whole if not graph_variables(values[name])]
+
+    def widths(self) -> Iterator[tuple[Other, ...]]:
+        """Another number of columns in all arrays of the batch that have as many, and in each by itself."""
+        places = [(i, at) for i, shape in enumerate(self.shapes) for at in range(len(shape))]
+        of_batch = [(i, at) for i, at in places if self.axes[i] not in (None, at)]
+        for size in sorted({self.shapes[i][at] for i, at in of_batch} - {0}):
+            own = [(i, at) for i, at in of_batch if self.shapes[i][at] == size]
+            # Weights may have to be as wide.
+            rest = [(i, at) for i, at in places if self.axes[i] is None and self.shapes[i][at] == size]
+            ways = [own, [*own, *rest]] if rest else [own]
+            # Heads and halves take no odd number.
+            wide = [(way, columns) for columns in (self._unused(size), 2 * size) for way in ways]
+            yield tuple(self._wider(way, columns, own) for way, columns in wide)
+            for each in own if 1 < len(own) <= MOST_APART else ():
+                yield (self._wider([each], self._unused(size), [each]),)
+
+    def _wider(self, at: Sequence[tuple[int, int]], columns: int, held: Sequence[tuple[int, int]]) -> Other:
+        made = list(self.leaves)
+        for index, axis in at:
+            shape = (*made[index].shape[:axis], columns, *made[index].shape[axis + 1 :])
+            made[index] = made[index].update(shape=shape)
+        what = tuple(Held(self._owner(index), self.names[index], axis) for index, axis in held)
+        single = self.shapes[held[0][0]][held[0][1]] == 1
+        return replace(self._other(made, held[0][0], what), hides=single)
+
+    def _unused(self, size: int) -> int:
+        """A prime number of columns that nothing has, beyond `size`."""
+        found = max(size + 1, LEAST_WIDTH)
+        while found in self.sizes or any(found % part == 0 for part in range(2, int(found**0.5) + 1)):
+            found += 1
+        return found
+
+    def _few(self) -> list[int]:
+        """The leaves that are whole on every device, where they are few."""
+        own = [i for i in range(len(self.leaves)) if self._owner(i) in self.whole]
+        return own if len(own) <= MOST_LEAVES else []
+
+    def ranks(self) -> Iterator[tuple[Other, ...]]:
+        """Arrays that are whole on every device with an axis more, and with one less."""
+        widths = sorted({shape[-1] for shape, axis in zip(self.shapes, self.axes, strict=True) if axis == 0})
+        for index in self._few():
+            leaf = _as_array(self.leaves[index])
+            if _kind(leaf) == "":
+                continue
+            more = [(*leaf.shape, columns) for columns in (self._unused(1), *widths)]
+            for shapes in (more, [leaf.shape[:-1]] if leaf.shape else []):
+                if shapes:
+                    yield tuple(self._with(index, leaf.update(shape=shape)) for shape in shapes)
+
+    def kinds(self) -> Iterator[tuple[Other, ...]]:
+        """Integers in place of floats that are whole on every device, and floats in place of integers."""
+        for index in self._few():
+            leaf = _as_array(self.leaves[index])
+            other = {"float": np.int32, "int": np.float32}.get(_kind(leaf))
+            if other is not None:
+                yield (self._with(index, leaf.update(dtype=np.dtype(other))),)
+
+    def lengths(self) -> Iterator[tuple[Other, ...]]:
+        """One layer more in all lists and tuples of so many layers."""
+        found = [length for name in self.whole for length in _lengths(self.values[name])]
+        for length in sorted(set(found)):
+            longer = {name: _longer(self.values[name], length) for name in self.whole}
+            changed = [name for name in self.whole if longer[name] is not self.values[name]]
+            packed = Packed({**self.values, **longer}, self.statics)
+            rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
+            held = tuple(Held(name, name) for name in changed)
+            said = f"`{changed[0]}` of {length + 1} parts"
+            yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, rows)), said, held),)
+
+    def _owner(self, index: int) -> str:
+        return self.packed.owners[index][0]
+
+    def _with(self, index: int, leaf: Any) -> Other:
+        made = [*self.leaves[:index], leaf, *self.leaves[index + 1 :]]
+        return self._other(made, index, (Held(self._owner(index), self.names[index]),))
+
+    def _other(self, made: Sequence[Any], index: int, held: tuple[Held, ...]) -> Other:
+        leaf = made[index]
+        before = _as_array(self.leaves[index])
+        kind = f" and dtype {leaf.dtype}" if leaf.dtype != before.dtype else ""
+        return Other(
+            self.packed, tuple(made), f"`{self.names[index]}` of shape {list(leaf.shape)}{kind}", held
+        )
+
+
+def _as_array(leaf: Any) -> Any:
+    """The shape and dtype of a leaf, which may be a number of Python."""
+    if hasattr(leaf, "shape"):
+        return leaf
+    return jax.ShapeDtypeStruct((), jax.dtypes.canonicalize_dtype(np.result_type(leaf)), weak_type=True)
+
+
+def _kind(leaf: Any) -> str:
+    """``"float"`` or ``"int"``; ``""`` of others: keys, and words that may be of one."""
+    for kind, of in (("float", np.floating), ("int", np.signedinteger)):
+        if jax.dtypes.issubdtype(leaf.dtype, of):
+            return kind
+    return ""
+
+
+def _lengths(value: Any) -> Iterator[int]:
+    """Of how many parts lists and tuples are in a value, where these are alike: layers, say."""
+
+    def found(parts: Sequence[Any]) -> Sequence[Any]:
+        lengths.append(len(parts))
+        return parts
+
+    lengths: list[int] = []
+    _each_container(value, found)
+    yield from lengths
+
+
+def _longer(value: Any, length: int) -> Any:
+    """A value with the last part once more where a container has so many that are alike."""
+    lengthened = False
+
+    def longer(parts: Sequence[Any]) -> Sequence[Any]:
+        nonlocal lengthened
+        lengthened = lengthened or len(parts) == length
+        return [*parts, parts[-1]] if len(parts) == length else parts
+
+    made = _each_container(value, longer)
+    return made if lengthened else value
+
+
+def _each_container(value: Any, change: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
+    """A value with `change` of the parts of each list and tuple whose parts are alike."""
+    kind = type(value)
+    if kind in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        parts = [_each_container(part, change) for part in value]
+        if kind not in (list, tuple):
+            return kind(*parts)
+        return kind(change(parts) if _are_alike(value) else parts)
+    if kind is dict:  # What stands under another name is read by nobody.
+        return {key: _each_container(part, change) for key, part in value.items()}
+    return value
+
+
+def _are_alike(parts: Sequence[Any]) -> bool:
+    """Whether there are any, with arrays in them, and all have the same containers, shapes and dtypes."""
+
+    def form(part: Any) -> Any:
+        leaves, tree = jax.tree.flatten(part)
+        return tree, [(np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves]
+
+    if not parts or not all(category(leaf) in ("array", "float") for leaf in jax.tree.leaves(list(parts))):
+        return False
+    first = form(parts[0])
+    return bool(first[1]) and all(form(part) == first for part in parts)

@@ -1,0 +1,167 @@
+"""Inputs of other widths, ranks and kinds than the given ones: code is right for them, or refuses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from project import Project, simulated
+
+pytest_plugins = ["project"]
+
+FORMS = """\
+import jax
+import jax.numpy as jnp
+
+
+def turned(x, y):
+    return jnp.mean(jnp.exp(x.T.reshape(x.shape)) * y[:, None])
+
+
+def grouped(x):
+    return jnp.mean(x.T.reshape(4, -1), axis=1)
+
+
+def of_one_column(x, y):
+    if x.shape[1] != 1:
+        raise ValueError("one column")
+    return jnp.mean(x.ravel()[: len(y)] * y)
+
+
+def any_form(w, x, y):
+    return jnp.mean(jnp.sum((x @ w) ** 2, axis=1) * y)
+
+
+def of_rows(w, x):
+    return jnp.sum(jnp.log(jnp.mean(jnp.abs(x @ w), axis=-1)))
+
+
+def cast(scale, x):
+    return jnp.mean(x).astype(jnp.result_type(scale)) * scale
+
+
+@jax.jit
+def by_hand(x, y):
+    mapped = jax.pmap(lambda x, y: jax.lax.pmean(turned(x, y), "i"), "i", out_axes=None)
+    return mapped(x.reshape(jax.device_count(), -1, x.shape[1]), y.reshape(jax.device_count(), -1))
+"""
+LAYERS = """\
+import functools
+import operator
+
+import jax.numpy as jnp
+import numpy as np
+
+
+def product(ws, x):
+    return functools.reduce(operator.mul, [jnp.mean(x @ w) for w in ws]) * 2
+
+
+def deep(ws, x):
+    for w in ws:
+        x = jnp.tanh(x * w)
+    return jnp.mean(x**2)
+
+
+def inputs():
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=3)], draw.normal(size=(24, 3))
+"""
+X = ("--arg", "x=f32[24,4]")
+Y = ("--arg", "y=f32[24]")
+INPUTS = {
+    "turned": ("--arg", "x=f32[24,1]", *Y),
+    "grouped": X,
+    "of_one_column": ("--arg", "x=f32[24,1]", *Y),
+    "any_form": ("--arg", "w=f32[4,2]", *X, *Y),
+    "of_rows": ("--arg", "w=f32[4]", *X),
+    "cast": ("--arg", "scale=f32[]", *X),
+}
+CALLS = """\
+import numpy as np
+import forms
+from any_form_pmap import any_form
+from cast_pmap import cast
+from grouped_pmap import grouped
+from of_one_column_pmap import of_one_column
+from of_rows_pmap import of_rows
+from turned_pmap import turned
+
+draw = np.random.default_rng(0)
+
+
+def floats(*shape):
+    return draw.normal(size=shape).astype("float32")
+
+
+def held(parallel, *args):
+    try:
+        found = parallel(*args)
+    except (ValueError, NotImplementedError):
+        print("refused", parallel.__name__)
+    else:
+        assert np.allclose(found, getattr(forms, parallel.__name__)(*args), rtol=1e-4), parallel.__name__
+
+
+for width in (1, 2, 6):
+    held(any_form, floats(width, 3), floats(48, width), floats(48))
+for rows in (24, 48):
+    held(turned, floats(rows, 1), floats(rows))
+    held(grouped, floats(rows, 4))
+    held(of_rows, floats(3), floats(rows, 3))
+    held(cast, 2.5, floats(rows, 7))
+print("refused below")
+held(of_one_column, floats(48, 2), floats(48))
+held(turned, floats(48, 2), floats(48))
+held(grouped, floats(48, 6))
+held(of_rows, floats(4, 2), floats(48, 4))
+held(cast, 2, 100 * floats(48, 4))
+"""
+REFUSED = """\
+refused below
+refused of_one_column
+refused turned
+refused grouped
+refused of_rows
+refused cast
+"""
+
+
+def test_code_takes_the_forms_of_inputs_that_it_is_right_for(shared: Project) -> None:
+    shared.write("forms.py", FORMS)
+    for name, given in INPUTS.items():
+        made = shared.run("gen", f"forms.py::{name}", *given, "--no-run", "-o", f"{name}_pmap.py")
+        assert made.exit_code == 0, made.stderr
+        assert ("the code checks that" in made.stderr) is (name in {"turned", "grouped", "of_rows", "cast"})
+    ran = subprocess.run(
+        [sys.executable, "-c", CALLS], env=simulated(4), capture_output=True, text=True, cwd=Path.cwd()
+    )
+    assert ran.returncode == 0 and ran.stdout == REFUSED, ran.stdout + ran.stderr
+
+
+def test_a_number_of_layers_may_be_another(shared: Project) -> None:
+    shared.write("layers.py", LAYERS)
+    made = shared.run("gen", "layers.py::product", "--inputs", "layers.py::inputs", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "has the ranks, kinds and parts that it has here" in " ".join(made.stderr.split())
+    assert 'held("product: `ws`", ws, ("float", None))' in made.stdout
+    made = shared.run("gen", "layers.py::deep", "--inputs", "layers.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "held(" not in made.stdout, made.stderr
+
+
+def test_verify_says_for_which_form_written_code_works_in_another_way(shared: Project) -> None:
+    shared.write("forms.py", FORMS)
+    made = shared.run("verify", "forms.py::by_hand", "--against", "forms.py::turned", *INPUTS["turned"])
+    assert "not derived for all inputs" in made.stdout + made.stderr
+    assert "`x` of shape [24, 3]" in " ".join((made.stdout + made.stderr).split())
+
+
+def test_code_in_place_checks_its_inputs_and_is_made_again(shared: Project) -> None:
+    shared.write("forms.py", FORMS)
+    for _ in range(2):
+        made = shared.run("gen", "forms.py::grouped", *X, "--no-run", "--in-place")
+        assert made.exit_code == 0, made.stderr
+    text = Path("forms.py").read_text()
+    assert text.count('held("grouped: `x`", x, ("float", None, 4))') == 1
+    assert text.count("def held(") == 1
