@@ -1,10 +1,11 @@
 """The plain functions behind what is called in their place."""
 
+import contextlib
 import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .protocol import Callee
@@ -31,6 +32,23 @@ def unwrapped(value: Any) -> tuple[types.FunctionType | None, tuple[Any, ...], d
         else:
             return None, (), {}
     return None, (), {}
+
+
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object, and those of what is defined in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            yield from codes(each)
+
+
+def enclosed(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of functions around that a function uses, with their values; empty ones are left out."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def of_equinox(value: Any, name: str) -> bool:

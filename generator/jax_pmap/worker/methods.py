@@ -1,6 +1,7 @@
 """What the generator can ask of the worker."""
 
 import dataclasses
+import functools
 import inspect
 import math
 import sys
@@ -51,6 +52,7 @@ from .examples import (
 )
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .jaxpr.walk import is_mapped
+from .kept_state import left_by_calls
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .listed import listing
 from .marks import is_no_mark
@@ -712,7 +714,7 @@ def try_layouts(request: protocol.TryLayouts) -> protocol.Calls:
 
 def _called_anew(
     called: protocol.Called, comparison: protocol.Comparison
-) -> tuple[Question, Callable[[int], Callable[[Values], Any]]]:
+) -> tuple[Question, Callable[..., Callable[[Values], Any]]]:
     """The user's parallel function for a number of devices, called in one layout, and the question about it.
 
     Its file is imported once more for each number, which meshes are made for.
@@ -727,8 +729,8 @@ def _called_anew(
     question = dataclasses.replace(trials.question, statics=(*asked.roles.statics, *sorted(kept)))
     raw = any(form != "whole" for form in called.layout.values())
 
-    def made(count: int) -> Callable[[Values], Any]:
-        calling = dataclasses.replace(there, function=parallel.find_anew(called.object))
+    def made(count: int, function: "Callable[..., Any] | None" = None) -> Callable[[Values], Any]:
+        calling = dataclasses.replace(there, function=function or parallel.find_anew(called.object))
 
         def call(values: Values) -> Any:
             want = shapes_of(target.reference, Packed(values, question.statics)) if raw else None
@@ -764,12 +766,50 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
     else:
         sources = [calling_of(called.object, called.named).function, target.fn]
         answer = witness.witness(
-            question, made, 0, 0.0, foreign=True, telling=lambda length: telling.tried(length, sources)
+            question,
+            made,
+            0,
+            0.0,
+            foreign=True,
+            telling=lambda length: telling.tried(length, sources),
+            counts=telling.counts_in(sources),
         )
+    if answer.complete:
+        answer = _of_first_calls(answer, called.object, question, made)
     if answer.repeated:
         with prove.only_devices(2), prove.x64(target.x64):
             summed = proving_parallel.sums_gradients(made(2), question)
         answer = dataclasses.replace(answer, summed=summed)
+    return answer
+
+
+def _of_first_calls(
+    answer: protocol.Derivation,
+    asked: protocol.Object,
+    question: Question,
+    made: Callable[..., Callable[[Values], Any]],
+) -> protocol.Derivation:
+    """The answer; it is not complete where the parallel function or the reference keeps what calls did."""
+    target, count = current(), answer.counts[0]
+    packed = Packed(question.data[0], question.statics)
+    leaves = abstract_leaves(packed, question.axes, answer.batch)
+
+    def trace(function: Callable[[Values], Any]) -> None:
+        jax.clear_caches()
+        Traced(function, packed, leaves)
+
+    with prove.only_devices(count), prove.x64(target.x64):
+        function = parallel.find_anew(asked)
+        for own, call in ((function, made(count, function)), (target.fn, question.traceable)):
+            try:
+                left = left_by_calls(own, functools.partial(trace, call))
+            except (MemoryError, Problem):
+                raise
+            except BaseException:
+                continue
+            if left:
+                why = f"each call changes `{left}`, and what calls do that follow is not shown"
+                return dataclasses.replace(answer, complete=False, endings=(protocol.Ending(0, why),))
     return answer
 
 

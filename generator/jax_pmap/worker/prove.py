@@ -64,18 +64,24 @@ def repeated_devices(count: int) -> Iterator[None]:
 
     A trace says of a mesh how large it is. What is executed on such a one raises.
     """
-    every, make_mesh = jax.devices(), jax.make_mesh
+    every, before = jax.devices(), {"make_mesh": jax.make_mesh, "pmap": jax.pmap}
     devices = (every * -(-count // len(every)))[:count]
 
-    def of_these(*args: Any, **kwargs: Any) -> Any:
-        return make_mesh(*args, **{**kwargs, "devices": kwargs.get("devices") or devices})
+    def of_these(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **{**kwargs, "devices": kwargs.get("devices") or devices})
+
+        return called
 
     with shown(devices, count):
-        jax.make_mesh = of_these
+        for name, function in before.items():
+            setattr(jax, name, of_these(function))
         try:
             yield
         finally:
-            jax.make_mesh = make_mesh
+            for name, function in before.items():
+                setattr(jax, name, function)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 from .load import text_of
 from .protocol import Later, Site
-from .type_tests import Watch, is_users, line_at
+from .type_tests import Watch, is_users, is_users_object, line_at
 
 #: Methods that make an object what it is.
 MAKING = frozenset({"__init__", "__post_init__", "__new__", "setup"})
@@ -158,7 +158,7 @@ def changed_later(
         and (use.scope.path, use.scope.function) not in apart
     ]
     globals_ = [value for use in reads if use.is_global for value in _values(use, spaces)]
-    held = [value for value in globals_ if _is_users_object(value)]
+    held = [value for value in globals_ if is_users_object(value)]
     held += [value for value in constants if not isinstance(value, FIXED)]
     given = list(_handed_on(files))
     written = {place: use for use in changes for place in _places(use, spaces, held)}
@@ -344,12 +344,6 @@ def _has(value: Any, name: str) -> bool:
         return True
     makes = inspect.getattr_static(type(value), "__getattr__", None)
     return inspect.isfunction(makes) and is_users(makes.__code__.co_filename)
-
-
-def _is_users_object(value: Any) -> bool:
-    own = value if isinstance(value, type) else type(value)
-    file = getattr(sys.modules.get(own.__module__), "__file__", None)
-    return isinstance(file, str) and is_users(file)
 
 
 def _parsed(path: str) -> ast.Module:

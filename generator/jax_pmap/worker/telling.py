@@ -15,7 +15,7 @@ import jax
 
 from .arguments import LeafAxes, Packed, Values
 from .budget import size as operations
-from .functions import unwrapped
+from .functions import codes, enclosed, unwrapped
 from .jaxpr.trace import Traced, abstract_leaves, counts_for
 from .jaxpr.walk import equations
 from .neighbours import INSTALLED
@@ -33,6 +33,8 @@ GENERIC = 100_003
 MANY_OPERATIONS, FEW_STEPS = 3000, (54, 3416)
 #: Numbers in the user's code that are tried as sizes.
 MOST_NUMBERS = 12
+#: Numbers of devices up to which code is likely to know one.
+MOST_DEVICES = 1024
 
 
 def telling(
@@ -109,8 +111,15 @@ def tried(operations: int, sources: Sequence[Any], multiple: int = 1) -> tuple[i
     if operations > MANY_OPERATIONS:
         return tuple(step * UNIT * multiple for step in FEW_STEPS)
     every = sorted({number for source in sources for number in numbers_in(source)})
+    every = [number for number in every if UNIT // 3 <= number <= LADDER[-1] * UNIT]
     numbers = [number for number in every if len(counts_for(number)) == 2]
     return (*(step * UNIT * multiple for step in LADDER), *numbers[:MOST_NUMBERS])
+
+
+def counts_in(sources: Sequence[Any]) -> tuple[int, ...]:
+    """Numbers in the code of functions that may be numbers of devices, the smallest of them."""
+    found = sorted({number for source in sources for number in numbers_in(source)})
+    return tuple(number for number in found if 1 < number <= MOST_DEVICES)[:MOST_NUMBERS]
 
 
 def with_symbol(
@@ -178,9 +187,9 @@ def numbers_in(source: Any) -> list[int]:
         raw = unwrapped(value)[0]
         if raw is not None and not INSTALLED.search(raw.__code__.co_filename):
             yield raw.__code__
-            names = {name for code in _codes(raw.__code__) for name in code.co_names}
+            names = {name for code in codes(raw.__code__) for name in code.co_names}
             yield from (raw.__globals__[name] for name in sorted(names & raw.__globals__.keys()))
-            yield from (cell.cell_contents for cell in raw.__closure__ or () if _is_filled(cell))
+            yield from enclosed(raw).values()
 
     waiting = [source]
     while waiting:
@@ -189,27 +198,13 @@ def numbers_in(source: Any) -> list[int]:
             continue
         seen.add(id(value))
         if isinstance(value, types.CodeType):
-            waiting += [each for code in _codes(value) for each in code.co_consts]
+            waiting += [each for code in codes(value) for each in code.co_consts]
         elif type(value) is int:
             found.add(value)
         elif isinstance(value, (tuple, list, set, frozenset, dict)) and len(value) <= UNIT:
             waiting += [*value, *(value.values() if isinstance(value, dict) else ())]
+        elif unwrapped(value)[0] is None and hasattr(value, "__wrapped__"):
+            waiting.append(value.__wrapped__)  # What maps or compiles it.
         else:
             waiting += of(value)
-    return sorted(n for n in found if UNIT // 3 <= n <= LADDER[-1] * UNIT)
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object, and those of what is defined in it."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, types.CodeType):
-            yield from _codes(each)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (raises where it is empty)
-    except ValueError:
-        return False
-    return True
+    return sorted(found)

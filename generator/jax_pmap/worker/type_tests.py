@@ -43,6 +43,13 @@ def is_users(path: str) -> bool:
     return not is_installed(path) and not path.startswith(ELSEWHERE)
 
 
+def is_users_object(value: Any) -> bool:
+    """Whether a value is a class of the user's own, or an object of one."""
+    own = value if isinstance(value, type) else type(value)
+    file = getattr(sys.modules.get(own.__module__), "__file__", None)
+    return isinstance(file, str) and is_users(file)
+
+
 class Watch:
     """What the user's code did in one trace.
 

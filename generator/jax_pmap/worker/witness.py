@@ -39,6 +39,8 @@ PRIMES = (4099, 277)
 LCM = 24
 #: Counts of devices whose batches need not be even: most that are tried else are multiples of 24.
 ODD = (3, 5)
+#: Counts beside one that the code names: of those it may have a table of powers of 2.
+BESIDE = (ODD, (2, 4))
 #: Counts on which code is traced that may have limits of its own: more devices than a machine has, say.
 UNUSUAL = (3, 5, 64)
 #: Multiples that shares are tried in, where a rule asks for one.
@@ -56,6 +58,7 @@ def witness(
     mesh: "OnMesh | None" = None,
     uniform: bool = False,
     telling: Callable[[int], Sequence[int]] = lambda operations: (),
+    counts: Sequence[int] = (),
 ) -> protocol.Derivation:
     """What deriving shows of a parallel function; see `derive.describe`.
 
@@ -75,6 +78,7 @@ def witness(
         uniform: whether the reference is known to be one program for batches of all sizes.
         telling: other sizes of the batch that a program of so many operations is derived for besides;
             ``"unshown"`` are those for which it is not, where it is for the given one.
+        counts: numbers of devices that the code may know.
     """
     values = question.data[0]
     base = arguments.batch_size(values, question.axes)
@@ -95,6 +99,7 @@ def witness(
         multiple=multiple,
         mesh=mesh,
         uniform=uniform,
+        named=counts,
     )
     for size in sizes:
         with prove.x64(question.x64):
@@ -133,6 +138,7 @@ def _derived(
     multiple: int,
     mesh: "OnMesh | None",
     uniform: bool,
+    named: Sequence[int],
 ) -> tuple[protocol.Derivation, int]:
     """The answer of `witness` for one size of the batch, and the multiple of rows that rules ask for.
 
@@ -172,7 +178,9 @@ def _derived(
         needed = math.lcm(needed, _multiple(found.conditions, rows))
         break
     if found.complete and question.axes and foreign and found.mapped and mesh is None:
-        found = _on_many(found, question, parallel, packed, multiple)
+        unseen = [count for count in named if count not in (*UNUSUAL, *chosen)] if small else []
+        for ways in ([UNUSUAL], *([(*beside, count) for beside in BESIDE] for count in unseen)):
+            found = _on_many(found, question, parallel, packed, multiple, ways) if found.complete else found
     held: list[Held] = []
     if found.complete and question.axes and (foreign or found.mapped):
         for form, ending in _other_forms(
@@ -211,23 +219,27 @@ def _on_many(
     parallel: Callable[[int], Callable[[Values], Any]],
     packed: Packed,
     multiple: int,
+    ways: Sequence[Sequence[int]],
 ) -> Derivation:
-    """Where the derivation ends on `UNUSUAL` counts of devices; else, or where they fail, what was `found`.
+    """Where the derivation ends on some counts of devices; else, or where they fail, what was `found`.
 
-    ``min(jax.device_count(), 8)`` is the number of devices up to 8.
+    Of several `ways` the first counts that the function takes. ``min(jax.device_count(), 8)`` is the number
+    of devices up to 8, and ``{6: 0.5}.get(n, 1)`` mostly 1.
     """
-    leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*UNUSUAL))
-    try:
-        _traced_on(parallel, packed, leaves, max(UNUSUAL))
-        ended = _compared(Traced(question.traceable, packed, leaves), parallel, packed, leaves, UNUSUAL)
-    except (MemoryError, Problem):
-        raise
-    except Exception:  # Whoever calls it so is told.
-        return found
-    if ended.complete:
-        return found
-    counts = f"{', '.join(map(str, UNUSUAL[:-1]))} and {UNUSUAL[-1]}"
-    return _only_there(ended, f"on {counts} devices it works in another way")
+    for counts in ways:
+        leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*counts))
+        try:
+            _traced_on(parallel, packed, leaves, max(counts))
+            ended = _compared(Traced(question.traceable, packed, leaves), parallel, packed, leaves, counts)
+        except (MemoryError, Problem):
+            raise
+        except Exception:  # Whoever calls it so is told.
+            continue
+        if ended.complete:
+            break
+        said = f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
+        return _only_there(ended, f"on {said} devices it works in another way")
+    return found
 
 
 def _other_forms(
