@@ -1011,3 +1011,61 @@ def test_two_draws_with_one_key_are_named(project: Project) -> None:
     # Device 2 folds its index in where the other draw has a 2, and device 1 where that has a 1.
     words = ("verify", "shared.py::p_crossing", "--against", "shared.py::of_one")
     project.refused("JP045", *words, *given, "3", says=says, exit_code=1)
+
+
+PROGRAM = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+
+    def step(w, x, rate):
+        loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return w - rate * grad, loss
+
+
+    def body(w, x, rate):
+        loss, grad = jax.lax.pmean(jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(w), "d")
+        return w - rate * grad, loss
+
+
+    def train(several=True, rate=0.1):
+        p_step = step
+        if several:
+            p_step = jax.pmap(functools.partial(body, rate=rate), axis_name="d", out_axes=None)
+
+        @functools.partial(jax.pmap, axis_name="d", in_axes=(None, 0), out_axes=None)
+        def p_slow(w, x):
+            return body(w, x, rate / 10)
+
+        return p_step(jnp.ones(3), jnp.ones((24, 3)))
+
+
+    def inputs():
+        return jnp.arange(3.0), jax.random.normal(jax.random.key(0), (24, 3)), 0.1
+
+
+    if __name__ == "__main__":
+        train(several=jax.device_count() > 1)  # With one device `step` is called without a rate.
+"""
+
+
+def test_functions_that_a_program_makes_are_compared(project: Project) -> None:
+    project.write("train.py", PROGRAM)
+    project.write("start.py", "import train\n\ntrain.train()\n")
+    verify = ["verify", "train.py::train.p_step", "--against", "train.py::step"]
+    inputs, program = ["--inputs", "train.py::inputs"], ["--run", "python train.py"]
+    for run in (program, ["--run", "python start.py"]):
+        result = project.run(*verify, *inputs, *run)
+        assert result.exit_code == 0, result.stderr
+        assert "derived for all inputs" in result.words
+        assert "does not take `rate`" in result.words
+    slow = ["verify", "train.py::train.p_slow", *verify[2:], *inputs, *program]
+    project.refused("JP045", *slow, says=("train.py:23", "def p_slow"), exit_code=1)
+    project.refused("JP002", *verify, *inputs, says=("`train`", "--run"))
+    importing = ["--run", "python -c 'import train'"]
+    project.refused("JP019", *verify, *inputs, *importing, says=("before the statement of `train.p_step`",))
+    says = ("calls `step` with other arguments than it takes", "--inputs")
+    project.refused("JP013", *verify, *program, says=says)
+    project.refused("JP019", *verify, *importing, says=("without calling `step`", "--inputs"))

@@ -25,7 +25,15 @@ from jax_pmap.locating.project import Candidate, File, Project
 from jax_pmap.locating.words import FORMS, any_of, near_names, refuse
 from jax_pmap.model import RefusalError, Source, Span
 from jax_pmap.notebook import is_notebook
-from jax_pmap.syntax.definitions import FUNCTION, Definition, binding_of, find, functions_in, statements
+from jax_pmap.syntax.definitions import (
+    FUNCTION,
+    Definition,
+    binding_of,
+    find,
+    functions_in,
+    last_binding,
+    statements,
+)
 
 _DEFINED = re.compile(rb"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
@@ -70,17 +78,31 @@ def object_span(source: Source) -> Span | None:
     """Where the object that `source` names is defined or bound."""
     tree = sources.parse(source.text, source.shown_path)
     chain = find(tree, source.qualname)
-    node = chain[-1] if chain else binding_of(tree.body, source.qualname.partition(".")[0])
+    inside = bound_inside(tree, source.qualname)
+    node = inside or (chain[-1] if chain else binding_of(tree.body, source.qualname.partition(".")[0]))
     return Span(source.shown_path, node.lineno, node.col_offset) if node else None
 
 
-def function_around(source: Source) -> str:
-    """The function that has to run for the object to be there; ``""`` where importing the file makes it."""
-    chain = find(sources.parse(source.text, source.shown_path), source.qualname)
-    functions = (
-        each for each in (chain or ())[:-1] if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    return next((each.name for each in functions), "")
+def made_inside(source: Source) -> tuple[str, Span] | None:
+    """The function that makes the object, and the statement behind which it is there.
+
+    None where importing the file makes it.
+    """
+    tree = sources.parse(source.text, source.shown_path)
+    statement = bound_inside(tree, source.qualname)
+    if statement is None:
+        return None
+    around = source.qualname.rpartition(".")[0]
+    return around, Span(source.shown_path, statement.lineno, statement.col_offset)
+
+
+def bound_inside(tree: ast.Module, qualname: str) -> ast.stmt | None:
+    """The statement behind which a local name, ``"main.p_step"``, has its last value; see `last_binding`."""
+    head, _, name = qualname.rpartition(".")
+    around = find(tree, head) if head else None
+    if not around or not any(isinstance(each, FUNCTION) for each in around):
+        return None
+    return last_binding(around[-1].body, name)
 
 
 class _Search:
@@ -320,7 +342,8 @@ class _Search:
         A name that an assignment gives to one function stands for that function.
         """
         file = self.project.read(path)
-        if self.any_object and binding_of(file.tree.body, qualname.partition(".")[0]) is not None:
+        bound = binding_of(file.tree.body, qualname.partition(".")[0]) or bound_inside(file.tree, qualname)
+        if self.any_object and bound is not None:
             return self._as_typed(self._plain(file, qualname), module, root)
         try:
             if not self.any_object:

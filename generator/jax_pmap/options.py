@@ -408,12 +408,14 @@ def _check_roles(options: Mapping[str, Any]) -> None:
                 )
 
 
-def _check_run(options: Mapping[str, Any]) -> None:
-    """Refuse what contradicts `--run`: other examples."""
-    if options["run"] is None:
-        return
-    for name in ("inputs", "arg"):
-        if options[name]:
+def check_run(run: str | None, inputs: str | None, args: Sequence[str]) -> None:
+    """Refuse what contradicts `--run`: other examples.
+
+    Raises:
+        RefusalError: JP018, naming the option.
+    """
+    for name, given in (("inputs", inputs), ("arg", args)):
+        if run is not None and given:
             refuse(
                 f"`--run` takes the arguments from the program, and `--{name}` gives others.",
                 f"Drop one: `--run`, or `--{name}`.",
@@ -444,7 +446,9 @@ def request(options: Mapping[str, Any], config: Config) -> Request:
     if "parallel" not in options and not any(options.get(name) for name in MESH):
         options |= {name: getattr(config, name) or options.get(name) for name in MESH}
     _check_roles(options)
-    _check_run(options)
+    # The program that makes a parallel function need not be where its reference's arguments come from.
+    if "parallel" not in options:
+        check_run(options["run"], options["inputs"], options["arg"])
     _check_no_run(options)
     _check_processes(options)
     arranged: dict[str, Any] = {

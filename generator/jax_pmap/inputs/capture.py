@@ -10,7 +10,7 @@ from pathlib import Path
 from jax_pmap.drift import outdated
 from jax_pmap.inputs.called import MISFIT, said
 from jax_pmap.inputs.program import read_program
-from jax_pmap.model import Request, Say, refused
+from jax_pmap.model import RefusalError, Request, Say, Source, Span, refused
 from jax_pmap.planning.roles import Described
 from jax_pmap.problems import error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
@@ -109,6 +109,27 @@ def _refusal(problem: Problem, session: Session, target: Target, request: Reques
             "as (args, kwargs)",
             target.facts.span,
         )
+    if not problem.state:
+        return refused(
+            "JP013",
+            f"`{said(request)}` calls {name} with other arguments than it takes: {problem.message}",
+            "Mend the call, or give the arguments: --inputs FILE::callable",
+            target.facts.span,
+        )
+    return program_ended(problem, session, f"`{said(request)}`", target.source, target.facts.span)
+
+
+def program_ended(
+    problem: Problem,
+    session: Session,
+    program: str,
+    source: Source,
+    span: Span | None,
+    *,
+    makes: bool = False,
+) -> RefusalError:
+    """JP019: a program failed, or ended, before it called the function, or before it made one."""
+    name = f"`{source.qualname}`"
     if problem.error is not None:
         hint = "Mend the program, or give it the options under which it runs; it starts in this folder"
         if problem.error.type == "EOFError":
@@ -118,7 +139,7 @@ def _refusal(problem: Problem, session: Session, target: Target, request: Reques
         hint = outdated(problem.error, session.directory) or hint
         return refused(
             "JP019",
-            f"`{said(request)}` fails before it calls {name}: {problem.message}",
+            f"{program} fails before it {'makes' if makes else 'calls'} {name}: {problem.message}",
             hint,
             error_span(problem.error, session.directory),
             error_details(problem.error) + session.printed(),
@@ -131,22 +152,23 @@ def _refusal(problem: Problem, session: Session, target: Target, request: Reques
         if isinstance(code, int)
         else f"ends: {code}"
     )
-    shown = target.source.shown_path
     reason, hint = {
         "never called": (
-            f"`{said(request)}` {how} without calling {name}",
-            "Give it options under which it gets there, or name a function it calls",
+            f"{program} {how} without calling {name}",
+            "Give it options under which it gets there, name a function it calls, or give the arguments: "
+            "--inputs FILE::callable",
         ),
         "never defined": (
-            f"`{said(request)}` {how} before the definition of {name} in `{shown}` is reached",
+            f"{program} {how} before {'the statement' if makes else 'the definition'} of {name} in "
+            f"`{source.shown_path}` is reached",
             "Give it options under which it gets there",
         ),
         "never loaded": (
-            f"`{said(request)}` {how} and never loads `{shown}`, where {name} is defined",
+            f"{program} {how} and never loads `{source.shown_path}`, where {name} is defined",
             "Name a program that imports that file, or the file that the program imports",
         ),
     }[problem.state]
-    return refused("JP019", reason, hint, target.facts.span, session.printed())
+    return refused("JP019", reason, hint, span, session.printed())
 
 
 def _shown(called_at: str, directory: Path) -> str:

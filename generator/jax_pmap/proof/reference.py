@@ -56,9 +56,9 @@ def _behind(request: Request, session: Callable[[], Session]) -> Source | None:
     return replace(found, target=request.target, binding=binding)
 
 
-def object_of(source: Source) -> protocol.Object:
-    """An object that is imported, as the worker is told of it."""
-    return protocol.Object(module_of(source), source.qualname)
+def object_of(source: Source, made: protocol.Made | None = None) -> protocol.Object:
+    """An object that is imported, or that a program has `made`, as the worker is told of it."""
+    return protocol.Object(module_of(source), source.qualname, made)
 
 
 class Reference:

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from jax_pmap.inputs.capture import program_ended
 from jax_pmap.inputs.load import Loaded, file_of, load, stands_for
-from jax_pmap.locate import function_around, locate_object, object_span
+from jax_pmap.inputs.program import read_program
+from jax_pmap.locate import locate_object, made_inside, object_span
 from jax_pmap.model import (
     Check,
     Derivation,
@@ -34,7 +36,7 @@ from jax_pmap.model import (
     refused,
     staged,
 )
-from jax_pmap.options import no_argument
+from jax_pmap.options import check_run, no_argument
 from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.no_batch import no_batch
@@ -127,14 +129,12 @@ def verify(
             found; what the other stages raise.
     """
     source = locate_object(parallel, request.directory)
-    if around := function_around(source):
-        raise refused(
-            "JP002",
-            f"`{source.qualname}` is made when `{around}` runs; `verify` calls what importing the file makes",
-            f"Have a function that runs nothing make it, and call that at the top of the file: "
-            f"`{source.qualname.rpartition('.')[2]} = make_step()`",
-            object_span(source),
-        )
+    made, program = _made(source, request), request.run or ""
+    if made is None:
+        check_run(request.run, request.inputs, request.args)
+    elif request.inputs is not None or request.args:
+        # The program makes the parallel function alone.
+        request = dataclasses.replace(request, run=None)
     wanted = request.devices.number
     counts = COUNTS if wanted is None else (wanted,)
     with contextlib.ExitStack() as stack:
@@ -152,9 +152,31 @@ def verify(
         lead()
         runs = [Run(count, session) for count, session in zip(counts, sessions, strict=True)]
         reference = Reference(target, request, layouts.reference, unknown)
-        proof = _Verification(target, source, layouts, reference, request, runs, say)
-        proof.inspect = inspect
+        proof = _Verification(target, source, made, layouts, reference, request, runs, say)
+        proof.inspect, proof.program = inspect, program
         return proof.run()
+
+
+def _made(source: Source, request: Request) -> protocol.Made | None:
+    """How a program makes the parallel function; None where importing its file does.
+
+    Raises:
+        RefusalError: JP002, a function makes it, and no program that calls that is named.
+    """
+    inside = made_inside(source)
+    if inside is None:
+        return None
+    around, at = inside
+    if request.run is None:
+        raise refused(
+            "JP002",
+            f"`{source.qualname}` is made when `{around}` runs, and importing the file does not run it",
+            "Name the program that does: --run 'python train.py'. Or have a function that runs nothing make "
+            f"it, and call that at the top of the file: `{source.qualname.rpartition('.')[2]} = make_step()`",
+            at,
+        )
+    program = read_program(request.run, request.directory)
+    return protocol.Made(program.request(), at.line, at.column)
 
 
 class _Verification:
@@ -164,6 +186,7 @@ class _Verification:
         self,
         target: Target,
         source: Source,
+        made: protocol.Made | None,
         layouts: Layouts,
         reference: Reference,
         request: Request,
@@ -175,9 +198,15 @@ class _Verification:
         #: All device counts, and those that are looked at.
         self.every, self.runs, self.say = runs, runs, say
         self.name = source.qualname
+        #: What is called, as the workers know it.
+        self.object = object_of(source, made)
         self.reference = reference
+        #: Arguments of the reference that it does not take.
+        self.left_out: tuple[str, ...] = ()
         #: Whether to look into its source.
         self.inspect = False
+        #: The program that makes it, as typed.
+        self.program = ""
         #: Device counts that are not run, as equality is derived for them.
         self.left: frozenset[int] = frozenset()
         #: What was derived, by question and layout.
@@ -472,9 +501,12 @@ class _Verification:
             run.skipped = f"not on {run.devices} devices: the batch of the inputs is {size}"
             return
         try:
-            asked = protocol.TryLayouts(question, object_of(self.source), run.devices, layouts)
+            asked = protocol.TryLayouts(question, self.object, run.devices, layouts)
             answer = run.session.ask(asked, f"calling `{self.name}` on {run.devices} devices")
         except Problem as problem:
+            if problem.kind == "program":
+                program, at = f"`{self.program}`", object_span(self.source)
+                raise program_ended(problem, run.session, program, self.source, at, makes=True) from None
             if problem.kind not in ("import", "inputs"):
                 raise
             run.problem = problem
@@ -483,6 +515,7 @@ class _Verification:
             run.skipped = not_tried(answer.skipped)
         else:
             run.tried, run.batch = answer.tried, answer.batch
+            self.left_out = answer.left_out
             if layouts is not None and "=" in (self.layout or ""):
                 self._honoured(layouts[0], run.tried[0].layout)
 
@@ -599,7 +632,7 @@ class _Verification:
         """The parallel function, called in `layout` as it was tried."""
         calls = [each for run in self.runs for each in run.calls(layout)]
         named = next((each for each in calls if each.ends != "raises"), calls[0]).named
-        return protocol.Called(object_of(self.source), layout, named)
+        return protocol.Called(self.object, layout, named)
 
     def _verdict(
         self, layout: Layout, question: Comparison, derivation: Derivation | None, loaded: Loaded
@@ -778,6 +811,13 @@ class _Verification:
                     f"`{argument['name']}` was given as equal keys; that every device gets another one "
                     "where numbers are drawn for examples is up to whoever calls it"
                 )
+        given = [each["name"] for each in loaded.described if each["name"] in self.left_out]
+        if given:
+            names, its = " and ".join(f"`{name}`" for name in given), "values" if len(given) > 1 else "value"
+            yield (
+                f"`{self.name}` does not take {names}: it is equal for the {its} given to the reference, and "
+                "nothing is said of others"
+            )
         whole = dict.fromkeys(layout, "whole")
         if layout != whole and any(run.ends(whole) == ENDS.index("value") for run in able):
             yield (

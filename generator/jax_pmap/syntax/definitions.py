@@ -100,6 +100,25 @@ def binding_of(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
     return bound
 
 
+def last_binding(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
+    """The statement of a scope behind which `name` has its last value; None where nothing gives it one.
+
+    That is the last that binds it, a definition too; of several in the branches of one, that one: in
+    ``if several: step = pmap(f)`` with an ``else: step = jit(f)`` the ``if``.
+    """
+    binding = [each for each in body if _binds([each], name)]
+    if not binding:
+        return None
+    inside = [block for block in blocks(binding[-1]) if _binds(block, name)]
+    return last_binding(inside[0], name) if len(binding) == len(inside) == 1 else binding[-1]
+
+
+def _binds(body: Sequence[ast.stmt], name: str) -> bool:
+    """Whether a statement of a scope gives `name` a value, or defines it."""
+    defined = any(isinstance(each, DEFINITIONS) and each.name == name for each, _ in statements(body))
+    return defined or binding_of(body, name) is not None
+
+
 def _names(target: ast.expr) -> Iterator[ast.expr]:
     if isinstance(target, ast.Tuple | ast.List):
         for item in target.elts:

@@ -31,8 +31,6 @@ class Calling:
     signature: inspect.Signature
     #: Parameters of the reference that its inputs name, and that are passed by name here.
     named: Collection[str] = ()
-    #: Parameters of the reference that `functools.partial` has bound there: callers give none for them.
-    preset: Collection[str] = ()
 
     @functools.cached_property
     def own(self) -> "dict[str, inspect.Parameter] | None":
@@ -110,21 +108,15 @@ class Calling:
     def __call__(self, values: Values) -> Any:
         """Call with `values` as the reference's signature binds them.
 
-        Parameters that the function does not have are left out where they have their default, or where it
-        has bound them. So are those for which it has another default, and what follows them: it is called
-        as the reference is.
+        Parameters that the function does not have, or has bound, are left out. So are those for which it has
+        another default, and what follows them: it is called as the reference is.
         """
         defaults = {
             name: own
             for name, own in self.other_defaults.items()
             if is_default(self.signature.parameters[name], values[name])
         }
-        known = [
-            parameter
-            for name, parameter in self.signature.parameters.items()
-            if name not in self.bound
-            and (self.takes(name) or not (name in self.preset or is_default(parameter, values[name])))
-        ]
+        known = [parameter for name, parameter in self.signature.parameters.items() if self.takes(name)]
         if defaults:
             while known and is_default(known[-1], values[known[-1].name]):
                 known.pop()

@@ -1,4 +1,4 @@
-"""Run the user's program up to its first call of the target, and keep that call."""
+"""Run the user's program up to its first call of the target, or to where it has made an object."""
 
 import ast
 import builtins
@@ -50,9 +50,18 @@ class Stop(BaseException):
 class Watch:
     """Meets the calls of the target while the program runs."""
 
-    def __init__(self, place: protocol.Def, sources: Mapping[str, str], patient: bool) -> None:
-        self.path = place.path
-        self.place = place
+    def __init__(
+        self,
+        path: str,
+        marker: ast.NodeTransformer,
+        owner: str | None,
+        sources: Mapping[str, str],
+        patient: bool,
+    ) -> None:
+        #: The file of the target, and what puts marks where that is defined.
+        self.path, self.marker = path, marker
+        #: The class around the target.
+        self.owner = owner
         self.sources = sources
         self.names = {os.path.basename(each) for each in (self.path, *sources)}
         #: Whether calls under tracing are let pass.
@@ -78,7 +87,7 @@ class Watch:
         tree: Any = compile(text, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
         if path == self.path:
             self.loaded = True
-            tree = Marker(self.place).visit(tree)
+            tree = self.marker.visit(tree)
         code: types.CodeType = compile(tree, path, "exec", 0, dont_inherit=True)
         return code
 
@@ -157,9 +166,8 @@ class Watch:
         if not self.running or os.getpid() != self.pid:
             return
         if self.call is None:
-            owner = self.place.owner
             try:
-                self.call = Call(raw, made, args, kwargs, owner, caller())
+                self.call = Call(raw, made, args, kwargs, self.owner, caller())
             except Traced as tracer:
                 self.traced.append(str(tracer))
                 if self.patient and len(self.traced) < PATIENCE:
@@ -239,6 +247,38 @@ class Marker(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
+class Making(Watch):
+    """Meets the object that a statement of the program binds to a name."""
+
+    def __init__(self, asked: protocol.Object, made: protocol.Made) -> None:
+        path = os.path.realpath(asked.module.path)
+        handing = Handing(asked.name.rpartition(".")[2], made.line, made.column)
+        super().__init__(path, handing, None, {}, patient=False)
+        self.found: list[Any] = []
+
+    def outer(self, made: Any) -> Any:
+        """What follows the statement: keep the object, and stop the program."""
+        if self.running and os.getpid() == self.pid:
+            self.found = [made]
+            self.stop()
+        return made
+
+
+class Handing(ast.NodeTransformer):
+    """Hands a variable over behind the statement at one place."""
+
+    def __init__(self, name: str, line: int, column: int) -> None:
+        self.name, self.line, self.column = name, line, column
+
+    def visit(self, node: ast.AST) -> Any:
+        """The node, and behind the statement what hands over."""
+        at = getattr(node, "lineno", None), getattr(node, "col_offset", None)
+        if isinstance(node, ast.stmt) and at == (self.line, self.column):
+            call = ast.Expr(ast.Call(name_at(OUTER, node), [name_at(self.name, node)], []))
+            return [node, ast.fix_missing_locations(ast.copy_location(call, node))]
+        return self.generic_visit(node)
+
+
 def name_at(name: str, node: ast.AST) -> ast.expr:
     """A name at the place of `node`."""
     return ast.copy_location(ast.Name(id=name, ctx=ast.Load()), node)
@@ -267,32 +307,56 @@ def run(request: protocol.Capture) -> Call:
     """
     sources = {os.path.realpath(path): text for path, text in request.sources.items()}
     place = dataclasses.replace(request.place, path=os.path.realpath(request.place.path))
-    watch = Watch(place, sources, patient=request.eager)
-    failed: BaseException | None = None
-    with watching(watch), set_up(request.program), jit_disabled(request.eager):
-        load.keep_devices()
-        with prove.only_devices(1):
-            watch.running = True
-            try:
-                failed = start(request.program, watch)
-            except Stop:
-                pass
-            except BaseException as error:
-                failed = error
-            watch.running = False
+    watch = Watch(place.path, Marker(place), place.owner, sources, patient=request.eager)
+    with jit_disabled(request.eager), prove.only_devices(1):
+        failed = run_until_stopped(request.program, watch)
     if watch.call is not None:
         if request.root not in sys.path:
             sys.path.append(request.root)
         return watch.call
     if watch.traced:
         raise Problem("traced", "", tracers=tuple(dict.fromkeys(watch.traced)))
+    raise ended_early(watch, failed)
+
+
+def make(asked: protocol.Object, made: protocol.Made) -> Any:
+    """Run a program until it has made an object, on the devices that there are.
+
+    Raises:
+        Problem: ``"program"``, it fails or ends before that.
+    """
+    watch = Making(asked, made)
+    failed = run_until_stopped(made.program, watch)
+    if watch.found:
+        return watch.found[0]
+    raise ended_early(watch, failed)
+
+
+def run_until_stopped(program: protocol.Program, watch: Watch) -> BaseException | None:
+    """Run a program until `watch` stops it; what else ended it is returned."""
+    failed: BaseException | None = None
+    with watching(watch), set_up(program):
+        load.keep_devices()
+        watch.running = True
+        try:
+            failed = start(program, watch)
+        except Stop:
+            pass
+        except BaseException as error:
+            failed = error
+        watch.running = False
+    return failed
+
+
+def ended_early(watch: Watch, failed: BaseException | None) -> BaseException:
+    """What to raise where a program came to its end before the watch met what it waits for."""
     if isinstance(failed, (MemoryError, Problem)):
-        raise failed
+        return failed
     state = "never called" if watch.defined else "never defined" if watch.loaded else "never loaded"
     if failed is None or isinstance(failed, SystemExit):
         code = 0 if failed is None or failed.code is None else failed.code
-        raise Problem("program", "", state=state, code=code if isinstance(code, int) else str(code))
-    raise Problem("program", summary(failed), state=state, error=describe_exception(failed))
+        return Problem("program", "", state=state, code=code if isinstance(code, int) else str(code))
+    return Problem("program", summary(failed), state=state, error=describe_exception(failed))
 
 
 def start(program: protocol.Program, watch: Watch) -> BaseException | None:

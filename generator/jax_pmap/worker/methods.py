@@ -555,9 +555,7 @@ def calling_of(
     find: Callable[[protocol.Object], Callable[..., Any]] = parallel.find,
 ) -> Calling:
     """An object of the user's that takes the reference's arguments, found in its file."""
-    target = current()
-    held = target.signature.bind_partial(*target.bound_args, **target.bound_kwargs).arguments
-    return Calling(find(asked), target.signature, tuple(named), tuple(held))
+    return Calling(find(asked), current().signature, tuple(named))
 
 
 def on_mesh(mesh: protocol.Mesh) -> OnMesh:

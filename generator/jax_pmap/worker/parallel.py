@@ -5,6 +5,7 @@ with a device axis in front: of a batch leaf its shares (N, B/N, …), of any ot
 Which arguments have that axis is the layout.
 """
 
+import contextlib
 import functools
 import itertools
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import load, prove
+from . import capture, load, prove
 from .arguments import LeafAxes, Values, take
 from .calling import Calling
 from .distance import distance, same_bits
@@ -32,22 +33,49 @@ MOST_LAYOUTS = 48
 
 
 def find(asked: Object) -> Callable[..., Any]:
-    """Import the user's file, or find it imported, and take the object out of it.
+    """Import the user's file, or find it imported, and take the object out of it; or run what makes it.
 
     Raises:
-        Problem: ``"import"``; ``"inputs"`` where there is no such object, or it cannot be called.
+        Problem: ``"import"``; ``"program"``; ``"inputs"`` where there is no such object, or it cannot be
+            called.
     """
-    module = load.import_file(asked.module)
-    value: Any = module
-    for part in asked.name.split("."):
-        if not hasattr(value, part):
-            known = tuple(name for name, it in vars(module).items() if callable(it) and name[:1] != "_")
-            raise Problem("inputs", f"it has no `{part}` once it is imported", known=known)
-        value = getattr(value, part)
+    if asked.made is not None:
+        value = made_by_program(asked)
+    else:
+        module = load.import_file(asked.module)
+        value = module
+        for part in asked.name.split("."):
+            if not hasattr(value, part):
+                known = tuple(name for name, it in vars(module).items() if callable(it) and name[:1] != "_")
+                raise Problem("inputs", f"it has no `{part}` once it is imported", known=known)
+            value = getattr(value, part)
     if not callable(value):
         raise Problem("inputs", f"`{asked.name}` is a {type(value).__name__}, not a function")
     function: Callable[..., Any] = value
     return function
+
+
+@functools.cache
+def made_by_program(asked: Object) -> Any:
+    """What a program makes; it is run once in a process, and again where that is asked for.
+
+    Raises:
+        Problem: as `capture.make`.
+    """
+    assert asked.made is not None
+    with not_imported(asked):
+        return capture.make(asked, asked.made)
+
+
+@contextlib.contextmanager
+def not_imported(asked: Object) -> Iterator[None]:
+    """Have the next import of the object's module run its file once more."""
+    names = {asked.module.name, load.stand_in_name(asked.module.name)} & sys.modules.keys()
+    before = {name: sys.modules.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        sys.modules.update(before)
 
 
 def find_anew(asked: Object) -> Callable[..., Any]:
@@ -56,12 +84,9 @@ def find_anew(asked: Object) -> Callable[..., Any]:
     Raises:
         Problem: as `find`.
     """
-    names = {asked.module.name, load.stand_in_name(asked.module.name)} & sys.modules.keys()
-    before = {name: sys.modules.pop(name) for name in names}
-    try:
+    made_by_program.cache_clear()
+    with not_imported(asked):
         return find(asked)
-    finally:
-        sys.modules.update(before)
 
 
 def layouts(

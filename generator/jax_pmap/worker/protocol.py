@@ -237,11 +237,36 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """A Python program; see `inputs.program.Program`."""
+
+    kind: str
+    what: str
+    args: tuple[str, ...]
+    argv: tuple[str, ...]
+    first: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The program that makes an object, and the statement of its file behind which that is there.
+
+    Lines count from 1 and columns from 0, as `ast` has them.
+    """
+
+    program: Program
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
 class Object:
-    """What a module has by a dotted name."""
+    """What a module has by a dotted name, or a function of it makes under the last part of that name."""
 
     module: Module
     name: str
+    #: None where importing the module makes it.
+    made: Made | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,17 +345,6 @@ class Captured:
     arguments: tuple[Row, ...]
     #: ``FILE:LINE``, or ``""``.
     called_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A Python program; see `inputs.program.Program`."""
-
-    kind: str
-    what: str
-    args: tuple[str, ...]
-    argv: tuple[str, ...]
-    first: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -1316,6 +1330,8 @@ class Calls:
     batch: int = 0
     tried: tuple[Call, ...] = ()
     skipped: Skipped | None = None
+    #: Arguments of the reference that the function does not take, whose values are its own business.
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

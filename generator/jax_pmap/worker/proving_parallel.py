@@ -71,7 +71,7 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
         if tried[-1].ends == "equal":
             break
     trials.question = question
-    return Calls(sizes[count], tuple(tried))
+    return Calls(sizes[count], tuple(tried), left_out=tuple(calling.left_out))
 
 
 def sums_gradients(call: Callable[[Values], Any], question: Question) -> bool:
