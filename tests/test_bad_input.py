@@ -257,6 +257,7 @@ def thirty(seed): return tuple(np.random.default_rng(seed).normal(size=(2, 30, 2
         ("train.py::generator", ("it returns a generator", "as a tuple, (x, y)", "train.py:5:")),
         ("train.py::raising", ("KeyError: 'no such split'", "train.py:11:", "Correct it")),
         ("train.py::nowhere", ("there is no `nowhere` in it", "`few`, `generator`")),
+        ("train.py::generater", ("there is no `generater` in it", "Did you mean `generator`?", "(x, y)")),
         ("nowhere:make", ("cannot be imported", "No module named 'nowhere'")),
     ],
 )

@@ -11,6 +11,7 @@ from jax_pmap.inputs.called import said
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.module import import_target, needed_names
+from jax_pmap.locating.words import any_of, near_names
 from jax_pmap.model import RefusalError, Request, Say, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.planning.roles import Described
@@ -132,8 +133,10 @@ def _inputs(
                 or "Correct it; it is called with a seed where it takes one, else without arguments"
             )
         elif problem.known:
-            listed = ", ".join(f"`{name}`" for name in problem.known[:8])
-            hint = f"Write one that returns ({takes}), or name one of {listed}"
+            near = near_names(str(request.inputs).rpartition(":")[2], problem.known)
+            hint = f"Write one that returns ({takes}), or name one of {any_of(problem.known[:8])}"
+            if near:
+                hint = f"Did you mean {any_of(near)}? It is to return ({takes})"
         elif problem.message.startswith(("there is no file", "it is neither")):
             hint = (
                 "Write --inputs FILE::callable or --inputs package.module:callable, for instance "

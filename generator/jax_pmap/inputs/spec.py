@@ -229,8 +229,10 @@ class _Reader:
             if found is None:
                 self.fail("a size must be a whole number")
             sizes.append(int(found))
-            if self.peek() != "]":
-                self.expect(",")
+            if self.peek() == ",":
+                self.at += 1
+            elif self.peek() != "]":
+                self.fail("expected `,` or `]`")
         self.at += 1
         return sizes
 
