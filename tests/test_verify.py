@@ -1015,6 +1015,7 @@ def test_two_draws_with_one_key_are_named(project: Project) -> None:
 
 PROGRAM = """
     import functools
+    import types
 
     import jax
     import jax.numpy as jnp
@@ -1039,6 +1040,8 @@ PROGRAM = """
         def p_slow(w, x):
             return body(w, x, rate / 10)
 
+        trainer = types.SimpleNamespace(step=p_slow, rate=rate)
+
         return p_step(jnp.ones(3), jnp.ones((24, 3)))
 
 
@@ -1061,8 +1064,10 @@ def test_functions_that_a_program_makes_are_compared(project: Project) -> None:
         assert result.exit_code == 0, result.stderr
         assert "derived for all inputs" in result.words
         assert "does not take `rate`" in result.words
-    slow = ["verify", "train.py::train.p_slow", *verify[2:], *inputs, *program]
-    project.refused("JP045", *slow, says=("train.py:23", "def p_slow"), exit_code=1)
+    slow = ["verify", "train.py::train.trainer.step", *verify[2:], *inputs, *program]
+    project.refused("JP045", *slow, says=("train.py:27", "trainer = "), exit_code=1)
+    never = ["verify", "train.py::train.trainer.steps", *verify[2:], *inputs, *program]
+    project.refused("JP019", *never, says=("no attribute 'steps'", "train.py:27"))
     project.refused("JP002", *verify, *inputs, says=("`train`", "--run"))
     importing = ["--run", "python -c 'import train'"]
     project.refused("JP019", *verify, *inputs, *importing, says=("before the statement of `train.p_step`",))

@@ -14,6 +14,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -76,33 +77,50 @@ def locate_class(target: str, directory: Path) -> Source:
 
 def object_span(source: Source) -> Span | None:
     """Where the object that `source` names is defined or bound."""
+    if (made := made_inside(source)) is not None:
+        return made.span
     tree = sources.parse(source.text, source.shown_path)
     chain = find(tree, source.qualname)
-    inside = bound_inside(tree, source.qualname)
-    node = inside or (chain[-1] if chain else binding_of(tree.body, source.qualname.partition(".")[0]))
+    node = chain[-1] if chain else binding_of(tree.body, source.qualname.partition(".")[0])
     return Span(source.shown_path, node.lineno, node.col_offset) if node else None
 
 
-def made_inside(source: Source) -> tuple[str, Span] | None:
-    """The function that makes the object, and the statement behind which it is there.
+@dataclass(frozen=True, slots=True)
+class MadeInside:
+    """An object that a function makes when it runs."""
 
-    None where importing the file makes it.
-    """
+    #: The dotted name of the function.
+    function: str
+    #: What is the object there: ``"p_step"``, ``"trainer.p_step"``.
+    expression: str
+    #: The statement behind which it is there.
+    span: Span
+
+
+def made_inside(source: Source) -> MadeInside | None:
+    """How a function makes the object that `source` names; None where importing the file makes it."""
     tree = sources.parse(source.text, source.shown_path)
-    statement = bound_inside(tree, source.qualname)
-    if statement is None:
+    found = _bound_inside(tree, source.qualname)
+    if found is None:
         return None
-    around = source.qualname.rpartition(".")[0]
-    return around, Span(source.shown_path, statement.lineno, statement.col_offset)
+    function, expression, statement = found
+    return MadeInside(function, expression, Span(source.shown_path, statement.lineno, statement.col_offset))
 
 
-def bound_inside(tree: ast.Module, qualname: str) -> ast.stmt | None:
-    """The statement behind which a local name, ``"main.p_step"``, has its last value; see `last_binding`."""
-    head, _, name = qualname.rpartition(".")
-    around = find(tree, head) if head else None
-    if not around or not any(isinstance(each, FUNCTION) for each in around):
-        return None
-    return last_binding(around[-1].body, name)
+def _bound_inside(tree: ast.Module, qualname: str) -> tuple[str, str, ast.stmt] | None:
+    """The function, the rest of the name, and the statement behind which that is what it is in the end.
+
+    ``"main.trainer.p_step"`` is ``trainer.p_step`` behind the statement of `main` that binds `trainer`; see
+    `last_binding`.
+    """
+    parts = qualname.split(".")
+    for number in range(len(parts) - 1, 0, -1):
+        function = ".".join(parts[:number])
+        around = find(tree, function)
+        if around and any(isinstance(each, FUNCTION) for each in around):
+            statement = last_binding(around[-1].body, parts[number])
+            return (function, ".".join(parts[number:]), statement) if statement is not None else None
+    return None
 
 
 class _Search:
@@ -342,7 +360,7 @@ class _Search:
         A name that an assignment gives to one function stands for that function.
         """
         file = self.project.read(path)
-        bound = binding_of(file.tree.body, qualname.partition(".")[0]) or bound_inside(file.tree, qualname)
+        bound = binding_of(file.tree.body, qualname.partition(".")[0]) or _bound_inside(file.tree, qualname)
         if self.any_object and bound is not None:
             return self._as_typed(self._plain(file, qualname), module, root)
         try:

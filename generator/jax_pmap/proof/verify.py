@@ -166,17 +166,16 @@ def _made(source: Source, request: Request) -> protocol.Made | None:
     inside = made_inside(source)
     if inside is None:
         return None
-    around, at = inside
     if request.run is None:
         raise refused(
             "JP002",
-            f"`{source.qualname}` is made when `{around}` runs, and importing the file does not run it",
+            f"`{source.qualname}` is made when `{inside.function}` runs, which importing the file does not",
             "Name the program that does: --run 'python train.py'. Or have a function that runs nothing make "
             f"it, and call that at the top of the file: `{source.qualname.rpartition('.')[2]} = make_step()`",
-            at,
+            inside.span,
         )
     program = read_program(request.run, request.directory)
-    return protocol.Made(program.request(), at.line, at.column)
+    return protocol.Made(program.request(), inside.span.line, inside.span.column, inside.expression)
 
 
 class _Verification:

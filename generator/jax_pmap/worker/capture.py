@@ -248,11 +248,11 @@ class Marker(ast.NodeTransformer):
 
 
 class Making(Watch):
-    """Meets the object that a statement of the program binds to a name."""
+    """Meets the object that is there behind a statement of the program."""
 
     def __init__(self, asked: protocol.Object, made: protocol.Made) -> None:
         path = os.path.realpath(asked.module.path)
-        handing = Handing(asked.name.rpartition(".")[2], made.line, made.column)
+        handing = Handing(made.expression, made.line, made.column)
         super().__init__(path, handing, None, {}, patient=False)
         self.found: list[Any] = []
 
@@ -265,17 +265,20 @@ class Making(Watch):
 
 
 class Handing(ast.NodeTransformer):
-    """Hands a variable over behind the statement at one place."""
+    """Hands an object over behind the statement at one place."""
 
-    def __init__(self, name: str, line: int, column: int) -> None:
-        self.name, self.line, self.column = name, line, column
+    def __init__(self, expression: str, line: int, column: int) -> None:
+        self.expression, self.line, self.column = expression, line, column
 
     def visit(self, node: ast.AST) -> Any:
         """The node, and behind the statement what hands over."""
         at = getattr(node, "lineno", None), getattr(node, "col_offset", None)
         if isinstance(node, ast.stmt) and at == (self.line, self.column):
-            call = ast.Expr(ast.Call(name_at(OUTER, node), [name_at(self.name, node)], []))
-            return [node, ast.fix_missing_locations(ast.copy_location(call, node))]
+            handed = ast.parse(self.expression, mode="eval").body
+            call = ast.copy_location(ast.Expr(ast.Call(name_at(OUTER, node), [handed], [])), node)
+            for each in ast.walk(handed):
+                ast.copy_location(each, node)
+            return [node, ast.fix_missing_locations(call)]
         return self.generic_visit(node)
 
 

@@ -257,11 +257,13 @@ class Made:
     program: Program
     line: int
     column: int
+    #: What it is there: ``"p_step"``, ``"trainer.p_step"``.
+    expression: str
 
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """What a module has by a dotted name, or a function of it makes under the last part of that name."""
+    """What a module has by a dotted name, or a function of it makes."""
 
     module: Module
     name: str
