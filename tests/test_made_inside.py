@@ -58,6 +58,20 @@ CODE = '''
         return jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
 
 
+    def windows(params, series, key):
+        """Positions have a mask in common, and are as many as the hidden units."""
+        starts_key, kept_key = jax.random.split(key)
+        starts = jax.random.randint(starts_key, (BATCH,), 0, len(series) - 17)
+        window = jax.vmap(lambda start: jax.lax.dynamic_slice(series, (start,), (17,)))(starts)
+        x, y = window[:, :-1], window[:, 1:, None]
+
+        def loss(p):
+            kept = jax.random.bernoulli(kept_key, 0.9, (BATCH, 1, 1))
+            return jnp.mean((jnp.where(kept, p["a"][x], 0) @ p["b"] - y) ** 2)
+
+        return jax.grad(loss)(params)
+
+
     def p_net(i, h, o):
         draw = np.random.default_rng(i).normal
         return {"a": draw(size=(i, h)).astype("float32"), "b": draw(size=(h, o)).astype("float32")}
@@ -66,6 +80,7 @@ CODE = '''
     def for_fool(): return p_net(8, 32, 6), p_net(6, 32, 1), jax.random.key(0)
     def for_two_sizes(): return p_net(3, 16, 1), jax.random.key(1)
     def for_clamped(): return np.full(5, 0.3, "f4"), np.linspace(-1, 1, 500).reshape(100, 5), np.int32(4)
+    def for_windows(): return p_net(200, 16, 1), np.arange(2000) % 200, jax.random.key(4)
     def for_shaken(): return np.linspace(-1, 1, 5, dtype="float32"), jax.random.key(2)
 
 
@@ -112,6 +127,12 @@ def test_positions_that_choose_from_a_share_are_those_in_the_share(made: Project
 def test_all_that_is_made_is_divided_or_what_the_user_names(made: Project) -> None:
     assert plan(made, "two_sizes")["made"] == 24
     assert divided(plan(made, "two_sizes", "--shard", "inside")) == {"jax.random.uniform(inner, (48, 3))"}
+
+
+def test_rows_are_divided_before_the_positions_in_each(made: Project) -> None:
+    found = plan(made, "windows")
+    assert found["made"] == 24
+    assert "jax.random.randint(starts_key, (BATCH,), 0, len(series) - 17)" in divided(found)
 
 
 def test_other_numbers_of_devices_and_axes_are_refused(made: Project) -> None:

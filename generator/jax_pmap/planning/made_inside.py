@@ -47,6 +47,8 @@ class Group:
     #: Rows that are made in all, and numbers, of the value with the most.
     total: int
     made: int
+    #: Numbers of rows of which each has so many, as sequences have positions, where those began before.
+    within: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ class Inside:
         equal = [group for group in groups if group.rows in sizes]
         if beside is not None and equal:
             tried.append(self._tried(beside, equal))
-        groups = sorted(groups, key=lambda group: -group.numbers)[:TRIED]
+        rows = {group.rows for group in groups}
+        groups = sorted(groups, key=lambda group: (bool(group.within & rows), -group.numbers))[:TRIED]
         for i, group in enumerate(groups):
             if any(found.share <= HALF for found in tried):
                 break
@@ -327,7 +330,12 @@ class _Made:
             sum(math.prod(shape) for shape in shapes if rows in shape),
             max(times * math.prod(shape[: axis + 1]) for times, shape, axis in made),
             max(times * math.prod(shape) for times, shape, _ in made),
+            frozenset(shape[0] for _, shape, axis in made if axis) - {rows, *self._begun(places)},
         )
+
+    def _begun(self, places: Sequence[tuple[int, int]]) -> set[int]:
+        """All sizes that begin where one does."""
+        return {size for point, _ in places for _, size in self._begins(point)}
 
 
 def shared_evenly(rows: int) -> list[int]:
