@@ -418,9 +418,50 @@ def test_a_part_that_no_batch_has_may_be_asked_for(project: Project) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("f: batch['mask'] is float[") == 2
     # What is made of the batch may have it.
-    write(project, ABSENT.replace("mask = ", "batch = {**batch}\n    mask = "))
+    made_anew = ABSENT.replace("mask = ", "batch = {**batch}\n    mask = ")
+    write(project, made_anew.replace("    return", "    y = y - jnp.mean(y, where=mask)\n    return"))
     says = ("may turn out otherwise for another `batch`",)
     project.refused("JP058", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+
+
+IN_ALL = """\
+def f(p, batch):
+    mask = batch.get("mask")
+
+    def loss(p):
+        y = batch["x"] @ p["w"]
+        if mask is not None:
+            return jnp.sum(y * mask) / jnp.sum(mask)
+        return jnp.mean(y)
+
+    return jax.grad(loss)(p)
+"""
+LACKS = """\
+import numpy as np
+from f_pmap import f
+
+p, x, mask = {"w": np.ones(5, "f")}, np.ones((24, 5), "f"), np.ones(24, "f")
+assert np.allclose(f(p, {"x": x, "mask": mask})["w"], 1)
+try:
+    f(p, {"x": x})
+except NotImplementedError as error:
+    print(error)
+"""
+
+
+def test_a_part_that_a_batch_lacks_is_told_by_a_test(project: Project) -> None:
+    masked = "\n\ndef masked():\n    p, b = dicts()\n    return p, {**b, 'mask': np.ones(24, 'f')}\n"
+    write(project, IN_ALL + masked)
+    words = ("gen", "f.py::f", "--inputs", "f.py::masked")
+    made = project.run(*words, "-o", "f_pmap.py", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    done = subprocess.run([sys.executable, "-c", LACKS], env=simulated(2), capture_output=True, text=True)
+    assert "mask is not None" in done.stdout, done.stdout + done.stderr
+    # No test tells of a use ahead of it, or where neither way computes anything.
+    says = ("may turn out otherwise for another `batch`",)
+    for line in ("y = y * (mask if True else 1)", "if mask is None:\n            pass"):
+        write(project, IN_ALL.replace("if", f"{line}\n        if", 1) + masked)
+        project.refused("JP058", *words, says=says, exit_code=1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "The function asks whether the batch has a part, as in `batch.get('mask')` or `'mask' in batch`, "
         "where nothing can raise for the answer that the example inputs never gave. (`batch.get('mask')` may "
-        "ask for a part that the example has not: the emitted code takes no batch with more.) Or it looks up "
+        "ask for a part that the example has not: the emitted code takes no batch with more. And `mask = "
+        "batch.get('mask')` may be asked for `mask is None` ahead of every other use.) Or it looks up "
         "by a size what to call, as in `{3: f}.get(x.shape[1], g)(x)`."
     ),
     why=(

@@ -71,7 +71,7 @@ def check_structure(
         guarded = isinstance(function, ast.FunctionDef) and guards(function, target.source.path)
         own = function not in apart
         for node, name in asking(function, names, own, tested(function) if own or guarded else frozenset()):
-            if own and stays_absent(node, definition, described, roles):
+            if own and (stays_absent(node, definition, described, roles) or is_told(node, definition)):
                 continue
             raise refused(
                 "JP058",
@@ -207,6 +207,46 @@ def stays_absent(
     split = len(roles.axes.get(name, {})) == len(leaves) > 0
     # Bound as the parameter alone, it is the argument wherever it is read.
     return split and len(bound) == 1 and not any(f"{name}[{key}]" in leaf["path"] for leaf in leaves)
+
+
+def is_told(node: ast.expr, definition: ast.FunctionDef) -> bool:
+    """Whether no use of ``mask = batch.get("mask")`` is reached but by a test of whether that is None.
+
+    Where a batch with the part and one without go different ways, that which was not seen raises.
+    """
+    call = ast.unparse(node)
+    if not re.fullmatch(r"\w+\.get\('\w+'(, None)?\)|getattr\(\w+, '\w+', None\)", call):
+        return False
+    within = list(ast.walk(definition))
+    made = [each for each in within if isinstance(each, ast.Assign) and each.value is node]
+    if len(made) != 1 or len(made[0].targets) != 1 or not isinstance(made[0].targets[0], ast.Name):
+        return False
+    name = made[0].targets[0].id
+    uses: set[ast.AST] = {each for each in within if isinstance(each, ast.Name) and each.id == name}
+    uses.remove(made[0].targets[0])
+    if any(isinstance(each, ast.arg) and each.arg == name for each in within):
+        return False
+
+    def holds_all(*nodes: ast.AST) -> bool:
+        return uses <= {each for part in nodes for each in ast.walk(part)}
+
+    tests = [f"{name} is None", f"{name} is not None"]
+    for each in within:
+        if isinstance(each, ast.IfExp) and ast.unparse(each.test) in tests and holds_all(each):
+            return True
+        parts = (getattr(each, part, None) for part in ("body", "orelse", "finalbody"))
+        for block in (part for part in parts if isinstance(part, list)):
+            for at, line in enumerate(block):
+                if isinstance(line, ast.If) and ast.unparse(line.test) in tests:
+                    sides = [line.body, line.orelse or block[at + 1 :]]
+                    return holds_all(*block[at:]) and not any(map(computes_nothing, sides))
+    return False
+
+
+def computes_nothing(lines: Sequence[ast.stmt]) -> bool:
+    """Whether lines go on without having computed anything: where no input took them, they do not raise."""
+    passes = (ast.Pass, ast.Continue, ast.Assert)
+    return bool(lines) and all(isinstance(each, passes) for each in lines)
 
 
 def asked(node: ast.expr) -> str | None:
