@@ -747,6 +747,17 @@ def test_what_is_put_beside_examples_in_no_place_is_nothing(mode: str) -> None:
     assert not derived(along_rows, (X,), (S,), S).complete
 
 
+def test_columns_that_are_none_are_joined_with_examples() -> None:
+    """A model with an empty tape puts no columns between two that it has."""
+
+    def program(axis: str | None, x: Any) -> Any:
+        none = jnp.full((x.shape[0], 0), 5.0)
+        marks = jnp.ones((x.shape[0], 2))
+        return mean(axis, jnp.mean(jnp.sum(jnp.concatenate([x, none, marks], axis=1) ** 2, axis=1)))
+
+    assert derived(program, (X,), (S,), R).complete
+
+
 def test_keys_of_no_examples() -> None:
     def program(axis: Any, key: Any, x: Any) -> Any:
         return x, jax.random.split(key, (0,))

@@ -601,6 +601,8 @@ class Interpreter:
             joined = [i for i in range(len(operands)) if any(0 not in shapes[i] for shapes in inputs)]
             if len(joined) == 1:
                 return [operands[joined[0]]]
+            operands = [operands[i] for i in joined]
+            inputs = [[shapes[i] for i in joined] for shapes in inputs]
         columns: list[Sequence[Placement | Same]] = []
         for at, (axis, counts) in enumerate(self.axes.items()):
             places = [operand.places[at] for operand in operands]
