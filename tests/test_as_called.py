@@ -52,6 +52,11 @@ def rows_and_root(seed):
 
 def doubles(seed):
     return (rng(seed).normal(size=(24, 3)),)
+
+
+def layers(seed):
+    draw = rng(seed)
+    return {name: draw.normal(size=(3, 3)) for name in ("in", "mid", "head")}, *doubles(seed)
 """
 STEPS = """\
 import jax
@@ -127,6 +132,18 @@ def bytes_of_each(x):
     return jnp.mean(x) * x.dtype.itemsize
 
 
+def through(params, x):
+    for w in params.values():
+        x = jnp.tanh(x @ w)
+    return jnp.mean(x)
+
+
+def by_name(params, x):
+    for name in ("in", "mid", "head"):
+        x = jnp.tanh(x @ params[name])
+    return jnp.mean(x) * sum(jnp.mean(w) for w in params.values())
+
+
 def corrected(x, n):
     return jnp.mean(x) / (1 - 0.999**n)
 
@@ -166,6 +183,7 @@ def gen(project: Project, name: str, inputs: str) -> Result:
         ("shifted", "rows", "changes the NumPy array `x` of its caller in place"),
         ("counted", "rows", "reads `CALLS` anew, which line"),
         ("bytes_of_each", "doubles", "computes in NumPy or Python what jax computes otherwise"),
+        ("through", "layers", "goes through a dict in the order in which its keys were put in"),
     ],
 )
 def test_what_tracing_makes_another_function_is_refused(
@@ -174,6 +192,11 @@ def test_what_tracing_makes_another_function_is_refused(
     args = ("gen", f"steps.py::{name}", "--inputs", f"inputs.py::{inputs}")
     refused = steps.refused("JP062", *args, says=[says], exit_code=1)
     assert "--> steps.py:" in refused.stderr
+
+
+def test_an_order_of_keys_that_decides_nothing_is_taken(steps: Project) -> None:
+    made = gen(steps, "by_name", "layers")
+    assert made.exit_code == 0, made.stderr
 
 
 def test_arrays_given_by_shape_may_be_numpys(steps: Project) -> None:

@@ -178,6 +178,14 @@ def refuse(answer: CallComparison, target: Target, directory: Path) -> None:
         return
     apart = answer.apart
     values = f"`result{apart.path}` is {apart.want} when it is called, and {apart.got}"
+    if answer.reordered:
+        raise refused(
+            "JP062",
+            f"`{facts.name}` goes through a dict in the order in which its keys were put in; traced, as on "
+            f"several devices, it gets dicts with sorted keys: {values} when traced",
+            f"Take the parts by their names, or sort them: `for name in sorted(params)`; {COMPILED}",
+            facts.span,
+        )
     if answer.narrowed:
         names = ", ".join(f"`{row.name}` ({row.dtype})" for row in answer.narrowed)
         raise refused(

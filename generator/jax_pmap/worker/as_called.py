@@ -118,7 +118,10 @@ Choice = Callable[[int, Any], bool]
 
 
 def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followed:
-    """Trace the function with those leaves as tracers that are chosen, and the others as they are."""
+    """Trace the function with those leaves as tracers that are chosen, and the others as they are.
+
+    Compiled, a function gets its dicts with sorted keys; called as it is, as they were made.
+    """
     target = current()
     packed, watch = Packed(values, statics), Watch()
     traced = [is_traced(index, leaf) for index, leaf in enumerate(packed.leaves)]
@@ -131,8 +134,11 @@ def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followe
         ]
         watch.begin(other)
         watch.stands_for(every, packed.leaves)
+        taken = packed.unpack(every)
+        if is_traced is not _every:
+            taken = {name: in_order(value, values[name]) for name, value in taken.items()}
         with watch([target.fn.__globals__, vars(target.module)]):
-            result = target.reference(packed.unpack(every))
+            result = target.reference(taken)
         flat, tree = jax.tree.flatten(result)
         computed = [isinstance(leaf, (jax.core.Tracer, jax.Array)) for leaf in flat]
 
@@ -164,10 +170,29 @@ def alike(whole: Followed, part: Followed, leaves: Sequence[Any]) -> bool:
 
 def kept(values: Values) -> Values:
     """`values` with NumPy arrays of their own, which the function may change."""
-    return {
-        name: jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
-        for name, value in values.items()
-    }
+
+    def own(value: Any) -> Any:
+        made = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, value)
+        return in_order(made, value)
+
+    return {name: own(value) for name, value in values.items()}
+
+
+def in_order(value: Any, like: Any) -> Any:
+    """A value with the keys of its dicts in the order that they have in another one of its form."""
+    kind = type(like)
+    if type(value) is not kind:
+        return value
+    if kind is dict and value.keys() == like.keys():
+        made = {key: in_order(value[key], part) for key, part in like.items()}
+        same = all(made[key] is value[key] for key in value) and list(value) == list(like)
+        return value if same else made
+    if isinstance(like, tuple | list) and len(value) == len(like):
+        parts = [in_order(part, other) for part, other in zip(value, like, strict=True)]
+        if all(part is other for part, other in zip(parts, value, strict=True)):
+            return value
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    return value
 
 
 def compare_with_call(request: CompareWithCall) -> CallComparison:
@@ -250,8 +275,15 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
     if found.parted or found.changed or alike(traced, call, packed.leaves):
         return found
     own = kept(called) if not request.specified else own
+    # jax sorts keys.
+    in_sorted = {name: jax.tree.map(lambda leaf: leaf, value) for name, value in own.items()}
     try:
-        return _compared(own, names, traced, call, request, found)
+        compared = _compared(own, names, traced, call, request, found)
+        if compared.apart and any(in_order(each, own[name]) is not each for name, each in in_sorted.items()):
+            again = follow(in_sorted, statics, _is_array)
+            other = _compared(in_sorted, names, traced, again, request, found)
+            compared = dataclasses.replace(compared, reordered=other.apart is None)
+        return compared
     except (MemoryError, Problem):
         raise
     except BaseException as error:
@@ -299,7 +331,8 @@ def narrow(leaf: Any) -> Any:
 def replaced(values: Values, statics: Sequence[str], change: Callable[[int, Any], Any]) -> Values:
     """`values` with ``change(index, leaf)`` in place of every leaf that can be traced."""
     packed = Packed(values, statics)
-    return packed.unpack([change(index, leaf) for index, leaf in enumerate(packed.leaves)])
+    made = packed.unpack([change(index, leaf) for index, leaf in enumerate(packed.leaves)])
+    return {name: in_order(value, values[name]) for name, value in made.items()}
 
 
 def _compared(

@@ -714,6 +714,8 @@ class CallComparison:
     #: Leaves that the call changes in place.
     changed: tuple[str, ...] = ()
     apart: Apart | None = None
+    #: Whether they are alike where the dicts that the call gets have sorted keys.
+    reordered: bool = False
     #: Leaves whose narrowing moves the result, and leaves of 64 bits that the call computes with in NumPy.
     narrowed: tuple[Narrowed, ...] = ()
     wide: tuple[Narrowed, ...] = ()
