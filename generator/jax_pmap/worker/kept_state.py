@@ -20,12 +20,14 @@ MOST = 20_000
 #: Values that say what they are by themselves.
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 HOLDERS = (dict, list, tuple, set, frozenset, deque)
+#: Calls after which all is made that is made once.
+CALLS = 3
 #: Elements up to which an array is compared number by number.
 MOST_NUMBERS = 4096
 
 
 def left_by_calls(function: Any, call: Callable[[], Any]) -> str:
-    """What a call changes of what the user's function reaches, as ``"CALLS"``; ``""`` for nothing.
+    """What every call changes of what the user's function reaches, as ``"CALLS"``; ``""`` for nothing.
 
     What only a first call makes, as a compiled function that is kept, does not count.
 
@@ -36,12 +38,15 @@ def left_by_calls(function: Any, call: Callable[[], Any]) -> str:
     Raises:
         Exception: what the call raises.
     """
-    call()
-    call()
-    before = _reached(function)
-    call()
-    after = _reached(function)
-    return next((name for name in after if name in before and before[name][0] != after[name][0]), "")
+    left, before = "", _reached(function)
+    for _ in range(CALLS):
+        call()
+        after = _reached(function)
+        changed = (name for name in after if name in before and before[name][0] != after[name][0])
+        left, before = next(changed, ""), after
+        if not left:
+            return ""
+    return left
 
 
 def _reached(function: Any) -> dict[str, tuple[Any, Any]]:
