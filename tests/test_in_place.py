@@ -217,6 +217,36 @@ def test_an_edited_class_method_gives_the_same_numbers(project):
     assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
 
 
+SUBCLASS = """\
+import jax
+import jax.numpy as jnp
+
+
+class Descent:
+    def step(self, w, x, y):
+        return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+
+
+class Scaled(Descent):
+    def step(self, w, x, y):
+        return super().step(w, x / 2, y), jnp.mean(y)
+
+
+x = jax.random.normal(jax.random.key(0), (24, 4))
+w, mean = Scaled().step(jnp.arange(4.0), x, jnp.arange(24.0))
+print(*w, mean)
+"""
+
+
+def test_an_edited_method_calls_that_of_the_class_above(project):
+    path = project.write("script.py", SUBCLASS)
+    before = program_output(path, 1)
+    words = ("gen", "script.py::Scaled.step", "--run", "python script.py", "--in-place", "--no-run")
+    result = project.run(*words)
+    assert result.exit_code == 0, result.stderr
+    assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
+
+
 def test_what_cannot_be_asked_of_an_edit_is_refused(project):
     project.write("odd.py", "def f(x):\n    return x\n")
     project.refused("JP018", "gen", "odd.py::f", "--in-place", "-o", "x.py", says=("--in-place", "--output"))

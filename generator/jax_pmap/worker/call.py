@@ -121,6 +121,9 @@ class Call:
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             if variable in self.closure:
                 cell.cell_contents = self.closure[variable]
+            elif variable == "__class__" and self.owner:
+                # What the file has in its place calls `super()` one function further in.
+                cell.cell_contents = self.class_called(self.owner)
 
     def class_called(self, name: str) -> type:
         """The class `name` of the object that the method was called on."""
