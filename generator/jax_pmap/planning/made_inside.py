@@ -343,6 +343,12 @@ def shared_evenly(rows: int) -> list[int]:
     return [count for count in COUNTS if rows and rows % count == 0]
 
 
+def multiples_around(rows: int, count: int) -> str:
+    """The numbers of rows next to `rows` that `count` devices share: ``"24 or 32"`` of 30 and 8."""
+    less = rows // count * count
+    return f"{less} or {less + count}" if less else str(count)
+
+
 def _uneven(name: str, rows: int, span: Span) -> RefusalError:
     return refused(
         "JP041",
@@ -366,6 +372,6 @@ def check_devices(roles: Roles, request: Request, span: Span) -> None:
         raise refused(
             "JP041",
             f"`{roles.made[0].value}` has {roles.rows} rows, which do not divide over {count} devices",
-            f"Make {max(1, round(roles.rows / count)) * count} of them, or give another {option}",
+            f"Make {multiples_around(roles.rows, count)} of them, or give another {option}",
             span,
         )

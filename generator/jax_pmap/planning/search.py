@@ -36,7 +36,14 @@ from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
 from jax_pmap.planning.layers import coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
-from jax_pmap.planning.made_inside import Found, Inside, begins_inside, check_devices, named_inside
+from jax_pmap.planning.made_inside import (
+    Found,
+    Inside,
+    begins_inside,
+    check_devices,
+    multiples_around,
+    named_inside,
+)
 from jax_pmap.planning.meshes import on_mesh
 from jax_pmap.planning.minibatches import can_be_handed_out, in_minibatches
 from jax_pmap.planning.mutation import check_mutation
@@ -520,8 +527,7 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
                     "JP041",
                     f"`{leaf['path']}` has shape {tuple(leaf['shape'])}: its batch of {size} does not divide "
                     f"over {wanted} devices{along}",
-                    f"Give inputs with a batch of {max(1, round(size / wanted)) * wanted}, or another "
-                    f"{option}",
+                    f"Give inputs with a batch of {multiples_around(size, wanted)}, or another {option}",
                     target.facts.span,
                 )
             if size < (wanted or LARGEST_COUNT):
