@@ -758,6 +758,29 @@ def test_columns_that_are_none_are_joined_with_examples() -> None:
     assert derived(program, (X,), (S,), R).complete
 
 
+@pytest.mark.parametrize("how", ["stack", "select"])
+def test_what_a_loop_keeps_and_nobody_returns_has_zeros_for_a_gradient_at_first(how: str) -> None:
+    """Zeros are a share of zeros, whatever else is divided by the rows."""
+
+    def program(axis: str | None, x: Any, w: Any, v: Any) -> Any:
+        def kept(h: Any) -> Any:
+            if how == "stack":
+                return jnp.stack([h, 2.0 * h], axis=1)
+            return jnp.stack([jax.nn.relu(h @ v) @ v] * 2, axis=1)
+
+        def loss(w: Any) -> Any:
+            def step(memory: Any, column: Any) -> Any:
+                h = jnp.concatenate([column, memory[:, 0]], axis=1) @ w
+                return kept(h), h
+
+            first = jnp.zeros((x.shape[0], 2, 3))
+            return jnp.mean(lax.scan(step, first, jnp.swapaxes(x, 0, 1))[1] ** 2)
+
+        return mean(axis, jax.grad(loss)(w))
+
+    assert derived(program, (V, floats(6, 3), floats(3, 3)), (S, R, R), R).complete
+
+
 def test_keys_of_no_examples() -> None:
     def program(axis: Any, key: Any, x: Any) -> Any:
         return x, jax.random.split(key, (0,))

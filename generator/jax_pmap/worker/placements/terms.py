@@ -64,6 +64,7 @@ LINEAR = frozenset(
         "dynamic_slice",
         "reduce_window_sum",
         "split",
+        "unstack",
         "fft",
         "select_and_gather_add",
     }
@@ -180,6 +181,8 @@ MOVES = frozenset(
         "rev",
         "dynamic_slice",
         "split",
+        "tile",
+        "unstack",
         "reduce_max",
         "reduce_min",
     }
@@ -1124,10 +1127,13 @@ def _select(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype
         # What a mask counts, however it is written.
         return t.apply("convert_element_type", (("new_dtype", dtype),), operands[:1], shape, dtype)
     if kind_of(dtype) in "fc":
-        rows = [(1, term) if t.is_zero(term) else t.factor(term) for term in operands[1:]]
-        factors = {
-            factor for (factor, _), term in zip(rows, operands[1:], strict=True) if not t.is_zero(term)
-        }
+        zero = [t.is_zero(term) for term in operands[1:]]
+        if all(zero):
+            # One of zeros is zero, as a number times zero is.
+            inner = (t.factor(term)[1] for term in operands[1:])
+            return t.scale(0, t.make("select_n", params, (operands[0], *inner), shape, dtype))
+        rows = [(1, term) if none else t.factor(term) for none, term in zip(zero, operands[1:], strict=True)]
+        factors = {factor for none, (factor, _) in zip(zero, rows, strict=True) if not none}
         if len(factors) == 1 and factors != {1}:
             made = t.make("select_n", params, (operands[0], *(term for _, term in rows)), shape, dtype)
             return t.scale(factors.pop(), made)
@@ -1162,15 +1168,14 @@ def _pad(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: s
 
 
 def _concatenate(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
-    if len(operands) == 1:
-        return operands[0]
-    if (
-        shape is not None
-        and len({t.value(term) for term in operands}) == 1
-        and t.value(operands[0]) is not None
-    ):
-        return t.fill(t.value(operands[0]), shape, dtype)
-    return None
+    return operands[0] if len(operands) == 1 else _stack(t, params, operands, shape, dtype)
+
+
+def _stack(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    values = {t.value(term) for term in operands}
+    if shape is None or len(values) > 1 or None in values:
+        return None
+    return t.fill(values.pop(), shape, dtype)
 
 
 def _scatter_add(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
@@ -1254,6 +1259,7 @@ NORMAL: dict[str, Normal] = {
     "le": _compare("le"),
     "pad": _pad,
     "concatenate": _concatenate,
+    "stack": _stack,
     "scatter_add": _scatter_add,
     "scatter_sub": _scatter_sub,
 }
