@@ -95,7 +95,7 @@ def floats(*shape):
     return draw.normal(size=shape).astype("float32")
 
 
-def held(parallel, *args):
+def checked(parallel, *args):
     try:
         found = parallel(*args)
     except (ValueError, NotImplementedError):
@@ -105,18 +105,18 @@ def held(parallel, *args):
 
 
 for width in (1, 2, 6):
-    held(any_form, floats(width, 3), floats(48, width), floats(48))
+    checked(any_form, floats(width, 3), floats(48, width), floats(48))
 for rows in (24, 48):
-    held(turned, floats(rows, 1), floats(rows))
-    held(grouped, floats(rows, 4))
-    held(of_rows, floats(3), floats(rows, 3))
-    held(cast, 2.5, floats(rows, 7))
+    checked(turned, floats(rows, 1), floats(rows))
+    checked(grouped, floats(rows, 4))
+    checked(of_rows, floats(3), floats(rows, 3))
+    checked(cast, 2.5, floats(rows, 7))
 print("refused below")
-held(of_one_column, floats(48, 2), floats(48))
-held(turned, floats(48, 2), floats(48))
-held(grouped, floats(48, 6))
-held(of_rows, floats(4, 2), floats(48, 4))
-held(cast, 2, 100 * floats(48, 4))
+checked(of_one_column, floats(48, 2), floats(48))
+checked(turned, floats(48, 2), floats(48))
+checked(grouped, floats(48, 6))
+checked(of_rows, floats(4, 2), floats(48, 4))
+checked(cast, 2, 100 * floats(48, 4))
 """
 REFUSED = """\
 refused below
@@ -145,9 +145,9 @@ def test_a_number_of_layers_may_be_another(shared: Project) -> None:
     made = shared.run("gen", "layers.py::product", "--inputs", "layers.py::inputs", "--no-run")
     assert made.exit_code == 0, made.stderr
     assert "has the ranks, kinds and parts that it has here" in " ".join(made.stderr.split())
-    assert 'held("product: `ws`", ws, ("float", None))' in made.stdout
+    assert 'as_proved("product: `ws`", ws, ("float", None))' in made.stdout
     made = shared.run("gen", "layers.py::deep", "--inputs", "layers.py::inputs", "--no-run")
-    assert made.exit_code == 0 and "held(" not in made.stdout, made.stderr
+    assert made.exit_code == 0 and "as_proved(" not in made.stdout, made.stderr
 
 
 def test_verify_says_for_which_form_written_code_works_in_another_way(shared: Project) -> None:
@@ -163,5 +163,5 @@ def test_code_in_place_checks_its_inputs_and_is_made_again(shared: Project) -> N
         made = shared.run("gen", "forms.py::grouped", *X, "--no-run", "--in-place")
         assert made.exit_code == 0, made.stderr
     text = Path("forms.py").read_text()
-    assert text.count('held("grouped: `x`", x, ("float", None, 4))') == 1
-    assert text.count("def held(") == 1
+    assert text.count('as_proved("grouped: `x`", x, ("float", None, 4))') == 1
+    assert text.count("def as_proved(") == 1

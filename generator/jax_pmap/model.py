@@ -362,7 +362,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FixedForm:
     """A form of the inputs for which alone the emitted code is right, and which it checks."""
 
     argument: str
@@ -449,7 +449,7 @@ class Plan:
     #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.
     multiple_of: int = 1
     #: What of the inputs is to be as in the proof, besides the ranks and kinds of the batch.
-    held: tuple[Held, ...] = ()
+    forms: tuple[FixedForm, ...] = ()
     #: Of how many groups of consecutive rows each device gets its part; 1 where it gets rows in one piece.
     minibatches: int = 1
     #: In how many groups a device works on its share, one after the other; 1 for all of it at once.

@@ -47,7 +47,7 @@ AXIS = "batch"
 def p_step(w, x, y):
     """`step` on one device's share; `x` and `y` leaves are (devices, per_device, ...)."""
     # Asked once for each form, while it is traced.
-    held("step: `w`", w, ("float", None, None))
+    as_proved("step: `w`", w, ("float", None, None))
 
     def ascend(_, moved):
         devices = jax.lax.psum(1, axis_name=AXIS)
@@ -105,7 +105,7 @@ def shard(x, y):
     return jax.tree.map_with_path(split, (x, y))
 
 
-def held(name, value, *forms):
+def as_proved(name, value, *forms):
     """Raise unless the leaves of `value` are of these kinds and sizes; None stands for any size."""
     found = [
         (jax.dtypes.scalar_type_of(leaf).__name__, *np.shape(leaf))

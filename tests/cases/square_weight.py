@@ -34,7 +34,7 @@ AXIS = "batch"
 def p_apply(w, b, x):
     """`apply` on one device's share; `x` leaves are (devices, per_device, ...)."""
     # Asked once for each form, while it is traced.
-    held("apply: `w`", w, ("float", None, None))
+    as_proved("apply: `w`", w, ("float", None, None))
     hidden = jnp.tanh(x @ w + b)
     return hidden, jax.lax.pmean(hidden.mean(axis=0), axis_name=AXIS)
 
@@ -80,7 +80,7 @@ def shard(x):
     return jax.tree.map_with_path(split, x)
 
 
-def held(name, value, *forms):
+def as_proved(name, value, *forms):
     """Raise unless the leaves of `value` are of these kinds and sizes; None stands for any size."""
     found = [
         (jax.dtypes.scalar_type_of(leaf).__name__, *np.shape(leaf))

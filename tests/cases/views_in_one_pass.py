@@ -75,7 +75,7 @@ def nt_xent(z, temperature=0.5):
 def p_step(params, one, other):
     """`step` on one device's share; `one` and `other` leaves are (devices, per_device, ...)."""
     # Asked once for each form, while it is traced.
-    held("step: `params`", params, ("float", None, None), ("float", None, None))
+    as_proved("step: `params`", params, ("float", None, None), ("float", None, None))
 
     def loss_fn(params):
         z = encode(params, jnp.concatenate([one, other]))
@@ -144,7 +144,7 @@ def gather_joined(x, count, rows, axis=0):
     return whole.reshape(*x.shape[:axis], -1, *x.shape[axis + 1 :])
 
 
-def held(name, value, *forms):
+def as_proved(name, value, *forms):
     """Raise unless the leaves of `value` are of these kinds and sizes; None stands for any size."""
     found = [
         (jax.dtypes.scalar_type_of(leaf).__name__, *np.shape(leaf))

@@ -170,9 +170,9 @@ class Context:
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
             "modes": any(self._moded(graph=True)),
             "flags": any(self._moded(graph=False)),
-            "held": bool(self._held_guards()),
-            "held_kind": self._kind(
-                [a for a in self.arguments if any(a.name == h.argument for h in plan.held)]
+            "forms": bool(self._form_guards()),
+            "form_kind": self._kind(
+                [a for a in self.arguments if any(a.name == form.argument for form in plan.forms)]
             ),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
@@ -246,7 +246,7 @@ class Context:
 
     def first_lines(self) -> list[str]:
         """Lines of the mapped function ahead of the user's own."""
-        return [*self._merged(), *self._mode_guards(), *self._held_guards()]
+        return [*self._merged(), *self._mode_guards(), *self._form_guards()]
 
     def _merged(self) -> list[str]:
         """The line that has rows of all minibatches as one batch, as the user's lines do."""
@@ -273,11 +273,11 @@ class Context:
                 ]
         return out
 
-    def _held_guards(self) -> list[str]:
+    def _form_guards(self) -> list[str]:
         """Lines of the mapped function that refuse inputs of forms for which it is not proved."""
         lines = []
         for argument in self.arguments:
-            if not (own := [each for each in self.plan.held if each.argument == argument.name]):
+            if not (own := [each for each in self.plan.forms if each.argument == argument.name]):
                 continue
             forms = []
             for leaf in argument.leaves:
@@ -285,7 +285,7 @@ class Context:
                 sizes = (str(n) if at in axes else "None" for at, n in enumerate(leaf.shape))
                 forms.append(tuple_source([string(_kind(leaf.dtype)), *sizes]))
             called = string(f"{self.unit.name}: `{argument.name}`")
-            lines.append(f"{self.n.held}({called}, {argument.name}, {', '.join(forms)})")
+            lines.append(f"{self.n.as_proved}({called}, {argument.name}, {', '.join(forms)})")
         return ["# Asked once for each form, while it is traced.", *lines] if lines else []
 
     # --- the mapped function --------------------------------------------------------------

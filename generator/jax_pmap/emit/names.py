@@ -101,7 +101,7 @@ class Names:
     modes: str
     flags: str
     #: Helper that refuses inputs of other forms than those of the proof.
-    held: str
+    as_proved: str
     #: Helper that says what a constant is, and class that makes one a static argument that has no hash.
     contents: str
     #: Helper that has layers take the statistics of a batch over all devices.

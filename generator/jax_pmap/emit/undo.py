@@ -58,7 +58,7 @@ def taken_back(text: str, mark: Mark) -> str | None:
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
     rows = ("own_share", "gather_joined", "in_place_of", "merged")
     shares = {name for name, node in added if name.startswith(rows)}
-    guards = {name for name, node in added if name.startswith(("modes", "flags", "held"))}
+    guards = {name for name, node in added if name.startswith(("modes", "flags", "as_proved"))}
     unseen = {name for name, node in added if name.startswith("unseen")}
     undo = _Unweaving(constants, shares, copies, guards, unseen)
     definition = _restored(tree, lines, drop_in, holder, undo)

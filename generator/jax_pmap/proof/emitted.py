@@ -161,8 +161,8 @@ def _narrowed(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Pl
         except InMultiples as needed:
             plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
         except OfForms as only:
-            held = tuple(dict.fromkeys((*plan.held, *only.held)))
-            plan = dataclasses.replace(plan, held=held)
+            forms = tuple(dict.fromkeys((*plan.forms, *only.forms)))
+            plan = dataclasses.replace(plan, forms=forms)
 
 
 def _at_once(planned: Planned, plan: Plan, evidence: Evidence) -> protocol.Memory | None:

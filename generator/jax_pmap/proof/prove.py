@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.remainder import remainder_of
-from jax_pmap.model import Backend, Derivation, Evidence, Held, Plan, RefusalError, Say, refused
+from jax_pmap.model import Backend, Derivation, Evidence, FixedForm, Plan, RefusalError, Say, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
@@ -46,9 +46,9 @@ class InMultiples(Exception):
 class OfForms(Exception):
     """The code is equal for inputs of some forms alone, and is to check that they are of these."""
 
-    def __init__(self, held: Sequence[Held]) -> None:
-        super().__init__(held)
-        self.held = held
+    def __init__(self, forms: Sequence[FixedForm]) -> None:
+        super().__init__(forms)
+        self.forms = forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +146,9 @@ class _Proof:
         told = self.session.ask(asked, "deriving")
         if told.asked > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
             raise InMultiples(told.asked)
-        held = tuple(Held(each.argument, each.leaf, each.axis) for each in told.held)
-        if set(held) - set(plan.held):
-            raise OfForms(held)
+        forms = tuple(FixedForm(each.argument, each.leaf, each.axis) for each in told.forms)
+        if set(forms) - set(plan.forms):
+            raise OfForms(forms)
         found = read_derivation(told, target.source.root, plan.multiple_of)
         devices = self.counts[0] if plan.mesh else 0
         found = dataclasses.replace(found, devices=devices, rows_inside=plan.made)
@@ -160,7 +160,7 @@ class _Proof:
             raise RefusalError(neither(found, why, target))
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
         notes = (ON_EVEN.format(" and ".join(map(str, told.counts))),) if even else ()
-        notes = (*notes, *map(_only_as, plan.held))
+        notes = (*notes, *map(_only_as, plan.forms))
         return _Derived(comparison, found.complete, found, told, notes)
 
     def _zeros(self) -> tuple[str, ...] | None:
@@ -319,11 +319,11 @@ class _Proof:
             )
 
 
-def _only_as(held: Held) -> str:
+def _only_as(form: FixedForm) -> str:
     """What is said of a form of the inputs for which alone the code is right."""
-    if held.axis is None:
-        return f"the code checks that `{held.argument}` has the ranks, kinds and parts that it has here"
-    return f"the code checks that axis {held.axis} of `{held.leaf}` is as long as it is here"
+    if form.axis is None:
+        return f"the code checks that `{form.argument}` has the ranks, kinds and parts that it has here"
+    return f"the code checks that axis {form.axis} of `{form.leaf}` is as long as it is here"
 
 
 def about(seconds: float) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from .arguments import LeafAxes, Packed, Values, graph_variables
 from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
-from .protocol import Held
+from .protocol import FixedForm
 
 #: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
 MOST_LEAVES = 4
@@ -34,7 +34,7 @@ class Other:
     #: What is another, in words.
     said: str
     #: What code is to hold to the given form where it is right for that alone.
-    held: tuple[Held, ...]
+    given: tuple[FixedForm, ...]
     #: Whether the given form has one column there, which hides what is done with several.
     hides: bool = False
 
@@ -86,14 +86,14 @@ class _Forms:
             for each in own if 1 < len(own) <= MOST_APART else ():
                 yield (self._wider([each], self._unused(size), [each]),)
 
-    def _wider(self, at: Sequence[tuple[int, int]], columns: int, held: Sequence[tuple[int, int]]) -> Other:
+    def _wider(self, at: Sequence[tuple[int, int]], columns: int, given: Sequence[tuple[int, int]]) -> Other:
         made = list(self.leaves)
         for index, axis in at:
             shape = (*made[index].shape[:axis], columns, *made[index].shape[axis + 1 :])
             made[index] = made[index].update(shape=shape)
-        what = tuple(Held(self._owner(index), self.names[index], axis) for index, axis in held)
-        single = self.shapes[held[0][0]][held[0][1]] == 1
-        return replace(self._other(made, held[0][0], what), hides=single)
+        what = tuple(FixedForm(self._owner(index), self.names[index], axis) for index, axis in given)
+        single = self.shapes[given[0][0]][given[0][1]] == 1
+        return replace(self._other(made, given[0][0], what), hides=single)
 
     def _unused(self, size: int) -> int:
         """A prime number of columns that nothing has, beyond `size`."""
@@ -135,23 +135,23 @@ class _Forms:
             changed = [name for name in self.whole if longer[name] is not self.values[name]]
             packed = Packed({**self.values, **longer}, self.statics)
             rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
-            held = tuple(Held(name, name) for name in changed)
+            given = tuple(FixedForm(name, name) for name in changed)
             said = f"`{changed[0]}` of {length + 1} parts"
-            yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, rows)), said, held),)
+            yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, rows)), said, given),)
 
     def _owner(self, index: int) -> str:
         return self.packed.owners[index][0]
 
     def _with(self, index: int, leaf: Any) -> Other:
         made = [*self.leaves[:index], leaf, *self.leaves[index + 1 :]]
-        return self._other(made, index, (Held(self._owner(index), self.names[index]),))
+        return self._other(made, index, (FixedForm(self._owner(index), self.names[index]),))
 
-    def _other(self, made: Sequence[Any], index: int, held: tuple[Held, ...]) -> Other:
+    def _other(self, made: Sequence[Any], index: int, given: tuple[FixedForm, ...]) -> Other:
         leaf = made[index]
         before = _as_array(self.leaves[index])
         kind = f" and dtype {leaf.dtype}" if leaf.dtype != before.dtype else ""
         return Other(
-            self.packed, tuple(made), f"`{self.names[index]}` of shape {list(leaf.shape)}{kind}", held
+            self.packed, tuple(made), f"`{self.names[index]}` of shape {list(leaf.shape)}{kind}", given
         )
 
 

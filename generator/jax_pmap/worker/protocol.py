@@ -1020,7 +1020,7 @@ class Multiple:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FixedForm:
     """A size, or the ranks and kinds of an argument, for which alone something holds."""
 
     argument: str
@@ -1085,7 +1085,7 @@ class Derivation:
     #: Batches of other sizes for which it is not derived, where it is for the given one.
     unshown: tuple[int, ...] = ()
     #: Forms of the inputs that are to be as given: for others it is not derived.
-    held: tuple[Held, ...] = ()
+    forms: tuple[FixedForm, ...] = ()
     #: In how many groups of rows each device has its part of the batch.
     minibatches: int = 1
 

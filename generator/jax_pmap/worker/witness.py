@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +25,7 @@ from .placements.derive import (
     mesh_axes,
 )
 from .placements.interpreter import Apart
-from .protocol import Affordable, Ending, Held, Multiple, Problem
+from .protocol import Affordable, Ending, FixedForm, Multiple, Problem
 from .server import summary
 from .sizes import MANY, alike, coincidences, program_of
 from .trials import Emitted, OnMesh, Question
@@ -181,18 +181,19 @@ def _derived(
         unseen = [count for count in named if count not in (*UNUSUAL, *chosen)] if small else []
         for ways in ([UNUSUAL], *([(*beside, count) for beside in BESIDE] for count in unseen)):
             found = _on_many(found, question, parallel, packed, multiple, ways) if found.complete else found
-    held: list[Held] = []
+    forms: list[FixedForm] = []
     if found.complete and question.axes and (foreign or found.mapped):
-        for form, ending in _other_forms(
-            question, parallel, reference, leaves, size, chosen, mesh, math.lcm(needed, multiple)
-        ):
+        each = others(question.data[0], question.statics, question.axes, leaves)
+        if foreign:
             # Code that was written is for the forms it is called with, but for columns that hide others.
-            if foreign and not form.hides:
-                continue
+            each = (tuple(way for way in ways if way.hides) for ways in each)
+        for form, ending in _other_forms(
+            each, question, parallel, reference, size, chosen, mesh, math.lcm(needed, multiple)
+        ):
             if foreign:
                 found = ending
                 break
-            held += form.held
+            forms += form.given
     # What code that checks its batch would be equal for.
     wanted = math.lcm(needed, multiple) if found.complete else 0
     if found.complete and multiple % needed:
@@ -208,7 +209,7 @@ def _derived(
         multiple=needed,
         asked=wanted,
         run=run,
-        held=tuple(dict.fromkeys(held)),
+        forms=tuple(dict.fromkeys(forms)),
     )
     return answer, math.lcm(asked, multiple) if asked > 1 else 0
 
@@ -243,21 +244,21 @@ def _on_many(
 
 
 def _other_forms(
+    inputs: Iterable[Sequence[Other]],
     question: Question,
     parallel: Callable[[int], Callable[[Values], Any]],
     reference: Traced,
-    leaves: Sequence[Any],
     size: int,
     chosen: Sequence[int],
     mesh: "OnMesh | None",
     multiple: int,
 ) -> Iterator[tuple[Other, Derivation]]:
-    """For inputs of other forms for which the derivation ends: these, and where it ends.
+    """Of `inputs` of other forms those for which the derivation ends, and where it ends.
 
-    The `reference` is traced for the given `leaves`, of a batch of so many rows: on a device a multiple of
+    The `reference` is traced for the given one, of a batch of so many rows: on a device a multiple of
     `multiple`. A form that the function does not take is left out: whoever calls it so is told.
     """
-    for ways in others(question.data[0], question.statics, question.axes, leaves):
+    for ways in inputs:
         for way in ways:
             found = _of_form(question, parallel, reference, way, size, chosen[:2], mesh)
             if found is None:
