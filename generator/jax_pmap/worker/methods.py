@@ -788,7 +788,7 @@ def _of_first_calls(
     made: Callable[..., Callable[[Values], Any]],
 ) -> protocol.Derivation:
     """The answer; it is not complete where the parallel function or the reference keeps what calls did."""
-    target, count = current(), answer.counts[0]
+    target = current()
     packed = Packed(question.data[0], question.statics)
     leaves = abstract_leaves(packed, question.axes, answer.batch)
 
@@ -796,18 +796,25 @@ def _of_first_calls(
         jax.clear_caches()
         Traced(function, packed, leaves)
 
-    with prove.only_devices(count), prove.x64(target.x64):
-        function = parallel.find_anew(asked)
-        for own, call in ((function, made(count, function)), (target.fn, question.traceable)):
-            try:
-                left = left_by_calls(own, functools.partial(trace, call))
-            except (MemoryError, Problem):
-                raise
-            except BaseException:
-                continue
-            if left:
-                why = f"each call changes `{left}`, and what calls do that follow is not shown"
-                return dataclasses.replace(answer, complete=False, endings=(protocol.Ending(0, why),))
+    def left_on(count: int) -> str:
+        with prove.only_devices(count), prove.x64(target.x64):
+            function = parallel.find_anew(asked)
+            calls = ((function, made(count, function)), (target.fn, question.traceable))
+            return next(
+                filter(None, (left_by_calls(own, functools.partial(trace, f)) for own, f in calls)), ""
+            )
+
+    for count in answer.counts:
+        try:
+            left = left_on(count)
+        except MemoryError:
+            raise
+        except BaseException:  # It takes no such number of devices.
+            continue
+        if not left:
+            break
+        why = f"each call changes `{left}`, and what calls do that follow is not shown"
+        return dataclasses.replace(answer, complete=False, endings=(protocol.Ending(0, why),))
     return answer
 
 
