@@ -227,10 +227,11 @@ Exit status: 0 equal, 1 not equal, 2 the question could not be asked.
 def verify(**options: Any) -> int:
     """Prove that PARALLEL gives the same results as REFERENCE.
 
-    PARALLEL is FILE::NAME or package.module:NAME: what `jax.pmap` or `shard_map` made, or a function. It is
-    run on 2, 3, 4 and 8 devices, imported anew for each, with the inputs of the reference. Where the
-    reference takes (B, ...), it may take (N, B/N, ...) and copies (N, ...) of the rest. A REFERENCE that is
-    parallel itself, as the step that PARALLEL is to replace, is run on as many devices.
+    PARALLEL is FILE::NAME or package.module:NAME: what `jax.pmap` or `shard_map` made, or a function; or
+    FILE::main.NAME, made by `main` of the program that --run names. It is run on 2, 3, 4 and 8 devices,
+    imported or made anew for each, with the inputs of the reference. Where the reference takes (B, ...), it
+    may take (N, B/N, ...) and copies (N, ...) of the rest. A REFERENCE that is parallel itself, as the step
+    that PARALLEL is to replace, is run on as many devices.
     """
     return _answer({**options, "target": options["parallel"]}, _verify)
 
