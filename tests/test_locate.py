@@ -402,6 +402,23 @@ def test_import_names(write):
     assert import_name(project / "top.py") == ("top", project)  # the top of a checkout is no package
 
 
+def test_folders_that_a_file_imports_from_are_packages(write):
+    """Namespace packages have no `__init__.py`; the folder of the project may be one itself."""
+    text = "import jax\nfrom {}.nets.mlp import loss\n"
+    project = write(
+        {
+            "pkg/nets/mlp": "",
+            "pkg/train/step": text.format("pkg"),
+            "pkg/train/script": "import pkg\nfrom pkg.other import loss\nimport nets.mlp\n",
+        }
+    )
+    assert import_name(project / "pkg" / "train" / "step.py") == ("pkg.train.step", project)
+    assert import_name(project / "pkg" / "train" / "script.py") == ("script", project / "pkg" / "train")
+    inner = project / "pkg"
+    (inner / "pyproject.toml").touch()
+    assert import_name(inner / "train" / "step.py") == ("pkg.train.step", project)
+
+
 @pytest.mark.parametrize(
     ("file", "name"), [("my-script.py", "my-script"), ("v1.2.py", "v1-2"), ("01.py", "01")]
 )

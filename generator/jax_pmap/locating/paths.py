@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from jax_pmap.config import is_project_root
 from jax_pmap.files import MARK, is_generated
 
+#: ``from package.module import``, ``import package.module``: both names.
+_IMPORTED = re.compile(rb"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)\.([A-Za-z_]\w*)", re.MULTILINE)
+
 
 def import_name(path: Path) -> tuple[str, Path]:
     """Dotted name of the file at `path`, and the folder it starts from, going up through `__init__.py`.
 
+    A folder above without one is a package, too, where the file imports modules of it by its name.
     A file whose name cannot be imported (``my-script.py``, ``v1.2.py``) gets a name that is not an
     identifier, with dashes for its dots, so that it can be told and still names no package.
     """
@@ -25,7 +30,26 @@ def import_name(path: Path) -> tuple[str, Path]:
     while (folder / "__init__.py").is_file() and folder.name.isidentifier() and not is_project_root(folder):
         parts.insert(0, folder.name)
         folder = folder.parent
+    top = _package_above(path, folder)
+    while top is not None and folder != top.parent:
+        parts.insert(0, folder.name)
+        folder = folder.parent
     return ".".join(parts), folder
+
+
+def _package_above(path: Path, folder: Path) -> Path | None:
+    """The nearest of `folder` and those above it that the file itself imports modules from, by its name."""
+    try:
+        imported = set(_IMPORTED.findall(path.read_bytes()))
+    except OSError:
+        return None
+    for above in (folder, *folder.parents):
+        parts = [part.decode() for name, part in imported if name == above.name.encode()]
+        if any((above / part).is_dir() or (above / f"{part}.py").is_file() for part in parts):
+            return above
+        if not above.name.isidentifier():
+            return None
+    return None
 
 
 def exists(path: Path) -> bool:
