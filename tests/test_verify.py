@@ -1032,6 +1032,9 @@ PROGRAM = """
 
 
     def train(several=True, rate=0.1):
+        # Devices that are only shown to a trace compute nothing.
+        mesh = jax.sharding.Mesh(jax.devices(), ("d",))
+        jnp.sum(jax.device_put(jnp.ones(3), jax.NamedSharding(mesh, jax.P())))
         p_step = step
         if several:
             p_step = jax.pmap(functools.partial(body, rate=rate), axis_name="d", out_axes=None)
@@ -1065,9 +1068,9 @@ def test_functions_that_a_program_makes_are_compared(project: Project) -> None:
         assert "derived for all inputs" in result.words
         assert "does not take `rate`" in result.words
     slow = ["verify", "train.py::train.trainer.step", *verify[2:], *inputs, *program]
-    project.refused("JP045", *slow, says=("train.py:27", "trainer = "), exit_code=1)
+    project.refused("JP045", *slow, says=("train.py:30", "trainer = "), exit_code=1)
     never = ["verify", "train.py::train.trainer.steps", *verify[2:], *inputs, *program]
-    project.refused("JP019", *never, says=("no attribute 'steps'", "train.py:27"))
+    project.refused("JP019", *never, says=("no attribute 'steps'", "train.py:30"))
     project.refused("JP002", *verify, *inputs, says=("`train`", "--run"))
     importing = ["--run", "python -c 'import train'"]
     project.refused("JP019", *verify, *inputs, *importing, says=("before the statement of `train.p_step`",))

@@ -116,7 +116,7 @@ def _refusal(problem: Problem, session: Session, target: Target, request: Reques
             "Mend the call, or give the arguments: --inputs FILE::callable",
             target.facts.span,
         )
-    return program_ended(problem, session, f"`{said(request)}`", target.source, target.facts.span)
+    return program_ended(problem, session, said(request), target.source, target.facts.span)
 
 
 def program_ended(
@@ -128,7 +128,16 @@ def program_ended(
     *,
     makes: bool = False,
 ) -> RefusalError:
-    """JP019: a program failed, or ended, before it called the function, or before it made one."""
+    """JP019: a program failed, or ended, before it called the function that `source` names, or made it.
+
+    Args:
+        problem: what the worker told of it.
+        session: has what it printed.
+        program: the command, as typed.
+        source: the function.
+        span: where that is.
+        makes: whether it was to make the function, and not to call it.
+    """
     name = f"`{source.qualname}`"
     if problem.error is not None:
         hint = "Mend the program, or give it the options under which it runs; it starts in this folder"
@@ -139,7 +148,7 @@ def program_ended(
         hint = outdated(problem.error, session.directory) or hint
         return refused(
             "JP019",
-            f"{program} fails before it {'makes' if makes else 'calls'} {name}: {problem.message}",
+            f"`{program}` fails before it {'makes' if makes else 'calls'} {name}: {problem.message}",
             hint,
             error_span(problem.error, session.directory),
             error_details(problem.error) + session.printed(),
@@ -154,17 +163,17 @@ def program_ended(
     )
     reason, hint = {
         "never called": (
-            f"{program} {how} without calling {name}",
+            f"`{program}` {how} without calling {name}",
             "Give it options under which it gets there, name a function it calls, or give the arguments: "
             "--inputs FILE::callable",
         ),
         "never defined": (
-            f"{program} {how} before {'the statement' if makes else 'the definition'} of {name} in "
+            f"`{program}` {how} before {'the statement' if makes else 'the definition'} of {name} in "
             f"`{source.shown_path}` is reached",
             "Give it options under which it gets there",
         ),
         "never loaded": (
-            f"{program} {how} and never loads `{source.shown_path}`, where {name} is defined",
+            f"`{program}` {how} and never loads `{source.shown_path}`, where {name} is defined",
             "Name a program that imports that file, or the file that the program imports",
         ),
     }[problem.state]

@@ -503,10 +503,7 @@ class _Verification:
             asked = protocol.TryLayouts(question, self.object, run.devices, layouts)
             answer = run.session.ask(asked, f"calling `{self.name}` on {run.devices} devices")
         except Problem as problem:
-            if problem.kind == "program":
-                program, at = f"`{self.program}`", object_span(self.source)
-                raise program_ended(problem, run.session, program, self.source, at, makes=True) from None
-            if problem.kind not in ("import", "inputs"):
+            if problem.kind not in protocol.NOT_FOUND:
                 raise
             run.problem = problem
             return
@@ -582,11 +579,14 @@ class _Verification:
 
     def _not_called(self) -> Refusal:
         """Why there was nothing to compare."""
-        problems = [run.problem for run in self.runs if run.problem is not None]
+        problems = [(run, run.problem) for run in self.runs if run.problem is not None]
         tried = [each for run in self.runs for each in run.tried]
         directory = self.request.directory
         if problems and not tried:
-            problem = problems[0]
+            run, problem = problems[0]
+            if problem.kind == "program":
+                at = object_span(self.source)
+                return program_ended(problem, run.session, self.program, self.source, at, makes=True).refusal
             if problem.kind == "import":
                 return Refusal(
                     "JP008",
@@ -724,7 +724,7 @@ class _Verification:
             asked = protocol.ListParallel(question, self._called(layout))
             answer = self.runs[-1].session.ask(asked, f"tracing `{self.name}`")
         except Problem as problem:
-            if problem.kind not in ("import", "inputs", "reference"):
+            if problem.kind not in (*protocol.NOT_FOUND, "reference"):
                 raise
             return None
         at = object_span(self.source)
@@ -754,7 +754,7 @@ class _Verification:
             asked = protocol.DeriveParallel(question, self._called(layout))
             answer = self.runs[-1].session.ask(asked, f"deriving `{self.name}`")
         except Problem as problem:
-            if problem.kind not in ("import", "inputs", "reference"):
+            if problem.kind not in (*protocol.NOT_FOUND, "reference"):
                 raise
             return None
         own = {place.line for place in answer.repeated if Path(place.file) == self.source.path}
@@ -827,7 +827,8 @@ class _Verification:
             if run.skipped is not None:
                 yield run.skipped
             elif run.problem is not None:
-                yield f"not on {run.devices} devices: {first_line(run.problem.message)}"
+                why = first_line(run.problem.message) or f"`{self.program}` ends without it"
+                yield f"not on {run.devices} devices: {why}"
             elif run.devices not in self.left and run not in able:
                 found = run.calls(layout)
                 error = found[0].error if found else None

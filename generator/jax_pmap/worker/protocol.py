@@ -41,6 +41,11 @@ Kind = Literal[
 ]
 
 
+#: Kinds of problems with which an object of the user's is not to be had: importing its file fails, there is
+#: none of that name, or the program that makes it fails.
+NOT_FOUND: tuple[Kind, ...] = ("import", "inputs", "program")
+
+
 class Request(Generic[A]):
     """What the generator asks for; `A` is the type of the answer."""
 

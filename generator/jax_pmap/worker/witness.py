@@ -25,7 +25,7 @@ from .placements.derive import (
     mesh_axes,
 )
 from .placements.interpreter import Apart
-from .protocol import Affordable, Ending, FixedForm, Multiple, Problem
+from .protocol import NOT_FOUND, Affordable, Ending, FixedForm, Multiple, Problem
 from .server import summary
 from .sizes import MANY, alike, coincidences, program_of
 from .trials import Emitted, OnMesh, Question
@@ -543,7 +543,7 @@ def _traced_on(
     except MemoryError:
         raise
     except Problem as problem:
-        if problem.kind not in ("import", "inputs"):
+        if problem.kind not in NOT_FOUND:
             raise
         raise _Untraced(str(problem)) from problem
     except BaseException as error:
