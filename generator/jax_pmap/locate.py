@@ -77,8 +77,8 @@ def locate_class(target: str, directory: Path) -> Source:
 
 def object_span(source: Source) -> Span | None:
     """Where the object that `source` names is defined or bound."""
-    if (made := made_inside(source)) is not None:
-        return made.span
+    if (local := local_object(source)) is not None:
+        return local.span
     tree = sources.parse(source.text, source.shown_path)
     chain = find(tree, source.qualname)
     node = chain[-1] if chain else binding_of(tree.body, source.qualname.partition(".")[0])
@@ -86,31 +86,30 @@ def object_span(source: Source) -> Span | None:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeInside:
-    """An object that a function makes when it runs."""
+class LocalObject:
+    """The value of a local variable, or an attribute of it: there is one while its function runs."""
 
     #: The dotted name of the function.
     function: str
-    #: What is the object there: ``"p_step"``, ``"trainer.p_step"``.
+    #: The variable, with the attribute: ``"p_step"``, ``"trainer.p_step"``.
     expression: str
-    #: The statement behind which it is there.
+    #: The statement after which the variable has its last value.
     span: Span
 
 
-def made_inside(source: Source) -> MadeInside | None:
-    """How a function makes the object that `source` names; None where importing the file makes it."""
-    tree = sources.parse(source.text, source.shown_path)
-    found = _bound_inside(tree, source.qualname)
+def local_object(source: Source) -> LocalObject | None:
+    """The local object that `source` names; None where importing the file makes it."""
+    found = _local_binding(sources.parse(source.text, source.shown_path), source.qualname)
     if found is None:
         return None
     function, expression, statement = found
-    return MadeInside(function, expression, Span(source.shown_path, statement.lineno, statement.col_offset))
+    return LocalObject(function, expression, Span(source.shown_path, statement.lineno, statement.col_offset))
 
 
-def _bound_inside(tree: ast.Module, qualname: str) -> tuple[str, str, ast.stmt] | None:
-    """The function, the rest of the name, and the statement behind which that is what it is in the end.
+def _local_binding(tree: ast.Module, qualname: str) -> tuple[str, str, ast.stmt] | None:
+    """The function, the expression and the statement of a `LocalObject`.
 
-    ``"main.trainer.p_step"`` is ``trainer.p_step`` behind the statement of `main` that binds `trainer`; see
+    ``"main.trainer.p_step"`` is ``trainer.p_step`` after the statement of `main` that binds `trainer`; see
     `last_binding`.
     """
     parts = qualname.split(".")
@@ -360,7 +359,7 @@ class _Search:
         A name that an assignment gives to one function stands for that function.
         """
         file = self.project.read(path)
-        bound = binding_of(file.tree.body, qualname.partition(".")[0]) or _bound_inside(file.tree, qualname)
+        bound = binding_of(file.tree.body, qualname.partition(".")[0]) or _local_binding(file.tree, qualname)
         if self.any_object and bound is not None:
             return self._as_typed(self._plain(file, qualname), module, root)
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from jax_pmap.worker.protocol import Memory
+from jax_pmap.worker.protocol import FixedForm, Memory
 
 PLAN_SCHEMA_VERSION = 2
 #: Seconds one run of the worker may take.
@@ -359,17 +359,6 @@ class Sync:
     like: str = ""
     #: The axes of a mesh along which it goes; ``""`` is that of the batch.
     along: tuple[str, ...] = ("",)
-
-
-@dataclass(frozen=True, slots=True)
-class FixedForm:
-    """A form of the inputs for which alone the emitted code is right, and which it checks."""
-
-    argument: str
-    #: A leaf by its path, as ``"params['w']"``.
-    leaf: str
-    #: The axis that is to be as long as in the proof; None for the ranks and kinds of the argument's leaves.
-    axis: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.remainder import remainder_of
-from jax_pmap.model import Backend, Derivation, Evidence, FixedForm, Plan, RefusalError, Say, refused
+from jax_pmap.model import Backend, Derivation, Evidence, Plan, RefusalError, Say, refused
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
@@ -46,7 +46,7 @@ class InMultiples(Exception):
 class OfForms(Exception):
     """The code is equal for inputs of some forms alone, and is to check that they are of these."""
 
-    def __init__(self, forms: Sequence[FixedForm]) -> None:
+    def __init__(self, forms: Sequence[protocol.FixedForm]) -> None:
         super().__init__(forms)
         self.forms = forms
 
@@ -146,9 +146,8 @@ class _Proof:
         told = self.session.ask(asked, "deriving")
         if told.asked > plan.multiple_of and any(used_axes(each.axes) for each in plan.arguments):
             raise InMultiples(told.asked)
-        forms = tuple(FixedForm(each.argument, each.leaf, each.axis) for each in told.forms)
-        if set(forms) - set(plan.forms):
-            raise OfForms(forms)
+        if set(told.forms) - set(plan.forms):
+            raise OfForms(told.forms)
         found = read_derivation(told, target.source.root, plan.multiple_of)
         devices = self.counts[0] if plan.mesh else 0
         found = dataclasses.replace(found, devices=devices, rows_inside=plan.made)
@@ -319,7 +318,7 @@ class _Proof:
             )
 
 
-def _only_as(form: FixedForm) -> str:
+def _only_as(form: protocol.FixedForm) -> str:
     """What is said of a form of the inputs for which alone the code is right."""
     if form.axis is None:
         return f"the code checks that `{form.argument}` has the ranks, kinds and parts that it has here"

@@ -20,7 +20,7 @@ from typing import TypeVar
 from jax_pmap.inputs.capture import program_ended
 from jax_pmap.inputs.load import Loaded, file_of, load, stands_for
 from jax_pmap.inputs.program import read_program
-from jax_pmap.locate import locate_object, made_inside, object_span
+from jax_pmap.locate import local_object, locate_object, object_span
 from jax_pmap.model import (
     Check,
     Derivation,
@@ -163,19 +163,19 @@ def _made(source: Source, request: Request) -> protocol.Made | None:
     Raises:
         RefusalError: JP002, a function makes it, and no program that calls that is named.
     """
-    inside = made_inside(source)
-    if inside is None:
+    local = local_object(source)
+    if local is None:
         return None
     if request.run is None:
         raise refused(
             "JP002",
-            f"`{source.qualname}` is made when `{inside.function}` runs, which importing the file does not",
+            f"`{source.qualname}` is made when `{local.function}` runs, which importing the file does not",
             "Name the program that does: --run 'python train.py'. Or have a function that runs nothing make "
             f"it, and call that at the top of the file: `{source.qualname.rpartition('.')[2]} = make_step()`",
-            inside.span,
+            local.span,
         )
     program = read_program(request.run, request.directory)
-    return protocol.Made(program.request(), inside.span.line, inside.span.column, inside.expression)
+    return protocol.Made(program.request(), local.span.line, local.span.column, local.expression)
 
 
 class _Verification:

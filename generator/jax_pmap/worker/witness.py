@@ -27,7 +27,7 @@ from .placements.derive import (
 from .placements.interpreter import Apart
 from .protocol import NOT_FOUND, Affordable, Ending, FixedForm, Multiple, Problem
 from .server import summary
-from .sizes import MANY, alike, coincidences, program_of
+from .sizes import MANY, Program, alike, coincidences, program_of
 from .trials import Emitted, OnMesh, Question
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.
@@ -258,13 +258,15 @@ def _other_forms(
     The `reference` is traced for the given one, of a batch of so many rows: on a device a multiple of
     `multiple`. A form that the function does not take is left out: whoever calls it so is told.
     """
+    given: Program | None = None
     for ways in inputs:
         for way in ways:
-            found = _of_form(question, parallel, reference, way, size, chosen[:2], mesh)
+            given = given or program_of(reference.jaxpr, size)
+            found = _of_form(question, parallel, given, way, size, chosen[:2], mesh)
             if found is None:
                 continue  # The function does not take it, or code that is made of its text raises.
-            needed = _multiple(found[0].conditions, found[1])
-            ended = found[0]
+            ended, rows = found
+            needed = _multiple(ended.conditions, rows)
             if ended.complete and multiple % needed:
                 ended = dataclasses.replace(ended, endings=(_only_multiples(ended, needed),))
             if not ended.complete:
@@ -275,7 +277,7 @@ def _other_forms(
 def _of_form(
     question: Question,
     parallel: Callable[[int], Callable[[Values], Any]],
-    reference: Traced,
+    given: Program,
     way: Other,
     size: int,
     chosen: Sequence[int],
@@ -283,6 +285,7 @@ def _of_form(
 ) -> "tuple[Derivation, int] | None":
     """What deriving shows for inputs of another form, and for how many rows; None where these are not taken.
 
+    `given` is the reference's program for the given form, of a batch of `size`.
     Shares of few rows may not suit another width: where they do not, they have as many as surely do.
     """
     axes = way.packed.axes(question.axes)
@@ -291,7 +294,7 @@ def _of_form(
         traced = _reference(question, way.packed, leaves)
         if traced is None:
             return None
-        if rows == size and _same_but_for_sizes(reference, traced, size):
+        if rows == size and _same_but_for_sizes(given, program_of(traced.jaxpr, size)):
             return Derivation(0, ()), rows
         try:
             return _compared(traced, parallel, way.packed, leaves, chosen, mesh), rows
@@ -302,10 +305,9 @@ def _of_form(
     return None
 
 
-def _same_but_for_sizes(one: Traced, other: Traced, rows: int) -> bool:
-    """Whether programs for so many rows have the same operations, and in both the same sizes are equal."""
-    few, more = (program_of(each.jaxpr, rows) for each in (one, other))
-    return few.operations == more.operations and coincidences(few) == coincidences(more)
+def _same_but_for_sizes(one: Program, other: Program) -> bool:
+    """Whether programs have the same operations, and in both the same sizes are equal."""
+    return one.operations == other.operations and coincidences(one) == coincidences(other)
 
 
 def _reference(question: Question, packed: Packed, leaves: Sequence[Any]) -> "Traced | None":
