@@ -104,8 +104,30 @@ class Watch:
 
     @contextlib.contextmanager
     def _traced(self) -> Iterator[None]:
+        others: set[str] = set()
+
+        def entered(frame: types.FrameType, _: str, __: Any) -> Callable[..., Any] | None:
+            # This is called for each of the calls inside jax, which are millions.
+            code = frame.f_code
+            if code.co_filename in others:
+                return None
+            if not is_users(code.co_filename):
+                others.add(code.co_filename)
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            reached = self.taken.setdefault(code, set())
+
+            def inside(frame: types.FrameType, event: str, value: Any) -> Any:
+                if event == "opcode":
+                    reached.add(frame.f_lasti)
+                elif event == "exception" and isinstance(value[1], CONCRETE):
+                    self.caught.setdefault((code.co_filename, frame.f_lineno), value[0].__name__)
+                return inside
+
+            return inside
+
         before = sys.gettrace()
-        sys.settrace(self._entered)
+        sys.settrace(entered)
         try:
             yield
         finally:
@@ -118,11 +140,18 @@ class Watch:
             """The same from Python 3.12 on, where `settrace` misses the instructions of a first call."""
             monitoring, events = sys.monitoring, sys.monitoring.events
             tool = next(each for each in range(6) if monitoring.get_tool(each) is None)
+            watched: list[types.CodeType] = []
+
+            def entered(code: types.CodeType, _: int) -> Any:
+                if code not in self.taken and is_users(code.co_filename):
+                    self.taken[code] = set()
+                    watched.append(code)
+                    monitoring.set_local_events(tool, code, events.INSTRUCTION)
+                return monitoring.DISABLE  # Once is enough.
 
             def reached(code: types.CodeType, offset: int) -> Any:
-                if is_users(code.co_filename):
-                    self.taken.setdefault(code, set()).add(offset)
-                return monitoring.DISABLE  # Once is enough.
+                self.taken[code].add(offset)
+                return monitoring.DISABLE
 
             def raised(code: types.CodeType, offset: int, error: BaseException) -> None:
                 if isinstance(error, CONCRETE) and is_users(code.co_filename):
@@ -130,30 +159,22 @@ class Watch:
                     self.caught.setdefault(place, type(error).__name__)
 
             monitoring.use_tool_id(tool, "jax-pmap")
-            monitoring.register_callback(tool, events.INSTRUCTION, reached)
-            monitoring.register_callback(tool, events.RAISE, raised)
+            for event, callback in (
+                (events.PY_START, entered),
+                (events.PY_RESUME, entered),
+                (events.INSTRUCTION, reached),
+                (events.RAISE, raised),
+            ):
+                monitoring.register_callback(tool, event, callback)
             monitoring.restart_events()
-            monitoring.set_events(tool, events.INSTRUCTION | events.RAISE)
+            monitoring.set_events(tool, events.PY_START | events.PY_RESUME | events.RAISE)
             try:
                 yield
             finally:
                 monitoring.set_events(tool, events.NO_EVENTS)
+                for code in watched:
+                    monitoring.set_local_events(tool, code, events.NO_EVENTS)
                 monitoring.free_tool_id(tool)
-
-    def _entered(self, frame: types.FrameType, event: str, _: Any) -> Callable[..., Any] | None:
-        if event != "call" or not is_users(frame.f_code.co_filename):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        reached = self.taken.setdefault(frame.f_code, set())
-
-        def inside(frame: types.FrameType, event: str, value: Any) -> Any:
-            if event == "opcode":
-                reached.add(frame.f_lasti)
-            elif event == "exception" and isinstance(value[1], CONCRETE):
-                self.caught.setdefault((frame.f_code.co_filename, frame.f_lineno), value[0].__name__)
-            return inside
-
-        return inside
 
     def _isinstance(self, value: Any, kinds: Any) -> bool:
         answer = builtins.isinstance(value, kinds)
