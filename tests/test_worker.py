@@ -329,6 +329,25 @@ def test_a_time_limit_during_the_start(tmp_path, spare):
     assert list(spare.iterdir()) == []
 
 
+def test_the_requests_of_a_step_keep_one_time_limit(tmp_path, spare):
+    """Each ends well within it; no one of them is to blame."""
+    step = ("looking for a plan", "Say what is divided (--shard NAME)")
+    with (
+        Session(Path(sys.executable), tmp_path, 2, 10, None) as session,
+        pytest.raises(RefusalError) as caught,
+    ):
+        session.ask(protocol.Forget(), "starting")
+        session.timeout = 0.5
+        with session.within_limit(*step):
+            while True:
+                session.ask(protocol.Forget(), "starting over")
+    refusal = caught.value.refusal
+    assert refusal.code == "JP010"
+    assert refusal.reason.startswith("looking for a plan did not end within the time limit of 0.5 s")
+    assert refusal.hint.startswith("Say what is divided (--shard NAME), or allow more: --timeout 60")
+    assert list(spare.iterdir()) == []
+
+
 @LINUX
 def test_closing_ends_everything_the_worker_started(tmp_path, spare):
     """Children, daemons and the folder; twice is once; and no descriptor stays open."""

@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, TypeVar
@@ -82,6 +83,16 @@ def worker_environment(base: Mapping[str, str], devices: int, home: str) -> dict
     return environment
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Several requests that keep one time limit."""
+
+    doing: str
+    hint: str
+    #: When it is over, by `time.monotonic`.
+    until: float
+
+
 class Session:
     """One worker process for one run; a context manager that always ends the whole process group."""
 
@@ -109,6 +120,7 @@ class Session:
         self.versions = Versions("", "", False)
         #: How XLA is to compile besides; see `worker/compiling.py`.
         self.compiled_as: frozenset[str] = frozenset()
+        self._step: _Step | None = None
         self._start()
 
     def _start(self) -> None:
@@ -242,14 +254,32 @@ class Session:
         except BrokenPipeError:
             return  # The worker is gone; reading its answer says so.
 
+    @contextlib.contextmanager
+    def within_limit(self, doing: str, hint: str) -> Iterator[None]:
+        """Have all that is asked inside keep the time limit together, as one step.
+
+        Args:
+            doing: the step, as a refusal says it.
+            hint: what ends it sooner.
+        """
+        before = self._step
+        self._step = before or _Step(doing, hint, time.monotonic() + self.timeout)
+        try:
+            yield
+        finally:
+            self._step = before
+
     def _receive(self, request: Request[A], doing: str) -> A:
         parts: list[bytes] = []
-        deadline = time.monotonic() + self.timeout
-        first = min(deadline, time.monotonic() + START)
+        began = time.monotonic()
+        deadline = began + self.timeout
+        if self._step is not None:
+            deadline = min(deadline, self._step.until)
+        first = min(deadline, began + START)
         while not parts or not parts[-1].endswith(b"\n"):
             now = time.monotonic()
             if now >= deadline:
-                raise RefusalError(self._too_slow(doing))
+                raise RefusalError(self._too_slow(doing, now - began))
             if not self._greeted and not parts and now >= first:
                 raise RefusalError(self._no_python(f"is no Python: it did nothing for {START:g} s"))
             # A child of the worker may hold the pipe open: the end of the worker has to be seen as well.
@@ -267,23 +297,24 @@ class Session:
             return request.read(answer["ok"])
         raise self._raised(protocol.decode(Problem, answer["problem"]), doing)
 
-    def _too_slow(self, doing: str) -> Refusal:
+    def _too_slow(self, doing: str, took: float) -> Refusal:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGUSR2)  # The worker answers it with a traceback.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LOOK)
         self._kill()
         span = self._last_place()
+        cure = "Take out what does not end, use smaller example inputs"
+        if doing.startswith("importing"):
+            cure = "Put what trains or downloads under `if __name__ == '__main__':`"
+        elif self._step is not None and took < self.timeout / 2:
+            # No one request is to blame.
+            doing, cure = self._step.doing, self._step.hint
         return Refusal(
             "JP010",
             f"{doing} did not end within the time limit of {self.timeout:g} s"
             + (f"; it was at line {span.line} of `{Path(span.file).name}`" if span else ""),
-            (
-                "Put what trains or downloads under `if __name__ == '__main__':`, or allow more: "
-                if doing.startswith("importing")
-                else "Take out what does not end, use smaller example inputs, or allow more: "
-            )
-            + f"--timeout {max(60, 4 * self.timeout):g}",
+            f"{cure}, or allow more: --timeout {max(60, 4 * self.timeout):g}",
             span,
             self.printed(),
         )

@@ -98,8 +98,22 @@ def find_plan(
     has been given more rows already.
 
     Raises:
-        RefusalError: what stood in the way of the likeliest assignment, or JP040 when there was none.
+        RefusalError: what stood in the way of the likeliest assignment, or JP040 when there was none; JP010
+            where the search for one takes longer than the time limit.
     """
+    with session.within_limit("looking for a plan", "Say what is divided (--shard NAME)"):
+        return _find_plan(session, target, loaded, request, say, saved, repeated)
+
+
+def _find_plan(
+    session: Session,
+    target: Target,
+    loaded: Loaded,
+    request: Request,
+    say: Say,
+    saved: Plan | None = None,
+    repeated: bool = False,
+) -> Observed:
     case, finder, whole, inside = _prepared(session, target, loaded, request, say, saved)
     if inside or (saved is not None and saved.made):
         return _inside(case, finder, whole, inside)
@@ -260,7 +274,7 @@ def _of_more_rows(
     if more is None:
         return None
     try:
-        larger = find_plan(session, target, more, request, case.say, case.saved, repeated=True)
+        larger = _find_plan(session, target, more, request, case.say, case.saved, repeated=True)
     except RefusalError:
         if tried.few is not None and tried.refusal is None:
             raise

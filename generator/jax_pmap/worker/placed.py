@@ -44,6 +44,8 @@ SCALED = "scaled"
 MAPPED = "mapped"
 #: Divided into groups, or over the rounds of a loop: what is done to each group by itself couples it.
 GROUPED_KIND = "grouped"
+#: How many other counts of devices are traced where the function goes another way on the first of them.
+OTHERS = 3
 #: Placements of such values.
 GROUPED = (Dealt, Loose, Mixed, Rounds, Row, Running)
 
@@ -134,13 +136,11 @@ def events_of_some(
 ) -> tuple[list[Event], Idle, bool]:
     """`placed_events` on `count` devices and another number of them, on which the function goes the same way.
 
-    `first` is the trace on a share of `count`. Where it goes another way on each of the `counts`, that trace
-    alone has to do, and its numbers count as those of the whole batch: enough to look for collectives. Also
-    whether that was so.
+    `first` is the trace on a share of `count`. Where it goes another way on the first `OTHERS` of the
+    `counts`, that trace alone has to do, and its numbers count as those of the whole batch: enough to look
+    for collectives. Also whether that was so.
     """
-    for other in counts:
-        if other == count:
-            continue
+    for other in [each for each in counts if each != count][:OTHERS]:
         try:
             second = share(other)
         except (MemoryError, Problem):
