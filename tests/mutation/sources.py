@@ -15,7 +15,7 @@ from typing import Any
 
 from jax_pmap import options
 from jax_pmap.config import Config
-from jax_pmap.model import Devices, Evidence, RefusalError, Request
+from jax_pmap.model import Devices, Evidence, Plan, RefusalError, Request
 
 TESTS = Path(__file__).resolve().parents[1]
 EXAMPLES = TESTS.parent / "examples"
@@ -72,17 +72,22 @@ def devices(witness: str) -> Devices:
 class Warm:
     """One source in a warm worker: its code, and the proof of any other code in its place."""
 
-    def __init__(self, session: Any, target: Any, observed: Any, code: str, witness: str = "both") -> None:
+    def __init__(self, session: Any, target: Any, observed: Any, plan: Any, code: str, witness: str) -> None:
         self.session, self.target, self.observed, self.code = session, target, observed, code
-        self.witness = witness
+        self.plan, self.witness = plan, witness
 
     def prove(self, code: str) -> Evidence:
-        """Raises: RefusalError, when `code` is found wrong, or is not derived and no run was asked for."""
+        """The evidence for `code`.
+
+        Raises:
+            RefusalError: it is found wrong, or is not derived and no run was asked for.
+            InMultiples: it is equal for fewer numbers of rows than it takes.
+            OfForms: it is equal for fewer forms of inputs than it takes.
+        """
         from jax_pmap.proof.prove import How, prove
 
-        plan = dataclasses.replace(self.observed.plan, devices=devices(self.witness))
         how = How(run_code=self.witness != "derivation")
-        return prove(self.session, self.target, plan, self.observed, code, lambda _: None, how)
+        return prove(self.session, self.target, self.plan, self.observed, code, lambda _: None, how)
 
 
 @contextlib.contextmanager
@@ -92,6 +97,7 @@ def warm_worker(source: Source, folder: Path, witness: str = "both") -> Iterator
     from jax_pmap.emit.unit import emit
     from jax_pmap.inputs.load import load
     from jax_pmap.planning.search import find_plan
+    from jax_pmap.proof.emitted import _narrowed
 
     for name, text in source.files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -103,9 +109,16 @@ def warm_worker(source: Source, folder: Path, witness: str = "both") -> Iterator
             target = pipeline._read(request, session)
             loaded = load(session, target, request, lambda _: None)
             observed = find_plan(session, target, loaded, request, lambda _: None)
+
+            def warm(plan: Plan) -> Warm:
+                code = emit(target, plan, request, None, loaded.carried)
+                return Warm(session, target, observed, plan, code, witness)
+
             plan = dataclasses.replace(observed.plan, devices=devices(witness))
-            code = emit(target, plan, request, None, loaded.carried)
-            yield Warm(session, target, observed, code, witness)
+            # Of a refusal whoever proves it hears.
+            with contextlib.suppress(RefusalError):
+                _, plan = _narrowed(lambda plan: warm(plan).prove(warm(plan).code), plan)
+            yield warm(plan)
     finally:
         os.chdir(before)
 
@@ -123,8 +136,12 @@ def request_of(words: tuple[str, ...], folder: Path) -> Request:
 
 def verdict(source: Warm, code: str) -> str:
     """``"survived"``, ``"not applicable"``, or how the proof caught `code`: the refusal's reason."""
+    from jax_pmap.proof.prove import InMultiples, OfForms
+
     try:
         source.prove(code)
+    except (InMultiples, OfForms) as error:
+        return f"equal for some inputs alone: {type(error).__name__} {error}"
     except RefusalError as error:
         reason = error.refusal.reason
         # Nothing to change there, or code for jit, which names no axis to plant a collective over.
