@@ -562,7 +562,6 @@ def test_assignments_are_followed_to_one_function(write):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("loss_fn", "`losses.py::masked`"),
         ("adam", "not defined in the project"),
         ("NAMES", "not defined in the project"),
         ("losses", "package.module:FUNC"),
@@ -588,11 +587,20 @@ def test_imports_are_followed_through_packages(write):
         a="from pkg import two as f\nimport pkg.deep\ng = pkg.deep.zero\nimport pkg.core as c\nh = c.one\n",
         loop="from loop import f\n",
     )
-    assert "`pkg/deep.py::zero`" in refused("a.py::f", project, "JP004").hint
-    for name in "gh":
-        assert pick(locate(f"a.py::{name}", project)) == ("pkg/deep.py", "zero")
-    assert "`pkg/deep.py::zero`" in refused("pkg:two", project, "JP004").hint
+    for name in ("a.py::f", "a.py::g", "a.py::h", "pkg:two"):
+        found = locate(name, project)
+        assert pick(found) == ("pkg/deep.py", "zero")
+        assert found.binding.qualname == name.rpartition(":")[2]  # What the caller calls it.
     refused("loop.py::f", project, "JP004")
+
+
+def test_an_import_that_may_be_another_is_not_followed(write):
+    project = write(
+        a="try:\n    from b import f\nexcept ImportError:\n    from c import f\n",
+        b="def f(x): return x\n",
+        c="def f(x): return 2 * x\n",
+    )
+    assert "`c.py::f`" in refused("a.py::f", project, "JP004").hint
 
 
 # --- JP005: files that do not parse -------------------------------------------------------

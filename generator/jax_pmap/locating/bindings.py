@@ -1,4 +1,4 @@
-"""The function behind a name that an assignment gives it: compiled, partly applied, or made by another one.
+"""The function behind a name that is assigned or imported: compiled, partly applied, or made by another one.
 
 ``update = jax.jit(_update)``, ``update = partial(_update, cfg)``, ``self.update = jax.jit(self._update)``,
 ``train_step = make_train_step(model)``, ``update = jax.jit(agent.update)``, ``predict = lambda p, x: ...``:
@@ -65,7 +65,7 @@ class Bindings:
         self.several: list[tuple[Path, str]] = []
 
     def behind(self, file: File, qualname: str) -> Source | None:
-        """The source of the one function that the assignment of `qualname` names, or None."""
+        """The source of the one function that the assignment or the import of `qualname` names, or None."""
         head, _, name = qualname.rpartition(".")
         chain = find(file.tree, head) if head else ()
         self.several.clear()
@@ -75,12 +75,23 @@ class Bindings:
         rows = list(self._assigned(scope, name))
         found = [self._value(row, where, value, HOPS) for row, where, value in rows]
         if not rows:
-            return None
+            return None if head else self._imported(scope, name)
         statement, _, _ = rows[-1]
         last = self._one(found)
         if last is None:
             return None
         return self._source(scope, qualname, statement, last)
+
+    def _imported(self, scope: _Scope, name: str) -> Source | None:
+        """The source of the function of the project that a file surely imports as `name`."""
+        body = scope.file.tree.body
+        bound = binding_of(body, name)
+        # One of several branches may import another.
+        certain = any(each is bound and not conditional for each, conditional in statements(body))
+        if not isinstance(bound, ast.ImportFrom) or not certain:
+            return None
+        followed = self.follow(scope.file.path, bound, name)
+        return self._source(scope, name, bound, Found(*followed)) if followed else None
 
     def statements_for(self, file: File, qualname: str) -> list[ast.stmt]:
         """The assignments of a name, or of an attribute of a class's objects."""
@@ -291,10 +302,9 @@ class Bindings:
     def _source(self, scope: _Scope, qualname: str, statement: ast.stmt, found: Found) -> Source:
         shown = self.project.shown(scope.file.path)
         value = getattr(statement, "value", None)
-        assert isinstance(value, ast.expr)
         binding = Binding(
             qualname=qualname,
-            text=ast.unparse(value),
+            text=ast.unparse(value) if isinstance(value, ast.expr) else _imported_name(statement, qualname),
             span=Span(shown, statement.lineno, statement.col_offset),
             calls=found.calls,
             positional=found.positional,
@@ -321,6 +331,13 @@ class Bindings:
             binding=binding,
             written=None if rewritten is None else text,
         )
+
+
+def _imported_name(statement: ast.stmt, name: str) -> str:
+    """``package.module.f`` of what an import binds as `name`."""
+    assert isinstance(statement, ast.ImportFrom)
+    alias = next(each for each in statement.names if bound_name(each, statement) == name)
+    return f"{'.' * statement.level}{statement.module or ''}.{alias.name}"
 
 
 #: A name that a scope does not bind.
