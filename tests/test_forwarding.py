@@ -142,3 +142,89 @@ def test_what_would_have_to_be_opened_is_refused(objects: Project) -> None:
     )
     # A class is no function of arrays, whatever calling it gives.
     objects.refused("JP004", "gen", "objects.py::Net", says=("`Net` is a class",))
+
+
+REBOUND = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+
+    LOSSES = []
+
+
+    def scaled(f):
+        @functools.wraps(f)
+        def wrapper(x):
+            return 2 * f(x) + 1
+
+        return wrapper
+
+
+    def assigned(x):
+        return jnp.mean(x)
+
+
+    assigned = scaled(assigned)
+
+
+    def mapped(x):
+        return jnp.mean(x)
+
+
+    mapped = jax.vmap(mapped)
+
+
+    def set_by_name(x):
+        return jnp.mean(x)
+
+
+    globals()["set_by_name"] = scaled(set_by_name)
+
+
+    def compiled(x):
+        return jnp.mean(x)
+
+
+    compiled = jax.jit(compiled)
+
+
+    def registered(f):
+        LOSSES.append(f)
+        return f
+
+
+    @registered
+    def root(x):
+        return jnp.sqrt(jnp.mean(x**2))
+
+
+    def batch(): return (jnp.arange(96.0).reshape(24, 4),)
+"""
+NAMES = """
+import importlib, jax, sys
+import numpy as np
+import rebound
+for name in ("assigned", "mapped", "set_by_name", "compiled"):
+    emitted, original = getattr(importlib.import_module(name + "_pmap"), name), getattr(rebound, name)
+    np.testing.assert_allclose(emitted(*rebound.batch()), original(*rebound.batch()), rtol=1e-5)
+"""
+
+
+def test_a_name_that_is_given_to_another_function_stands_for_that(shared: Project) -> None:
+    shared.write("rebound.py", REBOUND)
+    for name in ("assigned", "mapped", "set_by_name", "compiled"):
+        words = (f"rebound.py::{name}", "--inputs", "rebound.py::batch", "-o", f"{name}_pmap.py")
+        made = shared.run("gen", *words)
+        assert made.exit_code == 0, made.stderr
+        assert ("which is called as it is" in made.words) == (name != "compiled")
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES], cwd=shared.folder, env=simulated(3), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    asked = shared.run("plan", "rebound.py::assigned", "--inputs", "rebound.py::batch")
+    assert "which is called as it is" in asked.words
+    says = ("`assigned` is `scaled.<locals>.wrapper` (rebound.py:11) once `rebound.py` is imported",)
+    words = ("assigned_pmap.py::assigned", "--against", "rebound.py::assigned")
+    shared.refused("JP042", "verify", *words, "--inputs", "rebound.py::batch", says=says)

@@ -214,7 +214,11 @@ def _planned(request: Request, say: Say) -> Iterator[Planned]:
         from jax_pmap.proof.emitted import Planned
 
         session.compile_as(by_length(target))
-        loaded = load(session, target, request, staged("loading", say))
+        try:
+            loaded = load(session, target, request, staged("loading", say))
+        except RefusalError as error:
+            target = _called_by_name(error, session, request)
+            loaded = load(session, target, request, staged("loading", say))
         observed = find_plan(session, target, loaded, request, staged("planning", say))
         yield Planned(session, target, loaded, observed, request, say, _session)
 
@@ -276,7 +280,10 @@ def _generate(request: Request, say: Say, given: Session | None) -> Generated:
 
         refusal = None if request.in_place else _unreachable(target)
         if refusal is None:
-            target, loaded, observed = plan(target)
+            try:
+                target, loaded, observed = plan(target)
+            except RefusalError as error:
+                target, loaded, observed = plan(_called_by_name(error, session, request))
         else:
             whole = called_whole(session, request)
             if whole is None:
@@ -317,6 +324,20 @@ def _read(request: Request, session: Session) -> Target:
         if found is None:
             raise
         return found
+
+
+def _called_by_name(error: RefusalError, session: Session, request: Request) -> Target:
+    """A function that calls the target by its name, where importing its file gives that to another one.
+
+    Raises:
+        RefusalError: `error`, where it says anything else, and where there is none.
+    """
+    from jax_pmap.inputs.whole import called_whole
+
+    found = called_whole(session, request) if error.refusal.code == "JP042" else None
+    if found is None:
+        raise error
+    return found
 
 
 def _unreachable(target: Target) -> Refusal | None:

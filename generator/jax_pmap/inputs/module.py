@@ -14,6 +14,7 @@ from jax_pmap.notebook import is_notebook, place
 from jax_pmap.problems import error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
+from jax_pmap.syntax.library import COMPILERS
 from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.syntax.text import function_text
@@ -94,6 +95,16 @@ def taken_from(target: Target) -> str | None:
         return None
     brings = binding.positional or binding.keywords or target.parsed.enclosing
     return binding.qualname if brings else None
+
+
+def written(target: Target) -> protocol.Written | None:
+    """How the target is written, where a name at the top of its module leads to it and nothing else."""
+    if target.source.binding is not None or target.parsed.enclosing:
+        return None
+    node = target.parsed.definition
+    around = [each for each in target.facts.decorators if each.name not in COMPILERS]
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return protocol.Written(first, len(around))
 
 
 def needed_names(target: Target) -> frozenset[str]:
@@ -220,10 +231,20 @@ class _Loader:
             owner=owner_of(target),
             nested=bool(target.parsed.enclosing),
             called_by=binding.called_by if binding is not None else "",
+            written=written(target) if replacement is None or replacement == self.text else None,
         )
         try:
             answer = session.ask(asked, f"importing `{source.shown_path}`")
         except Problem as problem:
+            if problem.kind == "another":
+                raise refused(
+                    "JP042",
+                    f"`{source.qualname}` is {problem.message} once `{source.shown_path}` is imported, and "
+                    "what that adds to the `def` is not known",
+                    f"Name a function that calls it (def step(…): return {source.qualname}(…)), or give the "
+                    "two different names, and name the one you mean",
+                    facts.span,
+                ) from None
             if problem.kind != "other" or binding is None:
                 raise
             raise refused(

@@ -27,9 +27,10 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 def statement_of(tree: ast.Module, name: str) -> ast.stmt | None:
     """What gives `name` a value at the top of a file, a class left out: a `def`, an assignment, an import."""
     chain = find(tree, name) if "." not in name else None
-    if chain is not None:
+    bound = binding_of(tree.body, name)
+    if chain is not None and not (bound in tree.body and bound.lineno > chain[-1].lineno):
         return None if isinstance(chain[-1], ast.ClassDef) else chain[-1]
-    return binding_of(tree.body, name)
+    return bound
 
 
 def text_of(source: Source, tree: ast.Module, statement: ast.stmt) -> str:
@@ -84,7 +85,7 @@ def forwarding(source: Source, tree: ast.Module, statement: ast.stmt, rows: Sequ
         forwards=text_of(source, tree, statement),
         binding=Binding(
             name,
-            f"@{shown}" if shown else ast.unparse(value or statement),
+            f"@{shown}" if shown else ast.unparse(value) if value is not None else f"{alias}.{name}",
             Span(source.shown_path, statement.lineno, statement.col_offset),
             live=True,
             called_by=alias,

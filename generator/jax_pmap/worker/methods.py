@@ -76,6 +76,7 @@ from .tracing import (
 )
 from .trials import Emitted, OnMesh, Question, Trials
 from .work import work
+from .written import check_is_written
 
 
 def forget(request: protocol.Forget) -> bool:
@@ -141,6 +142,8 @@ def load_target(request: protocol.Load) -> protocol.Loaded:
         raise Problem("import", "the module changed jax's devices while it was imported")
     if request.taken_from:
         target = taking_from(target, request, request.taken_from)
+    if request.written is not None:
+        check_is_written(vars(module).get(request.definition.name), request.definition, request.written)
     target = become(defining(target, request.definition))
     return protocol.Loaded(
         given=tuple(target.signature.bind_partial(*target.bound_args, **target.bound_kwargs).arguments),

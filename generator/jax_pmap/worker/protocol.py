@@ -23,6 +23,7 @@ Frame = tuple[str, int, str]
 Layout = Mapping[str, str]
 #: Why a request has no answer.
 Kind = Literal[
+    "another",
     "bug",
     "count",
     "graph",
@@ -306,6 +307,16 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """How a function is written in its file."""
+
+    #: The line of the first decorator, or of the ``def`` where there is none.
+    first: int
+    #: How many of its decorators may put something around it, those that compile left out.
+    decorators: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """What importing the target's module did."""
 
@@ -343,6 +354,8 @@ class Load(Request[Loaded]):
     nested: bool = False
     #: What the text calls its module, where it only calls that one's object.
     called_by: str = ""
+    #: As what the module is to have it under its name; None where that is not looked up.
+    written: Written | None = None
 
 
 @dataclass(frozen=True, slots=True)
