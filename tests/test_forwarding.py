@@ -228,3 +228,9 @@ def test_a_name_that_is_given_to_another_function_stands_for_that(shared: Projec
     says = ("`assigned` is `scaled.<locals>.wrapper` (rebound.py:11) once `rebound.py` is imported",)
     words = ("assigned_pmap.py::assigned", "--against", "rebound.py::assigned")
     shared.refused("JP042", "verify", *words, "--inputs", "rebound.py::batch", says=says)
+
+
+def test_what_stands_in_the_place_of_a_decorated_function_is_not_looked_into(shared: Project) -> None:
+    shared.write("rebound.py", REBOUND)
+    words = ("rebound.py::root", "--inputs", "rebound.py::batch")
+    shared.refused("JP067", "gen", *words, says=("has a decorator that is not known",), exit_code=1)

@@ -221,6 +221,9 @@ class CallGraph:
         module, _, qualname = reference.partition(":")
         own = self.target.source
         if module in (own.module, "__main__"):
+            if own.forwards and qualname == own.qualname:
+                # A copy of what stands in its place would call itself.
+                own = dataclasses.replace(own, text=own.file_text, written=None, forwards="")
             return dataclasses.replace(own, qualname=qualname, binding=None)
         found = self._located(reference, own)
         return found if isinstance(found, Source) else None
