@@ -103,9 +103,10 @@ class Question:
         Indices past `data` are perturbed inputs, and past those the ones that were searched for.
         """
         if self.derived:
-            # Other numbers, once: what a call leaves behind for the next one is not in any trace.
-            other = 1 if len(self.data) > 1 else len(self.data)
-            return [("given", 0), ("given", other)] if with_given and self.others else [("given", 0)]
+            # Other numbers: what a call leaves behind for the next one is not in any trace. A share of right
+            # answers may be the same for those of another seed.
+            others = [*range(1, len(self.data))[:1], len(self.data)] if with_given and self.others else []
+            return [("given", index) for index in (0, *others)]
         # In narrow floats, numbers far out are all rounding.
         kind = self.kind
         narrow = self.eps[kind] > prove.NARROW
