@@ -963,6 +963,11 @@ TRAPS: dict[str, Trap] = {
             (k.astype(jnp.uint32).sum() - (k * k).astype(jnp.uint32).sum()).astype(float)
         ),
     ),
+    "parts of few bits that wrap": Trap(
+        False,
+        lambda w, x, y, k, m: (k * 40).astype(jnp.int8).sum(dtype=jnp.int8).astype(float),
+        lambda w, x, y, k, m: psum((k * 40).astype(jnp.int8).sum(dtype=jnp.int8).astype(float)),
+    ),
     "unsigned maximum negated": Trap(
         False,
         lambda w, x, y, k, m: -(jnp.maximum(y - 6, 0).astype(jnp.uint8).max()),

@@ -243,8 +243,14 @@ def holds_positions(eq: Equation) -> None:
 def in_order(eq: Equation) -> None:
     """Raise `Stuck` where arithmetic does not keep the order of numbers: in uint8, -5 is 251 and -0 is 0."""
     dtype = eq.dtypes[0]
-    if kind_of(dtype) == "u" or (kind_of(dtype) == "i" and largest_integer(dtype) < largest_integer("int32")):
+    if wraps(dtype):
         raise Stuck(f"numbers of {dtype} wrap around, and this device's extreme may then be none")
+
+
+def wraps(dtype: str) -> bool:
+    """Whether numbers of a dtype are taken to wrap around: those below zero, or of few bits."""
+    few = kind_of(dtype) == "i" and largest_integer(dtype) < largest_integer("int32")
+    return few or kind_of(dtype) == "u"
 
 
 @rule("neg", "real", "imag", "conj")
@@ -287,8 +293,8 @@ def convert(eq: Equation, x: Placement, **params: Any) -> Result:
         if not (given == "bool" or kind_of(made) == "f" or widens(given, made)):
             raise Stuck(describe(x))
         return x
-    if isinstance(x, Partial) and kind_of(given) == "u" and given != made:
-        # Parts below zero have wrapped around, and only their sum in that width comes back.
+    if isinstance(x, Partial) and given != made and wraps(given):
+        # Parts may have wrapped around, and only their sum in that width comes back.
         raise Stuck(describe(x))
     if kind_of(made) in "iub" and not widens(given, made):
         if isinstance(x, Partial):
