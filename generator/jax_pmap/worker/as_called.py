@@ -13,7 +13,6 @@ Where both give the same operations, no more is to be shown. Else both are compu
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,6 +23,7 @@ from .arguments import Packed, Values
 from .budget import COMPILING, COMPUTING, LOOPING, human, peak, stored
 from .budget import size as operations
 from .distance import distance
+from .following import Followed, every, follow, in_order, of_inputs
 from .jaxpr.trace import leaf_names
 from .jaxpr.versions import bind
 from .leaves import category, is_abstract, is_key, leaf_paths
@@ -34,7 +34,7 @@ from .same_operations import Same
 from .server import describe_exception, summary
 from .specs import SEED
 from .target import current
-from .type_tests import Watch, parted
+from .type_tests import parted
 from .work import rounds, work
 
 #: Programs that a comparison may have to compile.
@@ -50,112 +50,48 @@ TRIED = 1 / 64
 LIMITS = ((1 << 31) - 1, 1 << 29, 1 << 24, 1 << 20, 1 << 15, 1 << 10)
 
 
-@dataclass
-class Followed:
-    """One trace of the function.
+def results(followed: Followed) -> list[Any]:
+    """The leaves of the result of a trace, computed."""
+    closed = followed.jaxpr
 
-    Attributes:
-        jaxpr: of the operations of jax.
-        given: what stands for its inputs.
-        at: which leaves those are.
-        whole: puts its results back among those that are known without computing.
-        watch: what the user's code did.
+    def run(constants: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+        known = dict(zip(closed.jaxpr.constvars, constants, strict=True))
+        known.update(zip(closed.jaxpr.invars, given, strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if hasattr(atom, "val") else known[atom]
+
+        for equation in closed.jaxpr.eqns:
+            computed = bind(equation, [read(atom) for atom in equation.invars])
+            known.update(zip(equation.outvars, computed, strict=True))
+        return [read(atom) for atom in closed.jaxpr.outvars]
+
+    return followed.whole(jax.jit(run)(_constants(closed), followed.given))
+
+
+def spread(followed: Followed, results: Sequence[Any], room: int) -> list[float]:
+    """How far the roundings inside lead from these `results`, by output.
+
+    Compiled as a whole that takes the time of their number squared, minutes for a transformer. So it is
+    computed operation by operation, where all that is computed has `room`, in bytes.
     """
+    closed = followed.jaxpr
 
-    jaxpr: Any
-    given: list[Any]
-    at: list[int]
-    whole: Callable[[Sequence[Any]], list[Any]]
-    paths: list[str]
-    tree: Any
-    watch: Watch
+    def run(constants: Sequence[Any], given: Sequence[Any], way: Any) -> list[Any]:
+        return evaluated(closed.jaxpr, [*constants, *given], way)
 
-    def results(self) -> list[Any]:
-        """The leaves of the result, computed."""
-        closed = self.jaxpr
-
-        def run(constants: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-            known = dict(zip(closed.jaxpr.constvars, constants, strict=True))
-            known.update(zip(closed.jaxpr.invars, given, strict=True))
-
-            def read(atom: Any) -> Any:
-                return atom.val if hasattr(atom, "val") else known[atom]
-
-            for equation in closed.jaxpr.eqns:
-                results = bind(equation, [read(atom) for atom in equation.invars])
-                known.update(zip(equation.outvars, results, strict=True))
-            return [read(atom) for atom in closed.jaxpr.outvars]
-
-        return self.whole(jax.jit(run)(self._constants(), self.given))
-
-    def spread(self, results: Sequence[Any], room: int) -> list[float]:
-        """How far the roundings inside lead from these `results`, by output.
-
-        Compiled as a whole that takes the time of their number squared, minutes for a transformer. So it is
-        computed operation by operation, where all that is computed has `room`, in bytes.
-        """
-
-        def run(constants: Sequence[Any], given: Sequence[Any], way: Any) -> list[Any]:
-            return evaluated(self.jaxpr.jaxpr, [*constants, *given], way)
-
-        compiled, most = run if stored(self.jaxpr) <= room else jax.jit(run), [0.0] * len(results)
-        for way in range(WAYS):
-            moved = self.whole(compiled(self._constants(), self.given, np.uint32(way)))
-            pairs = list(zip(moved, results, strict=True))
-            far = [
-                0.0 if "opaque" in map(category, pair) else distance(*map(number, pair))[0] for pair in pairs
-            ]
-            most = [*map(max, most, (each if math.isfinite(each) else 0.0 for each in far))]
-        return most
-
-    def _constants(self) -> list[Any]:
-        # What is known before is no constant to XLA, which would compute with large ones while compiling.
-        return [jax.numpy.asarray(x) if category(x) == "array" else x for x in self.jaxpr.consts]
+    compiled, most = run if stored(closed) <= room else jax.jit(run), [0.0] * len(results)
+    for way in range(WAYS):
+        moved = followed.whole(compiled(_constants(closed), followed.given, np.uint32(way)))
+        pairs = list(zip(moved, results, strict=True))
+        far = [0.0 if "opaque" in map(category, pair) else distance(*map(number, pair))[0] for pair in pairs]
+        most = [*map(max, most, (each if math.isfinite(each) else 0.0 for each in far))]
+    return most
 
 
-#: Which leaves are traced: of an index and a leaf.
-Choice = Callable[[int, Any], bool]
-
-
-def follow(values: Values, statics: Sequence[str], is_traced: Choice) -> Followed:
-    """Trace the function with those leaves as tracers that are chosen, and the others as they are.
-
-    Compiled, a function gets its dicts with sorted keys; called as it is, as they were made.
-    """
-    target = current()
-    packed, watch = Packed(values, statics), Watch()
-    traced = [is_traced(index, leaf) for index, leaf in enumerate(packed.leaves)]
-    made: list[tuple[Callable[[Sequence[Any]], list[Any]], list[str], Any]] = []
-
-    def run(given: Sequence[Any], other: Any) -> list[Any]:
-        tracers = iter(given)
-        every = [
-            next(tracers) if is_one else leaf for leaf, is_one in zip(packed.leaves, traced, strict=True)
-        ]
-        watch.begin(other)
-        watch.stands_for(every, packed.leaves)
-        taken = packed.unpack(every)
-        if is_traced is not _every:
-            taken = {name: in_order(value, values[name]) for name, value in taken.items()}
-        with watch([target.fn.__globals__, vars(target.module)]):
-            result = target.reference(taken)
-        flat, tree = jax.tree.flatten(result)
-        computed = [isinstance(leaf, (jax.core.Tracer, jax.Array)) for leaf in flat]
-
-        def whole(arrays: Sequence[Any]) -> list[Any]:
-            rest = iter(arrays)
-            return [next(rest) if is_one else leaf for leaf, is_one in zip(flat, computed, strict=True)]
-
-        made[:] = [(whole, leaf_paths(result), tree)]
-        return [leaf for leaf, is_one in zip(flat, computed, strict=True) if is_one]
-
-    given = [leaf for leaf, is_one in zip(packed.leaves, traced, strict=True) if is_one]
-    # What jax has traced of the user's functions before it would not trace again, and nothing would be seen.
-    jax.clear_caches()
-    # One more tracer, by which those of this trace are known.
-    jaxpr = jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given)
-    at = [index for index, is_one in enumerate(traced) if is_one]
-    return Followed(jaxpr, given, at, *made[0], watch)
+def _constants(closed: Any) -> list[Any]:
+    # What is known before is no constant to XLA, which would compute with large ones while compiling.
+    return [jax.numpy.asarray(x) if category(x) == "array" else x for x in closed.consts]
 
 
 def alike(whole: Followed, part: Followed, leaves: Sequence[Any]) -> bool:
@@ -178,23 +114,6 @@ def kept(values: Values) -> Values:
     return {name: own(value) for name, value in values.items()}
 
 
-def in_order(value: Any, like: Any) -> Any:
-    """A value with the keys of its dicts in the order that they have in another one of its form."""
-    kind = type(like)
-    if type(value) is not kind:
-        return value
-    if kind is dict and value.keys() == like.keys():
-        made = {key: in_order(value[key], part) for key, part in like.items()}
-        same = all(made[key] is value[key] for key in value) and list(value) == list(like)
-        return value if same else made
-    if isinstance(like, tuple | list) and len(value) == len(like):
-        parts = [in_order(part, other) for part, other in zip(value, like, strict=True)]
-        if all(part is other for part, other in zip(parts, value, strict=True)):
-            return value
-        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
-    return value
-
-
 def compare_with_call(request: CompareWithCall) -> CallComparison:
     """Compare the traced function with the call of it."""
     target = current()
@@ -208,15 +127,11 @@ def _is_array(_: int, leaf: Any) -> bool:
     return isinstance(leaf, jax.Array)
 
 
-def _every(_: int, __: Any) -> bool:
-    return True
-
-
 def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
     target = current()
     statics = request.statics
     try:
-        traced = follow(called, statics, _every)
+        traced = of_inputs(statics, watched=True)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
@@ -241,6 +156,8 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
         return dataclasses.replace(found, parted=asking(place, what))
     if is_abstract(called):
         return dataclasses.replace(found, run=False, why="the inputs are shapes alone")
+    if _is_traced_so(called, packed):
+        return found
     own = kept(called)
     try:
         call = follow(own, statics, _is_array)
@@ -288,6 +205,14 @@ def _follow_both(called: Values, request: CompareWithCall) -> CallComparison:
         raise
     except BaseException as error:
         return dataclasses.replace(found, run=False, why=f"computing it fails ({summary(error)})")
+
+
+def _is_traced_so(called: Values, packed: Packed) -> bool:
+    """Whether the trace is that of the call too: of arrays of jax alone, in dicts with sorted keys."""
+    if not all(isinstance(leaf, jax.Array) for leaf in packed.leaves):
+        return False
+    given = packed.unpack(packed.leaves)
+    return all(in_order(given[name], value) is given[name] for name, value in called.items())
 
 
 def _of_jax(leaf: Any) -> Any:
@@ -370,28 +295,30 @@ def _compared(
     if len(arrays) <= MOST_LEAVES:
         wide = [Narrowed(names[i], kind_of(packed.leaves[i])) for i in arrays if without(i)]
     found = dataclasses.replace(found, wide=tuple(wide))
-    of_trace, of_call = traced.results(), call.results()
+    of_trace, of_call = results(traced), results(call)
     if str(traced.tree) != str(call.tree):
         return dataclasses.replace(found, apart=Apart("", str(traced.tree), str(call.tree)))
     own: list[float] | None = None
     narrowed = call
     if lossy:
         narrowed = follow(replaced(called, statics, lambda i, _: exact[i]), statics, _is_array)
-        of_narrowed = narrowed.results()
+        of_narrowed = results(narrowed)
         off = apart(of_narrowed, of_call, None)
         if off:
-            own = call.spread(of_call, request.room)
+            own = spread(call, of_call, request.room)
             off = apart(of_narrowed, of_call, own)
         if off:
             narrowing = tuple(
                 Narrowed(names[i], kind_of(packed.leaves[i]))
                 for i in lossy
                 if apart(
-                    follow(
-                        replaced(called, statics, lambda j, leaf, i=i: exact[i] if i == j else leaf),  # type: ignore[misc]
-                        statics,
-                        _is_array,
-                    ).results(),
+                    results(
+                        follow(
+                            replaced(called, statics, lambda j, leaf, i=i: exact[i] if i == j else leaf),  # type: ignore[misc]
+                            statics,
+                            _is_array,
+                        )
+                    ),
                     of_call,
                     own,
                 )
@@ -403,8 +330,8 @@ def _compared(
         of_narrowed = of_call
     off = apart(of_trace, of_narrowed, None)
     if off:
-        own = call.spread(of_call, request.room) if own is None else own
-        sums = [a + b for a, b in zip(own, traced.spread(of_trace, request.room), strict=True)]
+        own = spread(call, of_call, request.room) if own is None else own
+        sums = [a + b for a, b in zip(own, spread(traced, of_trace, request.room), strict=True)]
         off = apart(of_trace, of_narrowed, sums)
     if off:
         return dataclasses.replace(found, apart=describe(call, off, of_trace, of_narrowed))
@@ -436,12 +363,12 @@ def reach(called: Values, statics: Sequence[str], index: int, request: CompareWi
     def agree(made: Any) -> bool:
         made = np.asarray(made, given.dtype) if hasattr(given, "dtype") else made
         values = replaced(kept(called), statics, lambda i, leaf: made if i == index else leaf)
-        call, trace = (follow(values, statics, each) for each in (_is_array, _every))
+        call, trace = (follow(values, statics, each) for each in (_is_array, every))
         if alike(trace, call, Packed(values, statics).leaves):
             return True
         if beyond(request.room, request.seconds * TRIED, trace, call):
             raise OverflowError  # Of a count of steps nobody waits for the end.
-        return not apart(trace.results(), call.results(), None)
+        return not apart(results(trace), results(call), None)
 
     least = int(np.max(np.abs(given), initial=0))
     rng, differed = np.random.default_rng(SEED), False

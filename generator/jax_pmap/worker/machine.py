@@ -55,7 +55,7 @@ def compile_for(
     with prove.x64(question.x64), prove.shown(devices, len(devices)):
         function = emitted.define(count, question.x64)
         with meshes.set_inside():
-            traced = Traced(lambda values: question.invoke(function, values), packed, leaves)
+            traced = Traced.of(lambda values: question.invoke(function, values), packed, leaves)
         mesh = next(_meshes(traced.jaxpr), None)
         if mesh is None:
             raise Problem("topology", "the code places nothing on a mesh")
@@ -89,7 +89,7 @@ def intermediate(question: Question, rows: int) -> int:
     leaves = abstract_leaves(packed, question.axes, rows)
     with prove.x64(question.x64):
         try:
-            jaxpr = Traced(question.traceable, packed, leaves).jaxpr.jaxpr
+            jaxpr = Traced.of(question.traceable, packed, leaves).jaxpr.jaxpr
         except Exception:
             return 0
     at_rest = sum(map(variable_bytes, (*jaxpr.invars, *jaxpr.constvars, *jaxpr.outvars)))

@@ -50,6 +50,7 @@ from .examples import (
     inputs_from_specs,
     plain,
 )
+from .following import follow
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .jaxpr.walk import is_mapped
 from .kept_state import left_by_calls
@@ -71,7 +72,6 @@ from .tracing import (
     measured,
     precision,
     trace,
-    traced,
     widened,
 )
 from .trials import Emitted, OnMesh, Question, Trials
@@ -215,7 +215,7 @@ def repeats(request: protocol.Repeats) -> Literal["same", "mapped", "other"]:
     packed = Packed(target.values({}), request.statics)
     leaves = abstract_leaves(packed, {})
     with prove.x64(target.x64):
-        one, other = (Traced(target.reference, packed, leaves).jaxpr for _ in range(2))
+        one, other = (Traced.of(target.reference, packed, leaves).jaxpr for _ in range(2))
     if same_meaning(one, other, leaf_names(packed)):
         return "same"
     return "mapped" if is_mapped(one) else "other"
@@ -284,6 +284,17 @@ def observe_code(request: protocol.Observe) -> protocol.Observation:
     return larger
 
 
+def untraced(packed: Packed, leaves: Sequence[Any]) -> protocol.Raised | None:
+    """Why the reference is not traced with these leaves; None where it is."""
+    try:
+        Traced.of(current().reference, packed, leaves)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        return describe_exception(error)
+    return None
+
+
 def observed(request: protocol.Observe, size: int | None) -> protocol.Observation:
     """The answer of `observe_code` from a batch of `size`, or from leaves as they are.
 
@@ -323,7 +334,8 @@ def observed(request: protocol.Observe, size: int | None) -> protocol.Observatio
         except (MemoryError, Problem):
             raise
         except BaseException as error:
-            found = describe_exception(error, "<jax-pmap")
+            # The lines are those of the user's own text.
+            found = untraced(packed, given) or describe_exception(error, "<jax-pmap")
             raise Problem("reference", summary(error), error=found) from error
         return placed.Whole(program, packed)
 
@@ -393,8 +405,7 @@ def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None
     )
     with prove.x64(target.x64):
         try:
-            packed = Packed(data[0], request.roles.statics)
-            traced(packed, packed.leaves)
+            follow(data[0], request.roles.statics, watched=False)
         except MemoryError:
             raise
         except BaseException:
@@ -797,7 +808,7 @@ def _of_first_calls(
 
     def trace(function: Callable[[Values], Any]) -> None:
         jax.clear_caches()
-        Traced(function, packed, leaves)
+        Traced.of(function, packed, leaves)
 
     def left_on(count: int) -> str:
         with prove.only_devices(count), prove.x64(target.x64):

@@ -611,6 +611,8 @@ class Trace(Request[Traced]):
 
     roles: Roles
     size: int | None = None
+    #: Whether a call of it is not traced, and is going to be compared with the trace.
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,7 @@ def depends_on_draws(question: Question, leaf: int | None) -> bool:
     """Whether random numbers go into an output of the reference, or into any where none is named."""
     packed = Packed(question.data[0], question.statics)
     with prove.x64(question.x64):
-        drawn = goes_into(Traced(question.traceable, packed, packed.leaves).jaxpr, DRAWS)
+        drawn = goes_into(Traced.of(question.traceable, packed, packed.leaves).jaxpr, DRAWS)
     return any(drawn) if leaf is None or leaf >= len(drawn) else drawn[leaf]
 
 

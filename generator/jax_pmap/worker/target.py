@@ -73,6 +73,10 @@ class Target:
             known[key] = made
         return known[key]
 
+    def known(self, question: str) -> tuple[Any, ...]:
+        """The answers to a question that have been found."""
+        return tuple(self._found.get(question, {}).values())
+
     def namespace(self) -> dict[str, Any]:
         """A new namespace in which the target's code means what it means where the user wrote it.
 

@@ -64,7 +64,7 @@ def telling(
 
     def traced(rows: int) -> "Traced | None":
         try:
-            return Traced(function, packed, abstract_leaves(packed, axes, rows))
+            return Traced.of(function, packed, abstract_leaves(packed, axes, rows))
         except Problem:
             raise
         except BaseException:  # What grows with the square of the rows has no room: whoever calls it is told.
@@ -148,7 +148,7 @@ def with_symbol(
     try:
         for name in before:
             setattr(kind, name, noted(name))
-        program = Traced(function, packed, abstract_leaves(packed, axes, rows))
+        program = Traced.of(function, packed, abstract_leaves(packed, axes, rows))
     except Problem:
         raise
     except BaseException:

@@ -1,6 +1,5 @@
 """What tracing tells of the target: whether it can be, the shapes of its results, how coarsely it rounds."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ import numpy as np
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
+from .following import is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
-from .leaves import category, is_float, leaf_paths, skeleton, to_float64
-from .protocol import Problem, Row, Traced
+from .leaves import is_float, to_float64
+from .protocol import Problem, Traced
 from .server import describe_exception, summary, text_of
-from .target import become, current, leaf_axes
+from .target import current, leaf_axes
 from .type_tests import CONCRETE
 
 
@@ -34,81 +34,34 @@ def needs_number(error: BaseException) -> bool:
 def trace(request: protocol.Trace) -> Traced:
     """Whether the reference can be traced with so many rows in the batch leaves, and what it returns."""
     target = current()
-    packed = Packed(target.values({}), request.roles.statics)
+    statics = request.roles.statics
     with prove.x64(target.x64):
-        leaves = packed.leaves
-        if request.size is not None:
-            leaves = abstract_leaves(packed, leaf_axes(request.roles), request.size)
         try:
-            found = traced(packed, leaves)
+            if request.size is None:
+                found = of_inputs(statics, watched=request.watched and is_given_alike(statics))
+            else:
+                packed = Packed(target.values({}), statics)
+                found = of_shapes(statics, abstract_leaves(packed, leaf_axes(request.roles), request.size))
         except (MemoryError, Problem):
             raise
         except BaseException as error:
             return Traced(describe_exception(error), needs_number(error))
-    if request.size is None:
-        mutated = tuple(change.name for change in found.mutated)
-        if mutated != target.mutated:
-            become(dataclasses.replace(target, mutated=mutated))
-    needed = tuple(protocol.Axis(name, error) for name, error in target.one_device.axes.items())
-    return dataclasses.replace(found, axes=needed, shared=tuple(sharing.PLACES))
-
-
-def traced(packed: Packed, leaves: Sequence[Any]) -> Traced:
-    """What tracing the target shows of its result, but for the axes that have to be bound."""
-    target = current()
-    table: list[Row] = []
-    about: dict[str, Any] = {}
-    mutated: dict[str, bool] = {}
-
-    def run(leaves: Sequence[Any]) -> list[Any]:
-        given = packed.unpack(leaves)
-
-        def body() -> Any:
-            own = arguments.own(given, given)
-            before = {name: jax.tree.flatten(value) for name, value in own.items()}
-            out = arguments.invoke(target.fn, target.signature, own)
-            if target.in_place:
-                for name, value in own.items():
-                    if arguments.changed(before[name], value):
-                        mutated[name] = jax.tree.structure(value) == before[name][1]
-            return out
-
-        out = target.one_device.run(body)
-        kept = arguments.kept_parts(out, {name: given[name] for name, _ in packed.fixed})
-        flat = jax.tree.leaves(out)
-        constant = arguments.constant_leaves(out, [path for path, _ in kept])
-        table[:] = [
-            {"path": path, "category": category(leaf), "constant": index in constant}
-            for index, (path, leaf) in enumerate(zip(leaf_paths(out), flat, strict=True))
-        ]
-        opaque = tuple(
-            (row["path"], type(leaf).__name__)
-            for row, leaf in zip(table, flat, strict=True)
-            if row["category"] == "opaque" and not row["constant"]
-        )
-        about.update(tree=skeleton(out), kept=tuple(kept), opaque=opaque)
-        for row, leaf in zip(table, flat, strict=True):
-            row["dtype"] = type(leaf).__name__
-        constant |= {i for i, row in enumerate(table) if row["category"] == "opaque"}
-        return [leaf for index, leaf in enumerate(flat) if index not in constant]
-
-    jaxpr, shapes_of = jax.make_jaxpr(run, return_shape=True)(leaves)
-    shapes = iter(shapes_of)
-    for row in table:
-        shape = None if row["constant"] or row["category"] == "opaque" else next(shapes)
-        row["shape"] = [] if shape is None else list(shape.shape)
-        row["dtype"] = row["dtype"] if shape is None else str(shape.dtype)
+    returned = found.returned
     changes = (
         protocol.Mutated(name, bool(arguments.graph_variables(target.data[0][name])), same_structure)
-        for name, same_structure in mutated.items()
+        for name, same_structure in returned.mutated.items()
     )
     return Traced(
-        out=tuple(table),
-        compiled_as=tuple(compiled_as(jaxpr)),
-        callbacks=effects.callbacks(jaxpr),
-        mapped=is_mapped(jaxpr),
+        out=returned.rows,
+        tree=returned.tree,
+        axes=tuple(protocol.Axis(name, error) for name, error in target.one_device.axes.items()),
+        shared=tuple(sharing.PLACES),
+        kept=returned.kept,
+        opaque=returned.opaque,
+        compiled_as=tuple(compiled_as(found.jaxpr)),
+        callbacks=effects.callbacks(found.jaxpr),
+        mapped=is_mapped(found.jaxpr),
         mutated=tuple(changes),
-        **about,
     )
 
 
@@ -242,34 +195,30 @@ def measure_in(function: Callable[[Values], Any], packed: Packed, *, wide: bool,
     Raises:
         Problem: ``"reference"``, it is not traced so.
     """
-    categories: list[str] = []
-
-    def run(leaves: Sequence[Any]) -> list[Any]:
-        result = function(packed.unpack(leaves))
-        categories[:] = [category(leaf) for leaf in jax.tree.leaves(result)]
-        return arguments.partitioned(result)[0]
-
     with prove.x64(x64):
         try:
-            jaxpr = jax.make_jaxpr(run)(packed.leaves)
+            program = traced_as(function, packed, packed.leaves)
         except MemoryError:
             raise
         except BaseException as error:
             raise Problem(
                 "reference", summary(error), error=describe_exception(error, "<jax-pmap")
             ) from error
+    jaxpr = program.jaxpr
     eps = prove.coarsest_eps(jaxpr)
     if not wide:
         kinds = [leaf.dtype for leaf in packed.leaves if hasattr(leaf, "dtype")]
         floats = [float(jax.numpy.finfo(k).eps) for k in kinds if jax.dtypes.issubdtype(k, np.inexact)]
         eps = max([eps, *floats])
     floats = [0.0 if wide else eps_of_input(leaf) for leaf in packed.leaves]
-    known = len(floats) == len(jaxpr.jaxpr.invars)
-    arrays = iter(prove.output_eps(jaxpr, floats) if known else ())
+    arrays = iter(prove.output_eps(jaxpr, floats))
     # Results are told apart by all of their leaves, those that are no arrays among them.
     with prove.x64(x64):
         number = float(jax.numpy.finfo(jax.dtypes.canonicalize_dtype(float)).eps)
-    rest = {"float": number, "complex": number}
-    leaves = (next(arrays) if each in ("array", "key") else rest.get(each, 0.0) for each in categories)
-    rounding = prove.Rounding(eps, tuple(leaves) if known else ())
+    by_kind = {"float": number, "complex": number}
+    leaves: list[float] = []
+    for kind in program.kinds:
+        computed = 0.0 if kind == "opaque" else next(arrays)
+        leaves.append(computed if kind in ("array", "key") else by_kind.get(kind, 0.0))
+    rounding = prove.Rounding(eps, tuple(leaves))
     return Measured(rounding, prove.draws_numbers(jaxpr))

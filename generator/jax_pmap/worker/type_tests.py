@@ -84,6 +84,10 @@ class Watch:
         """Take the trace of `tracer` for the one in which a call would have arrays."""
         self._trace = getattr(tracer, "_trace", None)
 
+    def end(self) -> None:
+        """Forget the trace, which its tracers would keep."""
+        self._kept, self._leaves, self._trace = [], {}, None
+
     @contextlib.contextmanager
     def __call__(self, spaces: Sequence[dict[str, Any]]) -> Iterator[None]:
         """Watch what runs inside; functions whose globals are one of `spaces` count beside all modules."""

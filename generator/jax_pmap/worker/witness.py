@@ -13,6 +13,7 @@ from . import arguments, meshes, protocol, prove
 from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
+from .following import traced_as
 from .forms import Other, others
 from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .leaves import is_abstract
@@ -146,7 +147,7 @@ def _derived(
     """
     leaves = abstract_leaves(packed, question.axes, size)
     try:
-        reference = Traced(question.traceable, packed, leaves)
+        reference = traced_as(question.traceable, packed, leaves)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
@@ -231,7 +232,7 @@ def _on_many(
         leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*counts))
         try:
             _traced_on(parallel, packed, leaves, max(counts))
-            ended = _compared(Traced(question.traceable, packed, leaves), parallel, packed, leaves, counts)
+            ended = _compared(Traced.of(question.traceable, packed, leaves), parallel, packed, leaves, counts)
         except (MemoryError, Problem):
             raise
         except Exception:  # Whoever calls it so is told.
@@ -313,7 +314,7 @@ def _same_but_for_sizes(one: Program, other: Program) -> bool:
 def _reference(question: Question, packed: Packed, leaves: Sequence[Any]) -> "Traced | None":
     """The trace of the reference; None where it does not take such inputs: whoever calls it so is told."""
     try:
-        return Traced(question.traceable, packed, leaves)
+        return Traced.of(question.traceable, packed, leaves)
     except (MemoryError, Problem):
         raise
     except BaseException:
@@ -335,7 +336,7 @@ def _otherwise_on(
     """
     leaves = abstract_leaves(packed, question.axes, rows)
     try:
-        reference = Traced(question.traceable, packed, leaves)
+        reference = traced_as(question.traceable, packed, leaves)
         try:
             found = _compared(reference, parallel, packed, leaves, counts_for(rows))
         except _Untraced as problem:
@@ -372,7 +373,7 @@ def _suiting(
     for part in (part for part in range(2, share + 1) if share % part == 0):
         leaves = abstract_leaves(packed, question.axes, rows * part)
         try:
-            reference = Traced(question.traceable, packed, leaves)
+            reference = traced_as(question.traceable, packed, leaves)
             if _compared(reference, parallel, packed, leaves, counts_for(rows * part)).complete:
                 return part
         except (MemoryError, Problem):
@@ -541,7 +542,7 @@ def _traced_on(
         with showing(count), meshes.of_sizes(sizes, every):
             called = function(count)
             with meshes.set_inside():
-                return Traced(called, packed, leaves)
+                return Traced.of(called, packed, leaves)
     except MemoryError:
         raise
     except Problem as problem:
@@ -744,7 +745,7 @@ def _two(
     """
     leaves = abstract_leaves(packed, question.axes, size)
     try:
-        whole = Traced(question.traceable, packed, leaves)
+        whole = Traced.of(question.traceable, packed, leaves)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
@@ -769,15 +770,13 @@ def _ended(why: str) -> protocol.Derivation:
 def _other_form(reference: Traced, programs: Sequence[Traced]) -> str:
     """How the results differ in structure, shapes or dtypes; ``""`` where they do not."""
     for program in programs:
-        if program.form[0] != reference.form[0]:
+        if program.tree != reference.tree:
             return "its result has another structure"
         for got, want in zip(program.jaxpr.out_avals, reference.jaxpr.out_avals, strict=True):
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 return f"a result is {got.str_short()}, and {want.str_short()} in the original"
-        same = all(
-            arguments.same_constant(a, b) for a, b in zip(program.form[1], reference.form[1], strict=True)
-        )
-        if len(program.form[1]) != len(reference.form[1]) or not same:
+        same = all(arguments.same_constant(a, b) for a, b in zip(program.rest, reference.rest, strict=True))
+        if len(program.rest) != len(reference.rest) or not same:
             return "its result has other constants"
     return ""
 
@@ -828,7 +827,7 @@ def _counted(question: Question, rows: int, zeros: Collection[str]) -> "Ending |
     counts = counts_for(rows, most=3)
     try:
         programs = [
-            Traced(question.traceable, packed, abstract_leaves(packed, question.axes, rows // count)).jaxpr
+            Traced.of(question.traceable, packed, abstract_leaves(packed, question.axes, rows // count)).jaxpr
             for count in counts
         ]
     except (MemoryError, Problem):

@@ -1,6 +1,7 @@
 """Programs traced from shapes alone: on the whole batch, on one device's share, as a caller calls them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -75,35 +76,46 @@ def traced_arrays(function: Callable[[Values], Any], packed: Packed) -> "Any | N
         return None
 
 
+@dataclass(frozen=True)
 class Traced:
     """A program with what its result is besides arrays.
 
     Attributes:
-        jaxpr: the closed jaxpr, from the traced leaves to the arrays of the result.
-        form: the containers of the result, and its leaves that are no arrays.
+        jaxpr: the closed jaxpr, from the traced leaves to the arrays and numbers of the result.
+        tree: the containers of the result.
+        rest: its leaves that are no arrays.
+        kinds: the categories of all of its leaves.
     """
 
-    def __init__(
-        self,
+    jaxpr: Any
+    tree: Any
+    rest: tuple[Any, ...]
+    kinds: tuple[str, ...]
+
+    @staticmethod
+    def of(
         function: Callable[[Values], Any],
         packed: Packed,
         leaves: Sequence[Any],
         axes: "Mapping[str, int] | None" = None,
-    ) -> None:
-        rests: list[tuple[Any, list[Any]]] = []
+    ) -> "Traced":
+        """A function of packed values, traced with these leaves and mesh axes."""
+        made: list[tuple[Any, tuple[Any, ...], tuple[str, ...]]] = []
 
         def run(given: Sequence[Any]) -> list[Any]:
             flat, tree = jax.tree.flatten(function(packed.unpack(given)))
-            rests.append((tree, [leaf for leaf in flat if category(leaf) == "opaque"]))
+            kinds = tuple(map(category, flat))
+            rest = tuple(leaf for leaf, kind in zip(flat, kinds, strict=True) if kind == "opaque")
+            made.append((tree, rest, kinds))
             return [
-                jax.numpy.asarray(leaf) if category(leaf) in NUMBERS else leaf
-                for leaf in flat
-                if category(leaf) != "opaque"
+                jax.numpy.asarray(leaf) if kind in NUMBERS else leaf
+                for leaf, kind in zip(flat, kinds, strict=True)
+                if kind != "opaque"
             ]
 
         environment = list((axes or {}).items()) or None
-        self.jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
-        self.form = rests[-1]
+        jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
+        return Traced(jaxpr, *made[-1])
 
 
 def leaf_names(packed: Packed) -> list[str]:

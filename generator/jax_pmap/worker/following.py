@@ -1,0 +1,314 @@
+"""Traces of the target on its example inputs: each made once, with what it shows beside its operations."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from . import arguments
+from .arguments import Packed, Values
+from .jaxpr.trace import NUMBERS, Traced
+from .leaves import category, is_key, leaf_paths, shape_of, skeleton
+from .protocol import Row
+from .target import Target, become, current
+from .type_tests import Watch
+
+#: Which leaves are traced: of an index and a leaf.
+Choice = Callable[[int, Any], bool]
+
+
+def every(_: int, __: Any) -> bool:
+    """Whether a leaf is traced where all are."""
+    return True
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What the target returned in a trace, leaf by leaf, but for shapes.
+
+    Attributes:
+        rows: path, category, type and whether it is a constant of an argument, of each leaf.
+        tree: its containers.
+        kept: parts that hold the constants of an argument: path, name of the argument.
+        opaque: leaves that are no arrays: path and type.
+        mutated: arguments that were changed in place, and whether their structure is what it was.
+    """
+
+    rows: tuple[Row, ...]
+    tree: Any
+    kept: tuple[tuple[str, str], ...]
+    opaque: tuple[tuple[str, str], ...]
+    mutated: Mapping[str, bool]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """One trace of the target.
+
+    Attributes:
+        jaxpr: from the leaves that are traced to those of the result that are computed.
+        packed: what was taken apart for it.
+        given: the leaves that are traced.
+        at: which those are.
+        whole: puts results of `jaxpr` back among those that are known without computing.
+        paths: of the leaves of the result.
+        kinds: their categories.
+        tree: the containers of the result.
+        rest: its leaves that are no arrays.
+        returned: what the target itself returned.
+        watch: what the user's code did; nothing where that was not watched.
+        x64: whether jax had 64 bits.
+    """
+
+    jaxpr: Any
+    packed: Packed
+    given: list[Any]
+    at: list[int]
+    whole: Callable[[Sequence[Any]], list[Any]]
+    paths: list[str]
+    kinds: tuple[str, ...]
+    tree: Any
+    rest: tuple[Any, ...]
+    returned: Returned
+    watch: Watch
+    x64: bool
+
+    @property
+    def program(self) -> Traced | None:
+        """It as a program, where all numbers of its result are computed."""
+        computed = len(self.jaxpr.jaxpr.outvars)
+        if computed < sum(kind != "opaque" for kind in self.kinds):
+            return None
+        return Traced(self.jaxpr, self.tree, self.rest, self.kinds)
+
+
+def follow(
+    values: Values,
+    statics: Sequence[str],
+    is_traced: Choice = every,
+    *,
+    watched: bool = True,
+    leaves: Sequence[Any] | None = None,
+) -> Followed:
+    """Trace the target with those leaves as tracers that are chosen, and the others as they are.
+
+    Compiled, a function gets its dicts with sorted keys; called as it is, as they were made.
+
+    Args:
+        values: its arguments.
+        statics: names of those that are constants.
+        is_traced: chooses the leaves.
+        watched: whether what the user's code does is watched, for which all of it is traced anew.
+        leaves: what is traced in place of the leaves of `values`.
+    """
+    target = current()
+    packed, watch = Packed(values, statics), Watch()
+    own = list(packed.leaves if leaves is None else leaves)
+    traced = [is_traced(index, leaf) for index, leaf in enumerate(own)]
+    made: list[tuple[Any, ...]] = []
+
+    def run(given: Sequence[Any], other: Any) -> list[Any]:
+        tracers = iter(given)
+        parts = [next(tracers) if is_one else leaf for leaf, is_one in zip(own, traced, strict=True)]
+        taken = packed.unpack(parts)
+        if is_traced is not every:
+            taken = {name: in_order(value, values[name]) for name, value in taken.items()}
+        watching: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if watched:
+            watch.begin(other)
+            watch.stands_for(parts, own)
+            watching = watch([target.fn.__globals__, vars(target.module)])
+        with watching:
+            out, changed, structures = _called(target, taken, anything=leaves is None and is_traced is every)
+        result = (out, tuple(changed.values())) if changed else out
+        flat, tree = jax.tree.flatten(result)
+        kinds = tuple(map(category, flat))
+        computed = [isinstance(leaf, (jax.core.Tracer, jax.Array)) for leaf in flat]
+
+        def whole(arrays: Sequence[Any]) -> list[Any]:
+            rest = iter(arrays)
+            return [next(rest) if is_one else leaf for leaf, is_one in zip(known, computed, strict=True)]
+
+        # A tracer would keep its whole trace.
+        known = [None if is_one else leaf for leaf, is_one in zip(flat, computed, strict=True)]
+        rest = tuple(leaf for leaf, kind in zip(known, kinds, strict=True) if kind == "opaque")
+        returned = _returned(out, taken, packed, structures)
+        made[:] = [(whole, leaf_paths(result), kinds, tree, rest, returned)]
+        return [leaf for leaf, is_one in zip(flat, computed, strict=True) if is_one]
+
+    given = [leaf for leaf, is_one in zip(own, traced, strict=True) if is_one]
+    if not watched:
+        jaxpr = jax.make_jaxpr(lambda given: run(given, None))(given)
+    else:
+        # What jax has traced of the user's functions before it would not trace again, and nothing would be
+        # seen.
+        jax.clear_caches()
+        # One more tracer, by which those of this trace are known.
+        jaxpr = jax.make_jaxpr(lambda given: run(given, jax.numpy.zeros(())))(given)
+        watch.end()
+    at = [index for index, is_one in enumerate(traced) if is_one]
+    whole, paths, kinds, tree, rest, returned = made[0]
+    return Followed(
+        jaxpr,
+        packed,
+        given,
+        at,
+        whole,
+        paths,
+        kinds,
+        tree,
+        rest,
+        returned,
+        watch,
+        bool(jax.config.jax_enable_x64),
+    )
+
+
+def _called(target: Target, given: Values, *, anything: bool) -> tuple[Any, dict[str, Any], dict[str, bool]]:
+    """What the target returns, and the arguments it changes in place, with whether their structure stays.
+
+    These are found where it may change `anything`; else they are the known ones.
+    """
+    structures = dict.fromkeys(() if anything else target.mutated, True)
+
+    def body() -> tuple[Any, dict[str, Any]]:
+        own = arguments.own(given, given if anything else target.mutated)
+        before = {name: jax.tree.flatten(value) for name, value in own.items()} if anything else {}
+        out = arguments.invoke(target.fn, target.signature, own)
+        for name, (leaves, tree) in before.items() if target.in_place else ():
+            if arguments.changed((leaves, tree), own[name]):
+                structures[name] = jax.tree.structure(own[name]) == tree
+        return out, {name: own[name] for name in structures}
+
+    out, changed = target.one_device.run(body)
+    return out, {name: changed[name] for name in structures}, structures
+
+
+def _returned(out: Any, given: Values, packed: Packed, mutated: Mapping[str, bool]) -> Returned:
+    kept = arguments.kept_parts(out, {name: given[name] for name, _ in packed.fixed})
+    constant = arguments.constant_leaves(out, [path for path, _ in kept])
+    rows: tuple[Row, ...] = tuple(
+        {
+            "path": path,
+            "category": category(leaf),
+            "constant": index in constant,
+            "dtype": type(leaf).__name__,
+            "shape": [],
+        }
+        for index, (path, leaf) in enumerate(zip(leaf_paths(out), jax.tree.leaves(out), strict=True))
+    )
+    for row, leaf in zip(rows, jax.tree.leaves(out), strict=True):
+        if row["category"] in NUMBERS and not row["constant"]:
+            row["dtype"] = str(jax.numpy.result_type(leaf))
+        elif row["category"] in ("array", "key"):
+            dtype = leaf.dtype if row["category"] == "key" else jax.dtypes.canonicalize_dtype(leaf.dtype)
+            row.update(dtype=str(dtype), shape=list(shape_of(leaf)))
+    opaque = tuple(
+        (row["path"], row["dtype"]) for row in rows if row["category"] == "opaque" and not row["constant"]
+    )
+    return Returned(rows, skeleton(out), tuple(kept), opaque, mutated)
+
+
+def in_order(value: Any, like: Any) -> Any:
+    """A value with the keys of its dicts in the order that they have in another one of its form."""
+    kind = type(like)
+    if type(value) is not kind:
+        return value
+    if kind is dict and value.keys() == like.keys():
+        made = {key: in_order(value[key], part) for key, part in like.items()}
+        same = all(made[key] is value[key] for key in value) and list(value) == list(like)
+        return value if same else made
+    if isinstance(like, tuple | list) and len(value) == len(like):
+        parts = [in_order(part, other) for part, other in zip(value, like, strict=True)]
+        if all(part is other for part, other in zip(parts, value, strict=True)):
+            return value
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    return value
+
+
+# --- made once ------------------------------------------------------------------------------
+
+#: Where targets keep their traces: on the example inputs, and on inputs of other shapes.
+OF_INPUTS, OF_SHAPES = "followed", "followed for shapes"
+
+
+def of_inputs(statics: Sequence[str], *, watched: bool) -> Followed:
+    """The trace of the target on its example inputs: on those as they were given, where it is `watched`.
+
+    What it changes in place is known of the target from then on.
+    """
+    target = current()
+    values = target.called if watched and target.called is not None else target.values({})
+    key = tuple(statics), watched, bool(jax.config.jax_enable_x64)
+    found = target.once(OF_INPUTS, key, lambda: follow(values, statics, watched=watched), last=True)
+    mutated = tuple(found.returned.mutated)
+    if mutated != target.mutated:
+        become(dataclasses.replace(target, mutated=mutated)).once(OF_INPUTS, key, lambda: found, last=True)
+    return found
+
+
+def of_shapes(statics: Sequence[str], leaves: Sequence[Any]) -> Followed:
+    """The trace of the target with these abstract leaves; kept until another one is asked for."""
+    target = current()
+    key = tuple(statics), tuple(map(_form, leaves)), bool(jax.config.jax_enable_x64)
+
+    def made() -> Followed:
+        return follow(target.values({}), statics, watched=False, leaves=leaves)
+
+    return target.once(OF_SHAPES, key, made, last=True)
+
+
+def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequence[Any]) -> Traced:
+    """A function of packed values, traced with these leaves: that trace of the target, where there is one."""
+    target = current()
+    if function == target.reference:
+        for found in (*target.known(OF_INPUTS), *target.known(OF_SHAPES)):
+            program: Traced | None = found.program
+            if program is not None and _is_of(found, target, packed, leaves):
+                return program
+    return Traced.of(function, packed, leaves)
+
+
+def is_given_alike(statics: Sequence[str]) -> bool:
+    """Whether the example inputs as they were given are to jax what they are on the host.
+
+    Of numbers that are weakly typed, that is not kept there.
+    """
+    target = current()
+    if target.called is None:
+        return False
+    one, other = (Packed(values, statics).leaves for values in (target.called, target.values({})))
+    return [*map(_form, one)] == [*map(_form, other)]
+
+
+def _is_of(found: Followed, target: Target, packed: Packed, leaves: Sequence[Any]) -> bool:
+    """Whether a trace of the target is that of these leaves, with the constants that are `packed`."""
+    own = found.packed
+    given = [values for values in (target.called, *target.data[:1]) if values is not None]
+
+    def same(name: str, value: Any, other: Any) -> bool:
+        # The values of an argument may have been copied from the caller's.
+        known = [values[name] for values in given if name in values]
+        return value is other or all(any(each is one for one in known) for each in (value, other))
+
+    try:
+        return (
+            found.x64 == bool(jax.config.jax_enable_x64)
+            and own.key == packed.key
+            and own.constants.keys() == packed.constants.keys()
+            and all(same(name, value, packed.constants[name]) for name, value in own.constants.items())
+            and [*map(_form, found.given)] == [*map(_form, leaves)]
+        )
+    except Exception:  # Constants of the user's classes may not be compared.
+        return False
+
+
+def _form(leaf: Any) -> tuple[tuple[int, ...], str, bool]:
+    """Shape, dtype and weakness of the array that jax makes of a leaf."""
+    if category(leaf) in NUMBERS:
+        return (), str(jax.numpy.result_type(leaf)), True
+    dtype = leaf.dtype if is_key(leaf) else jax.dtypes.canonicalize_dtype(leaf.dtype)
+    return shape_of(leaf), str(dtype), bool(getattr(leaf, "weak_type", False))
