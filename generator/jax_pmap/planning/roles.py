@@ -32,6 +32,8 @@ LARGEST_COUNT = 8
 AXIS_WEIGHTS = (1.0, 0.45, 0.2, 0.1)
 #: Arguments that are mixed with and without a batch, and mixes that are tried.
 MIXED, MIXES = 6, 24
+#: Batches of a multiple of so many rows are the ones that code is derived for (`sizes_for` in the worker).
+MULTIPLE = 24
 #: Ways to divide along one size that are looked at before those along another.
 AT_ONCE = 2
 
@@ -518,7 +520,10 @@ class RoleFinder:
         size = self._shape(place)[axis]
         errors = []
         # A function may insist on a multiple of some number of rows; that of a few may be all of them.
-        several = (max(2, size // 2) if size > 2 else 1, size * 2 // 3, size // 3)
+        several = [max(2, size // 2) if size > 2 else 1, size * 2 // 3, size // 3]
+        if size > MULTIPLE and size % MULTIPLE:
+            # What is traced so is the derivation's reference.
+            several.insert(0, size - size % MULTIPLE)
         for rows in dict.fromkeys((*several, 2 * size)):
             asked = protocol.Trace(self._roles(chosen).request(), rows)
             answer = self.session.ask(asked, "tracing the function with other rows")
