@@ -272,3 +272,69 @@ def test_objects_that_are_called_have_copies_of_their_own_names_in_place(shared:
     assert "+def p_centre_call(self, x, mask):" in made.stdout
     assert "+    return p_centre_call(self.centre, x, mask)" in made.stdout
     assert "+        return jnp.mean(p_net_call(net, x, mask) ** 4)" in made.stdout
+
+
+SAMPLERS = """
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Kernel(NamedTuple):
+    step: Any
+
+
+def leapfrog(density, size, rounds):
+    def once(state, _):
+        w, p = state
+        p = p + size * jax.grad(density)(w)
+        return (w + size * p, p), density(w)
+
+    return Kernel(jax.jit(lambda w, p: jax.lax.scan(once, (w, p), None, length=rounds)))
+"""
+SAMPLED = """
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+sys.path.append(str(Path(__file__).parent / "site-packages"))
+
+from samplers import leapfrog
+
+
+def log_density(w, x, y):
+    return -jnp.sum((x @ w - y) ** 2) - 0.5 * jnp.sum(w**2)
+
+
+def named(w, p, x, y):
+    kernel = leapfrog(lambda w: log_density(w, x, y), 1e-3, 3)
+    return kernel.step(w, p)
+
+
+def at_once(w, p, x, y):
+    def density(w):
+        return log_density(w, x, y)
+
+    return leapfrog(density, 1e-3, 3).step(w, p)
+
+
+def inputs():
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = (3,), (3,), (24, 3), (24,)
+    return tuple(jax.random.normal(key, shape) for key, shape in zip(keys, shapes))
+"""
+
+
+def test_what_an_object_of_a_library_was_made_with_is_looked_into(shared: Project) -> None:
+    shared.write("site-packages/samplers.py", SAMPLERS)
+    shared.write("sampled.py", SAMPLED)
+    for name in ("named", "at_once"):
+        made = shared.run("gen", f"sampled.py::{name}", "--inputs", "sampled.py::inputs")
+        assert made.exit_code == 0, made.stderr
+        assert "derived for all inputs" in made.stderr
+        text = " ".join(made.stdout.split())
+        # The sum over the batch is whole beside what is none, and the library's gradient of it is averaged.
+        assert "jax.lax.psum(-jnp.sum((x @ w - y) ** 2), axis_name=AXIS)" in text
+        assert "log_density(jax.lax.pmean(w, axis_name=AXIS), x, y)" in text

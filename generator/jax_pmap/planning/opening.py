@@ -137,11 +137,18 @@ class Opening:
         return opened
 
     def _makers(self, culprit: Expression, body: Body) -> Iterator[cst.Call]:
-        """A call, with those that made what it calls: where it stands, or under a name of the function's."""
+        """A call, with those that made what it calls: where it stands, or under a name of the function's.
+
+        Of a method (``kernel.step(key, state)``) that is what made its object.
+        """
         call = body.call_at(culprit.span)
-        while call is not None:
+        # A name bound anew by what it has (`scale, loss = scale.grad(f)(w)`) leads back to where it began.
+        met: list[cst.Call] = []
+        while call is not None and call not in met:
             yield call
+            met.append(call)
             called, call = call.func, None
+            called = called.value if isinstance(called, cst.Attribute) else called
             if isinstance(called, cst.Call):
                 call = called
             elif isinstance(called, cst.Name):
