@@ -234,3 +234,27 @@ def test_what_stands_in_the_place_of_a_decorated_function_is_not_looked_into(sha
     shared.write("rebound.py", REBOUND)
     words = ("rebound.py::root", "--inputs", "rebound.py::batch")
     shared.refused("JP067", "gen", *words, says=("has a decorator that is not known",), exit_code=1)
+
+
+def test_a_name_that_a_script_gives_to_another_function_is_refused(shared: Project) -> None:
+    """Its work is not run, and so it is not known what the name stands for."""
+    script = (
+        REBOUND
+        + """
+    def total(x):
+        return jnp.sum(x)
+
+
+    total = total(jnp.ones(3))
+    for _ in range(3):
+        print(compiled(jnp.ones(3)), assigned(jnp.ones(3)), mapped(jnp.ones(3)))
+"""
+    )
+    shared.write("script.py", script)
+    for name in ("compiled", "total"):
+        made = shared.run("gen", f"script.py::{name}", "--inputs", "script.py::batch")
+        assert made.exit_code == 0, made.stderr
+    for name, line in (("assigned", 22), ("mapped", 29)):
+        says = (f"`{name}` is another function from line {line} on", f"script.py:{line - 4}:")
+        words = ("gen", f"script.py::{name}", "--inputs", "script.py::batch")
+        shared.refused("JP042", *words, says=says, exit_code=1)

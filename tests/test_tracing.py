@@ -24,7 +24,7 @@ def inputs():
     params = {"b": jnp.zeros(()), "w": jnp.ones((3,))}
     return params, jnp.ones((48, 3)), jnp.ones(48), jnp.ones(48)
 """
-#: As it is called, with other rows, and with what is looked into; on shares of two counts in three rounds; and
+#: As it is called, with other rows, with what is looked into; on shares of two counts in three rounds; and
 #: once for all sizes of the batch.
 MOST = 10
 

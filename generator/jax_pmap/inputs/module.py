@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.drift import outdated
+from jax_pmap.emit.constants import compiled_at
 from jax_pmap.model import Refusal, RefusalError, Request, Source, refused
 from jax_pmap.notebook import is_notebook, place
 from jax_pmap.problems import error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
+from jax_pmap.syntax.imports import Import
 from jax_pmap.syntax.library import COMPILERS
 from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module, Slice
@@ -129,6 +131,14 @@ def made(answer: protocol.Loaded) -> tuple[tuple[str, str], ...]:
     return tuple((name, repr(value)) for name, value in answer.settings.items())
 
 
+def _hands_on(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement uses a function in another way than to call it."""
+    nodes = list(ast.walk(statement))
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    used = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return any(node.id == name and id(node) not in called for node in used)
+
+
 class _Loader:
     """The ways to load one target's module."""
 
@@ -163,7 +173,14 @@ class _Loader:
         return Imported(carried, notes, answer.given, made(answer))
 
     def part(self, why: str) -> Imported:
-        """Load what the target needs; `why` not the whole."""
+        """Load what the target needs; `why` not the whole.
+
+        Raises:
+            RefusalError: JP042, a statement that is left out gives its name to another function.
+        """
+        line = self._given_away()
+        if line:
+            raise self._another("another function", f"from {self._line(line)} on")
         tolerant = False
         try:
             answer = self._ask(self.slice.text, tolerant=False)
@@ -181,6 +198,35 @@ class _Loader:
             notes.append(_failed(answer.failed))
         notes += self._notes(answer)
         return Imported(carried, tuple(notes), answer.given, made(answer))
+
+    def _given_away(self) -> int:
+        """The line below the ``def`` that gives its name to what is made of it but for compiling it; else 0.
+
+        A name that a script gives to what a call returns (``loss = loss(w, x)``) stands for the function.
+        """
+        target, name = self.target, self.target.facts.name
+        if written(target) is None or self.text is not None:
+            return 0
+        compiled = compiled_at(target)
+        lines = (
+            unit.node.lineno
+            for unit in self.module.units
+            if name in unit.binds
+            and unit.first > target.parsed.definition.lineno
+            and (isinstance(unit.node, Import) or _hands_on(unit.node, name))
+        )
+        return next((line for line in lines if line not in compiled), 0)
+
+    def _another(self, what: str, when: str) -> RefusalError:
+        """The refusal of a function whose name stands for another one."""
+        name = self.target.source.qualname
+        return refused(
+            "JP042",
+            f"`{name}` is {what} {when}, and what that adds to the `def` is not known",
+            f"Name a function that calls it (def step(…): return {name}(…)), or give the two different "
+            "names, and name the one you mean",
+            self.target.facts.span,
+        )
 
     def _line(self, line: int) -> str:
         """``"line 12"``, of a notebook ``"line 4 of cell 3"``."""
@@ -237,14 +283,7 @@ class _Loader:
             answer = session.ask(asked, f"importing `{source.shown_path}`")
         except Problem as problem:
             if problem.kind == "another":
-                raise refused(
-                    "JP042",
-                    f"`{source.qualname}` is {problem.message} once `{source.shown_path}` is imported, and "
-                    "what that adds to the `def` is not known",
-                    f"Name a function that calls it (def step(…): return {source.qualname}(…)), or give the "
-                    "two different names, and name the one you mean",
-                    facts.span,
-                ) from None
+                raise self._another(problem.message, f"once `{source.shown_path}` is imported") from None
             if problem.kind != "other" or binding is None:
                 raise
             raise refused(
