@@ -10,7 +10,7 @@ def scale(x, factor):
 
 def inputs(seed):
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(24, 5)).astype("float32"), 2.0
+    return rng.normal(size=(24, 5)).astype("float32"), 2.0 + seed
 # output
 """Data-parallel `scale`: same call and same results as helpers.py::scale, on N devices."""
 

@@ -19,7 +19,7 @@ def total(x, p_total):
 
 def inputs(seed):
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(24, 5)).astype("float32"), 2.0
+    return rng.normal(size=(24, 5)).astype("float32"), 2.0 + seed
 # output
 """Data-parallel `total`: same call and same results as names_that_collide.py::total, on N devices."""
 

@@ -11,6 +11,8 @@ from mutation.sources import Source
 
 SCALED = "sums and counts are scaled alike, a count is 0 or at least 1, and only their ratio is returned"
 BOTH = "numerator and denominator are scaled alike, and only their ratio is returned"
+SHIFT = "what is taken off before the exponential, whatever it is, cancels in the quotient"
+ONE_AXIS = "the array has one axis, and its first is its last"
 #: Fault and source -> why its survivors there compute the same. Looked at one by one.
 ARGUED: dict[tuple[str, str], str] = {
     ("op_swapped", "masked_mean"): BOTH,
@@ -30,6 +32,28 @@ ARGUED: dict[tuple[str, str], str] = {
     ): "a row of zeros adds nothing to a sum, both means are scaled alike",
     ("ratio_reduced", "loop_totals"): "every device divides by the same: the denominators are whole",
     ("ratio_reduced", "minibatches"): "every device multiplies by the same number",
+    ("ratio_reduced", "static_options"): "every device multiplies by the same number",
+    **{
+        (fault, "taken_apart_in_a_lambda"): BOTH
+        for fault in ("op_swapped", "synchronised_twice", "factor_of_count", "a_thousandth_off")
+    },
+    **{
+        (fault, "pooled"): SHIFT for fault in ("op_swapped", "first_device_only", "sync_late", "narrowed")
+    },
+    **{
+        (fault, "minimised"): "`p` is whole, and the mean around it divides its gradient in the same way"
+        for fault in ("sync_dropped", "sync_misses_a_leaf")
+    },
+    **{
+        (fault, "in_parts"): "its mesh has four devices, whatever is done on other numbers of them"
+        for fault in ("dropped_on_one_count", "count_written_down")
+    },
+    ("wrong_in_axes", "in_parts"): "every device works on all rows, and the results are means over them",
+    ("wrong_in_axes", "drawn_minibatch"): ONE_AXIS,
+    ("wrong_in_axes", "shuffled_epochs"): ONE_AXIS,
+    ("wrong_in_axes", "private_gradients"): ONE_AXIS,
+    ("wrong_in_axes", "time_before_batch"): "the mean of what is whole on every device is the mean of all",
+    ("update_lost", "minibatches"): "the reshape below gives `y` its minibatches in either form",
 }
 
 
@@ -57,6 +81,8 @@ def why_equivalent(source: Source, mutant: Mutant, plan: Plan) -> str:
     split = [leaf for argument in plan.arguments for leaf in argument.leaves if leaf.axis is not None]
     ranks = {len(leaf.shape) for leaf in split}
     reduced = all(leaf.axis is None for leaf in plan.outputs)
+    if mutant.fault == "ratio_reduced" and re.search(r"(?<![\w.])[\d.]+ \* jax\.lax\.pmean\(", mutant.line):
+        return "every device multiplies by the same number"
     if mutant.fault == "interleaved" and reduced:
         return "every result is a reduction over all rows, whatever device they are on"
     if mutant.fault == "replication_checked" and "grad" not in "".join(source.files.values()):

@@ -156,7 +156,7 @@ def _derived(
     small = operations(reference.jaxpr) <= FEW
     chosen = counts_for(size, most=4 if small else 2) if mesh is None else [mesh.devices]
     try:
-        found = _compared(reference, parallel, packed, leaves, chosen, mesh)
+        found = _compared(reference, parallel, packed, leaves, chosen, mesh, foreign=foreign)
     except _Untraced as problem:
         return _ended(str(problem)), math.lcm(_asked_by(problem.found, size), multiple)
     asked = _multiple(found.unmet, size)
@@ -444,15 +444,19 @@ def _compared(
     leaves: Sequence[Any],
     chosen: Sequence[int],
     mesh: "OnMesh | None" = None,
+    *,
+    foreign: bool = True,
 ) -> Derivation:
     """The parallel function on some counts of devices, or on its `mesh`, held against the traced reference.
+
+    A `foreign` one that fails on some may be written for as many as there are.
 
     Raises:
         _Untraced: it cannot be.
     """
     failed = ""
     try:
-        [programs] = _everywhere({"it is": parallel}, packed, leaves, chosen, mesh)
+        [programs] = _everywhere({"it is": parallel}, packed, leaves, chosen, mesh, foreign=foreign)
     except _Untraced as problem:
         programs, failed = list(problem.programs), str(problem)
     why = _other_form(reference, programs)
@@ -473,8 +477,12 @@ def _everywhere(
     leaves: Sequence[Any],
     chosen: Sequence[int],
     mesh: "OnMesh | None" = None,
+    *,
+    foreign: bool = True,
 ) -> list[list[Traced]]:
     """Functions on some counts of devices, or on meshes of several sizes; each by what a message says of it.
+
+    Those that are `foreign` and fail on some of them are tried on as many devices as there are.
 
     Raises:
         _Untraced: one of them cannot be.
@@ -482,6 +490,8 @@ def _everywhere(
     try:
         rows = [_traced(each, packed, leaves, chosen, subject) for subject, each in functions.items()]
     except _Untraced as problem:
+        if not foreign:
+            raise
         # Its mesh may be written down, for as many devices as there are.
         every = len(jax.devices())
         try:
