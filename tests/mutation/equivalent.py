@@ -12,6 +12,7 @@ from mutation.sources import Source
 SCALED = "sums and counts are scaled alike, a count is 0 or at least 1, and only their ratio is returned"
 BOTH = "numerator and denominator are scaled alike, and only their ratio is returned"
 SHIFT = "what is taken off before the exponential, whatever it is, cancels in the quotient"
+LINEAR = "the step in between is linear, and all else in it is whole"
 ONE_AXIS = "the array has one axis, and its first is its last"
 #: Fault and source -> why its survivors there compute the same. Looked at one by one.
 ARGUED: dict[tuple[str, str], str] = {
@@ -37,9 +38,7 @@ ARGUED: dict[tuple[str, str], str] = {
         (fault, "taken_apart_in_a_lambda"): BOTH
         for fault in ("op_swapped", "synchronised_twice", "factor_of_count", "a_thousandth_off")
     },
-    **{
-        (fault, "pooled"): SHIFT for fault in ("op_swapped", "first_device_only", "sync_late", "narrowed")
-    },
+    **{(fault, "pooled"): SHIFT for fault in ("op_swapped", "first_device_only", "sync_late", "narrowed")},
     **{
         (fault, "minimised"): "`p` is whole, and the mean around it divides its gradient in the same way"
         for fault in ("sync_dropped", "sync_misses_a_leaf")
@@ -53,6 +52,8 @@ ARGUED: dict[tuple[str, str], str] = {
     ("wrong_in_axes", "shuffled_epochs"): ONE_AXIS,
     ("wrong_in_axes", "private_gradients"): ONE_AXIS,
     ("wrong_in_axes", "time_before_batch"): "the mean of what is whole on every device is the mean of all",
+    ("sync_after_function", "trilinear"): LINEAR,
+    ("sync_late", "views_in_one_pass"): LINEAR,
     ("update_lost", "minibatches"): "the reshape below gives `y` its minibatches in either form",
 }
 
