@@ -200,13 +200,30 @@ REBOUND = """
         return jnp.sqrt(jnp.mean(x**2))
 
 
+    class Jittered:
+        # It compiles nothing, whatever it is called.
+        def __init__(self, f):
+            functools.update_wrapper(self, f)
+            self.f = f
+
+        def __call__(self, x):
+            return 2 * self.f(x) + 1
+
+
+    def moved(x):
+        return jnp.mean(x)
+
+
+    moved = Jittered(moved)
+
+
     def batch(): return (jnp.arange(96.0).reshape(24, 4),)
 """
 NAMES = """
 import importlib, jax, sys
 import numpy as np
 import rebound
-for name in ("assigned", "mapped", "set_by_name", "compiled"):
+for name in ("assigned", "mapped", "set_by_name", "compiled", "moved"):
     emitted, original = getattr(importlib.import_module(name + "_pmap"), name), getattr(rebound, name)
     np.testing.assert_allclose(emitted(*rebound.batch()), original(*rebound.batch()), rtol=1e-5)
 """
@@ -214,7 +231,7 @@ for name in ("assigned", "mapped", "set_by_name", "compiled"):
 
 def test_a_name_that_is_given_to_another_function_stands_for_that(shared: Project) -> None:
     shared.write("rebound.py", REBOUND)
-    for name in ("assigned", "mapped", "set_by_name", "compiled"):
+    for name in ("assigned", "mapped", "set_by_name", "compiled", "moved"):
         words = (f"rebound.py::{name}", "--inputs", "rebound.py::batch", "-o", f"{name}_pmap.py")
         made = shared.run("gen", *words)
         assert made.exit_code == 0, made.stderr

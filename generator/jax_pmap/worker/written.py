@@ -1,12 +1,15 @@
 """Whether the name of a function still leads to the ``def`` that was read, once its module is imported."""
 
 import functools
-import inspect
 import os
 import types
 from typing import Any
 
+from .functions import located
 from .protocol import Definition, Problem, Written
+
+#: Packages with objects that compile a function.
+COMPILING = frozenset({"jax", "jaxlib", "equinox", "flax"})
 
 
 def check_is_written(value: Any, definition: Definition, written: Written) -> None:
@@ -52,8 +55,10 @@ def is_definition(value: Any, definition: Definition, written: Written) -> bool:
 
 
 def compiles(value: Any) -> bool:
-    """Whether an object only compiles what it holds: ``PjitFunction``, ``_JitWrapper``, ``JitFn``."""
-    return "jit" in type(value).__name__.lower()
+    """Whether an object only compiles what it holds: ``PjitFunction``, ``_JitWrapper``, ``JitWrapped``."""
+    kind = type(value)
+    # A class of the user's may be called `Jittered`.
+    return kind.__module__.partition(".")[0] in COMPILING and "jit" in kind.__name__.lower()
 
 
 def described(value: Any) -> str:
@@ -62,7 +67,7 @@ def described(value: Any) -> str:
         value = value.__wrapped__
     if not isinstance(value, types.FunctionType):
         return f"a `{type(value).__name__}`"
-    code = value.__code__
-    name = getattr(code, "co_qualname", code.co_name)  # From Python 3.11 on.
-    file = os.path.basename(inspect.getsourcefile(code) or code.co_filename)
-    return f"`{name}` ({file}:{code.co_firstlineno})"
+    # `functools.wraps` gives a function the name of another; from Python 3.11 on its code has its own.
+    place, code = located("function", value), value.__code__
+    name = getattr(code, "co_qualname", code.co_name)
+    return f"`{name}` ({os.path.basename(place.path)}:{place.line})"
