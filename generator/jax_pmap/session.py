@@ -256,7 +256,7 @@ class Session:
 
     @contextlib.contextmanager
     def within_limit(self, doing: str, hint: str) -> Iterator[None]:
-        """Have all that is asked inside keep the time limit together, as one step.
+        """Have all that is asked inside keep the time limit together, as one step, with steps inside it.
 
         Args:
             doing: the step, as a refusal says it.

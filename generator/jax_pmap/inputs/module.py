@@ -131,7 +131,7 @@ def made(answer: protocol.Loaded) -> tuple[tuple[str, str], ...]:
     return tuple((name, repr(value)) for name, value in answer.settings.items())
 
 
-def _hands_on(statement: ast.stmt, name: str) -> bool:
+def _refers_to(statement: ast.stmt, name: str) -> bool:
     """Whether a statement uses a function in another way than to call it."""
     nodes = list(ast.walk(statement))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
@@ -213,7 +213,7 @@ class _Loader:
             for unit in self.module.units
             if name in unit.binds
             and unit.first > target.parsed.definition.lineno
-            and (isinstance(unit.node, Import) or _hands_on(unit.node, name))
+            and (isinstance(unit.node, Import) or _refers_to(unit.node, name))
         )
         return next((line for line in lines if line not in compiled), 0)
 

@@ -102,36 +102,24 @@ def find_plan(
             where the search for one takes longer than the time limit.
     """
     with session.within_limit("looking for a plan", "Say what is divided (--shard NAME)"):
-        return _find_plan(session, target, loaded, request, say, saved, repeated)
-
-
-def _find_plan(
-    session: Session,
-    target: Target,
-    loaded: Loaded,
-    request: Request,
-    say: Say,
-    saved: Plan | None = None,
-    repeated: bool = False,
-) -> Observed:
-    case, finder, whole, inside = _prepared(session, target, loaded, request, say, saved)
-    if inside or (saved is not None and saved.made):
-        return _inside(case, finder, whole, inside)
-    tried = _Tried()
-    if finder.only_state:
-        tried.inside = Inside(case, finder.without_batch()).best()
-    found = (
-        _plan_inside(case, whole, tried)
-        or _of_arguments(case, finder, whole, tried)
-        or _made_inside(case, finder, whole, tried)
-    )
-    if found is not None:
-        return found
-    if not repeated and not case.request.in_place:
-        larger = _of_more_rows(case, finder, tried, target, loaded)
-        if larger is not None:
-            return larger
-    return _synchronised_or_refused(case, finder, whole, tried)
+        case, finder, whole, inside = _prepared(session, target, loaded, request, say, saved)
+        if inside or (saved is not None and saved.made):
+            return _inside(case, finder, whole, inside)
+        tried = _Tried()
+        if finder.only_state:
+            tried.inside = Inside(case, finder.without_batch()).best()
+        found = (
+            _plan_inside(case, whole, tried)
+            or _of_arguments(case, finder, whole, tried)
+            or _made_inside(case, finder, whole, tried)
+        )
+        if found is not None:
+            return found
+        if not repeated and not case.request.in_place:
+            larger = _of_more_rows(case, finder, tried, target, loaded)
+            if larger is not None:
+                return larger
+        return _synchronised_or_refused(case, finder, whole, tried)
 
 
 def _prepared(
@@ -274,7 +262,7 @@ def _of_more_rows(
     if more is None:
         return None
     try:
-        larger = _find_plan(session, target, more, request, case.say, case.saved, repeated=True)
+        larger = find_plan(session, target, more, request, case.say, case.saved, repeated=True)
     except RefusalError:
         if tried.few is not None and tried.refusal is None:
             raise

@@ -176,9 +176,10 @@ def _called(target: Target, given: Values, *, anything: bool) -> tuple[Any, dict
 
     def body() -> tuple[Any, dict[str, Any]]:
         own = arguments.own(given, given if anything else target.mutated)
-        before = {name: jax.tree.flatten(value) for name, value in own.items()} if anything else {}
+        looked_at = own if anything and target.in_place else {}
+        before = {name: jax.tree.flatten(value) for name, value in looked_at.items()}
         out = arguments.invoke(target.fn, target.signature, own)
-        for name, (leaves, tree) in before.items() if target.in_place else ():
+        for name, (leaves, tree) in before.items():
             if arguments.changed((leaves, tree), own[name]):
                 structures[name] = jax.tree.structure(own[name]) == tree
         return out, {name: own[name] for name in structures}

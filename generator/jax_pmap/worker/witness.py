@@ -336,7 +336,7 @@ def _otherwise_on(
     """
     leaves = abstract_leaves(packed, question.axes, rows)
     try:
-        reference = traced_as(question.traceable, packed, leaves)
+        reference = Traced.of(question.traceable, packed, leaves)
         try:
             found = _compared(reference, parallel, packed, leaves, counts_for(rows))
         except _Untraced as problem:
@@ -373,7 +373,7 @@ def _suiting(
     for part in (part for part in range(2, share + 1) if share % part == 0):
         leaves = abstract_leaves(packed, question.axes, rows * part)
         try:
-            reference = traced_as(question.traceable, packed, leaves)
+            reference = Traced.of(question.traceable, packed, leaves)
             if _compared(reference, parallel, packed, leaves, counts_for(rows * part)).complete:
                 return part
         except (MemoryError, Problem):
