@@ -145,7 +145,7 @@ def test_what_would_have_to_be_opened_is_refused(objects: Project) -> None:
 
 
 REBOUND = """
-    import functools
+    import functools, typing
 
     import jax
     import jax.numpy as jnp
@@ -217,13 +217,40 @@ REBOUND = """
     moved = Jittered(moved)
 
 
+    @typing.no_type_check
+    def unchecked(x):
+        return jnp.mean(x)
+
+
+    unchecked = scaled(unchecked)
+
+
+    def logged(f):
+        @functools.wraps(f)
+        def wrapper(*args, **kwargs):
+            print("logged")
+            return f(*args, **kwargs)
+
+        return wrapper
+
+
+    @logged
+    def logged_twice(x):
+        return jnp.mean(x)
+
+
+    if not LOSSES:
+        logged_twice = scaled(logged_twice.__wrapped__)
+
+
     def batch(): return (jnp.arange(96.0).reshape(24, 4),)
 """
-NAMES = """
+NAMES = ("assigned", "mapped", "set_by_name", "compiled", "moved", "unchecked", "logged_twice")
+CALLS = """
 import importlib, jax, sys
 import numpy as np
 import rebound
-for name in ("assigned", "mapped", "set_by_name", "compiled", "moved"):
+for name in NAMES:
     emitted, original = getattr(importlib.import_module(name + "_pmap"), name), getattr(rebound, name)
     np.testing.assert_allclose(emitted(*rebound.batch()), original(*rebound.batch()), rtol=1e-5)
 """
@@ -231,13 +258,14 @@ for name in ("assigned", "mapped", "set_by_name", "compiled", "moved"):
 
 def test_a_name_that_is_given_to_another_function_stands_for_that(shared: Project) -> None:
     shared.write("rebound.py", REBOUND)
-    for name in ("assigned", "mapped", "set_by_name", "compiled", "moved"):
+    for name in NAMES:
         words = (f"rebound.py::{name}", "--inputs", "rebound.py::batch", "-o", f"{name}_pmap.py")
         made = shared.run("gen", *words)
         assert made.exit_code == 0, made.stderr
         assert ("which is called as it is" in made.words) == (name != "compiled")
+    program = CALLS.replace("NAMES", repr(NAMES))
     done = subprocess.run(
-        [sys.executable, "-c", NAMES], cwd=shared.folder, env=simulated(3), capture_output=True, text=True
+        [sys.executable, "-c", program], cwd=shared.folder, env=simulated(3), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     asked = shared.run("plan", "rebound.py::assigned", "--inputs", "rebound.py::batch")

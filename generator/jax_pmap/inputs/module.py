@@ -16,7 +16,7 @@ from jax_pmap.problems import error_details, error_span
 from jax_pmap.reading.target import Target, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.imports import Import
-from jax_pmap.syntax.library import COMPILERS
+from jax_pmap.syntax.library import COMPILERS, MARKERS
 from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module, Slice
 from jax_pmap.syntax.text import function_text
@@ -104,9 +104,26 @@ def written(target: Target) -> protocol.Written | None:
     if target.source.binding is not None or target.parsed.enclosing:
         return None
     node = target.parsed.definition
-    around = [each for each in target.facts.decorators if each.name not in COMPILERS]
+    around = [each for each in target.facts.decorators if each.name not in COMPILERS | MARKERS]
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-    return protocol.Written(first, len(around))
+    # Type checkers may be switched off, and what the statement puts around the function is no decorator's.
+    return protocol.Written(first, 0 if given_away(target) else len(around))
+
+
+def given_away(target: Target) -> int:
+    """The line below the ``def`` that gives its name to what is made of it but for compiling it; else 0.
+
+    A name that a script gives to what a call returns (``loss = loss(w, x)``) stands for the function.
+    """
+    name, compiled = target.facts.name, compiled_at(target)
+    lines = (
+        unit.node.lineno
+        for unit in Module(target.parsed).units
+        if name in unit.binds
+        and unit.first > target.parsed.definition.lineno
+        and (isinstance(unit.node, Import) or _refers_to(unit.node, name))
+    )
+    return next((line for line in lines if line not in compiled), 0)
 
 
 def needed_names(target: Target) -> frozenset[str]:
@@ -178,8 +195,8 @@ class _Loader:
         Raises:
             RefusalError: JP042, a statement that is left out gives its name to another function.
         """
-        line = self._given_away()
-        if line:
+        line = 0 if self.text is not None else given_away(self.target)
+        if line and written(self.target) is not None:
             raise self._another("another function", f"from {self._line(line)} on")
         tolerant = False
         try:
@@ -198,24 +215,6 @@ class _Loader:
             notes.append(_failed(answer.failed))
         notes += self._notes(answer)
         return Imported(carried, tuple(notes), answer.given, made(answer))
-
-    def _given_away(self) -> int:
-        """The line below the ``def`` that gives its name to what is made of it but for compiling it; else 0.
-
-        A name that a script gives to what a call returns (``loss = loss(w, x)``) stands for the function.
-        """
-        target, name = self.target, self.target.facts.name
-        if written(target) is None or self.text is not None:
-            return 0
-        compiled = compiled_at(target)
-        lines = (
-            unit.node.lineno
-            for unit in self.module.units
-            if name in unit.binds
-            and unit.first > target.parsed.definition.lineno
-            and (isinstance(unit.node, Import) or _refers_to(unit.node, name))
-        )
-        return next((line for line in lines if line not in compiled), 0)
 
     def _another(self, what: str, when: str) -> RefusalError:
         """The refusal of a function whose name stands for another one."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from jax_pmap.reading.facts import Decorator, FunctionFacts
 from jax_pmap.reading.wrappers import passes_on
-from jax_pmap.syntax.library import COMPILERS, GRADIENTS, MAPPERS, RECOMPUTERS
+from jax_pmap.syntax.library import COMPILERS, GRADIENTS, MAPPERS, MARKERS, RECOMPUTERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Application
 from jax_pmap.syntax.scopes import parameters, positional
@@ -22,18 +22,10 @@ _OBSERVERS = frozenset(
         "beartype.beartype",
         "jaxtyping.jaxtyped",
         "typeguard.typechecked",
-        "typing.no_type_check",
-        "typing.final",
-        "typing.override",
-        "typing_extensions.final",
-        "typing_extensions.override",
-        # How a method is looked up, not what it does.
-        "builtins.staticmethod",
-        "builtins.classmethod",
     }
 )
 
-SET_ASIDE = COMPILERS | MAPPERS | _OBSERVERS
+SET_ASIDE = COMPILERS | MAPPERS | MARKERS | _OBSERVERS
 #: What a copy of a function has as the function does: with another body, they do the same to another one.
 KEPT = RECOMPUTERS | GRADIENTS
 

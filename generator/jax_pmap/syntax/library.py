@@ -8,6 +8,19 @@ MAPPERS = frozenset({"jax.pmap", "equinox.filter_pmap", "flax.nnx.pmap"})
 SHARD_MAPS = frozenset({"jax.shard_map", "flax.nnx.shard_map"})
 #: Run a function for every slice of its arguments.
 BATCHERS = frozenset({"jax.vmap", "equinox.filter_vmap", "flax.nnx.vmap"})
+#: Say something of the function that they are given, and give it back.
+MARKERS = frozenset(
+    {
+        "typing.no_type_check",
+        "typing.final",
+        "typing.override",
+        "typing_extensions.final",
+        "typing_extensions.override",
+        # How a method is looked up, not what it does.
+        "builtins.staticmethod",
+        "builtins.classmethod",
+    }
+)
 #: Change when values are computed, not which: a copy of a function that has one keeps it.
 RECOMPUTERS = frozenset({"jax.checkpoint", "equinox.filter_checkpoint", "flax.nnx.remat"})
 #: Make a function which does the same, once for all.
