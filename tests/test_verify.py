@@ -669,6 +669,94 @@ def test_what_only_other_numbers_show(
     shared.refused("JP045", *words, says=(says,), exit_code=1)
 
 
+ARGUMENTS = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+    on_devices = functools.partial(jax.pmap, axis_name="d", out_axes=None)
+
+
+    def split(x):
+        return x.reshape(jax.device_count(), -1, *x.shape[1:])
+
+
+    def step(w, x, rate, largest):
+        grad = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w)
+        return w - jnp.where(largest, jnp.max(jnp.abs(grad)), rate) * grad
+
+
+    @functools.partial(on_devices, in_axes=(None, 0, None, None))
+    def p_step(w, x, rate, largest):
+        grad = jax.lax.pmean(jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w), "d")
+        return w - jnp.where(largest, jnp.max(jnp.abs(grad)), rate) * grad
+
+
+    def same(w, x, rate, largest):
+        return p_step(w, split(x), rate, bool(largest))
+
+
+    def capped(w, x, rate, largest):
+        return p_step(w, split(x), min(rate, 0.5), bool(largest))
+
+
+    def one_way(w, x, rate, largest):
+        return p_step(w, split(x), rate, False)
+
+
+    @functools.partial(on_devices, in_axes=(None, 0, None, None))
+    def p_capped(w, x, rate, largest):
+        # The derivation ends at what calls out of jax; that weights are large at another rate hides it.
+        shape = jax.ShapeDtypeStruct(w.shape, w.dtype)
+        grad = jax.lax.pmean(jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w), "d")
+        grad = jax.pure_callback(lambda g: g, shape, grad)
+        return w - jnp.where(largest, jnp.max(jnp.abs(grad)), jnp.minimum(rate, 0.5)) * grad
+
+
+    def capped_inside(w, x, rate, largest):
+        return p_capped(w, split(x), rate, bool(largest))
+
+
+    def power(x, k):
+        return jnp.mean(x) ** k
+
+
+    p_powers = functools.partial(on_devices, in_axes=0, static_broadcasted_argnums=1)
+
+
+    @p_powers
+    def p_powered(x, k):
+        return jax.lax.pmean(jnp.mean(x), "d") ** k
+
+
+    @p_powers
+    def p_powered_early(x, k):
+        return jax.lax.pmean(jnp.mean(x) ** k, "d")
+
+
+    def powered(x, k):
+        return p_powered(split(x), int(k))
+
+
+    def powered_early(x, k):
+        return p_powered_early(split(x), int(k))
+"""
+
+
+def test_numbers_among_the_arguments_are_others_too(shared: Project) -> None:
+    shared.write("arguments.py", ARGUMENTS)
+    step = ("--against", "arguments.py::step", "--arg", "w=f32[3]", "--arg", "x=f32[24,3]")
+    step = (*step, "--arg", "rate=0.1", "--arg", "largest=False", "--replicate", "largest")
+    power = ("--against", "arguments.py::power", "--arg", "x=f32[24]", "--arg", "k=1")
+    for name, given in (("same", step), ("powered", power)):
+        assert shared.run("verify", f"arguments.py::{name}", *given).exit_code == 0, name
+    for name in ("capped", "capped_inside", "one_way"):
+        shared.refused("JP045", "verify", f"arguments.py::{name}", *step, says=("altered",), exit_code=1)
+    words = ("verify", "arguments.py::powered_early", *power)
+    shared.refused("JP045", *words, says=("altered",), exit_code=1)
+
+
 RARE = """
     import functools
 

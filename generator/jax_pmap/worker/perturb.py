@@ -200,11 +200,16 @@ def jitter(
 
 
 def vary_numbers(values: Values, statics: Sequence[str], seed: int) -> Values:
-    """Other Python floats among the arguments, by up to a fifth: a number written down is then found out."""
+    """Other Python numbers among the arguments: a number written down is then found out.
+
+    Floats are others by up to a fifth, and integers by 1 or 2.
+    """
     random = np.random.default_rng(seed)
 
     def one(leaf: Any) -> Any:
-        noise = float(random.uniform(-0.2, 0.2))
+        noise, step = float(random.uniform(-0.2, 0.2)), int(random.integers(1, 3))
+        if type(leaf) is int:
+            return leaf + step
         if type(leaf) is not float or not np.isfinite(leaf):
             return leaf
         return leaf * (1.0 + noise) if leaf else abs(noise)

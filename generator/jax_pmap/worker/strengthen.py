@@ -208,11 +208,24 @@ def with_leaf(values: Values, name: str, index: int, leaf: Any) -> Values:
 
 
 def extremes(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
-    """The same values with rows very large and very small: smooth functions are alike in between."""
-    return [
-        changed(values, axes, settled, {"rows": lambda leaf, axis, factor=factor: leaf * factor})  # type: ignore[misc]
+    """The same values with rows very large and very small, single numbers so, and flags the other way.
+
+    Smooth functions are alike in between. What a Python `if` does on other numbers is no decision of a
+    program that is traced.
+    """
+    ways: list[tuple[str, Change]] = [
+        (kind, lambda leaf, axis, factor=factor: leaf * factor)  # type: ignore[misc]
+        for kind in ("rows", "numbers")
         for factor in (SCALES[0], SCALES[-1])
     ]
+    ways.append(("flags", inverted))
+    present = {kind for kind, _ in each_leaf(values, axes, settled)}
+    return [changed(values, axes, settled, {kind: way}) for kind, way in ways if kind in present]
+
+
+def inverted(leaf: Any, axis: int | None) -> Any:
+    """A truth value the other way."""
+    return np.logical_not(leaf)
 
 
 def lone(values: Values, axes: LeafAxes, settled: Sequence[str]) -> list[Values]:
@@ -262,12 +275,18 @@ def stuck(sites: Sequence[Site], taken: np.ndarray) -> tuple[str, ...]:
 
 
 def kind_of(leaf: Any, axis: int | None) -> str:
-    """``"rows"``, ``"state"``, ``"labels"``, ``"masks"``, ``"counters"``, ``"flags"``; ``""`` for others."""
+    """As what a leaf is changed together with others of its kind; ``""`` for what is not changed.
+
+    A float by itself is one of the ``"numbers"``. A rate is no weight: where weights are so large that no
+    gradient is left, it shows nowhere.
+    """
     form = category(leaf)
     if form == "bool" or (form == "array" and leaf.dtype.kind == "b" and axis is None):
         return "flags"
     if form == "float" or is_float(leaf):
-        return "state" if axis is None else "rows"
+        if axis is not None:
+            return "rows"
+        return "state" if np.ndim(leaf) else "numbers"
     if form == "int" or (form == "array" and leaf.dtype.kind in "iu" and not leaf.ndim):
         return "counters"
     if form == "array" and axis is not None:
@@ -365,6 +384,7 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
     whole = [int(n) for n in numbers if n == int(n) and not (tame and abs(n) > 1000)]
     negative: Change = lambda leaf, axis: -leaf  # noqa: E731
     rounded: Change = lambda leaf, axis: np.round(np.asarray(leaf, np.float64))  # noqa: E731
+    floats: list[Change] = [*scales, negative, *map(around, written)]
     return {
         "rows": [
             *scales,
@@ -377,13 +397,14 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
             rounded,
             *map(around, written),
         ],
-        "state": [*scales, negative, *map(around, written)],
+        "state": floats,
+        "numbers": floats,
         "counters": [
             *(counted(number + off) for number in whole for off in (0, -1, 1)),
             *(counted(number) for number in (1, 2, 3, 5, 10, 100, *([] if tame else [10**6]))),
             *(counted(int(number)) for number in random.integers(0, 20, 4)),
         ],
-        "flags": [lambda leaf, axis: np.logical_not(leaf)],
+        "flags": [inverted],
         "labels": [shuffled, *map(labelled, whole)],
         "masks": [masked(1.0, 0.0, random), masked(0.5, 0.5, random), masked(0.0, 0.2, random)],
     }
