@@ -731,11 +731,18 @@ def unchanged(x: Any) -> Any:
     return x
 
 
+def spread(x: Any, b: int) -> Any:
+    """The same for each row."""
+    return jnp.broadcast_to(x, (b, 4))
+
+
 for name in ["psum", "pmax", "pmin"]:
     example(name, lambda x, name=name: getattr(lax, name)(x, OWN), "f:12,4", whole=unchanged)
     example(name, lambda x, name=name: getattr(lax, name)(x, OWN), "m:4", whole=unchanged)
 example("psum", lambda x: lax.pmean(x, OWN), "f:12,4", whole=unchanged)
 example("psum", lambda x: lax.psum((x, 2 * x), OWN), "f:4", whole=lambda x: (x, 2 * x))
+# A number for each row of the derivative of a mean over rows and devices.
+example("psum", lambda x, b: lax.psum(jnp.broadcast_to(x, (b, 4)), OWN), "f:4", whole=spread)
 for axis, tiled in [(0, True), (1, True), (0, False), (1, False)]:
     given = {"axis": axis, "tiled": tiled}
     example("all_gather", lambda x, given=given: lax.all_gather(x, OWN, **given), "f:12,4", whole=unchanged)

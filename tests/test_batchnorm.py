@@ -137,6 +137,32 @@ OTHERS = """
 
     def own_inputs():
         return (x,)
+
+
+    def equinox_training(layer, state, x):
+        def loss_fn(layer):
+            over_rows = jax.vmap(layer, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+            y, new = over_rows(jnp.sin(x), state)
+            return jnp.mean(jnp.tanh(y) ** 2), new
+
+        (loss, state), grads = eqx.filter_value_and_grad(loss_fn, has_aux=True)(layer)
+        return loss, grads, state
+
+
+    def equinox_gathered(layer, state, wanted, key):
+        def loss_fn(layer):
+            over_rows = jax.vmap(layer, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+            y, new = over_rows(jax.random.normal(key, wanted.shape), state)
+            for _ in range(9):
+                y = jnp.tanh(y @ jnp.ones((3, 200)) @ jnp.ones((200, 3)))
+            return jnp.mean((y - wanted) ** 2), new
+
+        (loss, state), grads = eqx.filter_value_and_grad(loss_fn, has_aux=True)(layer)
+        return loss, grads, state
+
+
+    def noise_inputs():
+        return *equinox_inputs()[:2], x, jax.random.key(0)
 """
 
 #: Arguments that are split and that are not: one assignment is enough to look at.
@@ -147,6 +173,8 @@ ROLES = {
     "nnx_step": (("x",), ("layers",)),
     "counted_step": (("x", "labels"), ("model", "metrics")),
     "equinox_step": (("x",), ("layer", "state")),
+    "equinox_training": (("x",), ("layer", "state")),
+    "equinox_gathered": (("wanted",), ("layer", "state")),
     "stateful_step": ((), ()),
     "own_step": (("x",), ()),
 }
@@ -245,6 +273,15 @@ def test_the_axis_of_a_layer_is_that_of_the_plan(ask: Ask) -> None:
     assert answer.evidence is not None and answer.evidence.proved
     assert answer.plan.axis_name == "devices"
     assert any('only inside a map over the axis "devices" (line 86' in note for note in answer.plan.notes)
+
+
+def test_a_training_step_averages_over_its_own_map_and_the_devices(ask: Ask) -> None:
+    # The derivative of the mean is repeated for each row before it is added up over the devices.
+    answer = ask("others.py::equinox_training", "two_axes")
+    assert isinstance(answer, Generated), answer.reason
+    assert answer.evidence.derived
+    # What a layer of its own axis alone is given is not gathered: every device would do all the work.
+    refused(ask("others.py::equinox_gathered", "noise_inputs"), "JP066")
 
 
 def test_running_averages_need_no_axis(ask: Ask) -> None:

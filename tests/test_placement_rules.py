@@ -41,6 +41,7 @@ from jax_pmap.worker.placements.lattice import (
     Positions,
     Replicated,
     Sharded,
+    Spread,
     Unknown,
     shown,
 )
@@ -139,7 +140,7 @@ def ways(value: np.ndarray, few: bool, outside: bool) -> list[Placement]:
 
 def local_shape(place: Placement, shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """The shape on a device of a value in a placement."""
-    if isinstance(place, (Sharded, Positions, Mixed)):
+    if isinstance(place, (Sharded, Spread, Positions, Mixed)):
         axis = place.axis
         return (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
     if isinstance(place, Blocks):
@@ -231,6 +232,10 @@ def holds(place: Placement, values: Sequence[np.ndarray], whole: np.ndarray, cou
         )
     if isinstance(place, Partial):
         return close(power * sum(each.astype(whole.dtype) for each in values), whole)
+    if isinstance(place, Spread):
+        parts = power * sum(each.astype(whole.dtype) for each in values)
+        shares = (share(Sharded(place.axis), whole, count, device) for device in range(count))
+        return all(close(parts, each) for each in shares)
     if isinstance(place, Mixed):
         return close(power * joined(place, values, whole.shape), whole)
     if isinstance(place, Loose):

@@ -15,6 +15,8 @@ from jax_pmap.reading.target import Target
 
 #: The part of one device's work that each of several may do at most where arguments are gathered.
 MOST_OF_IT = 0.9
+#: The same where what is gathered was made share by share, which in a small example is little of it.
+NEARLY_ALL = 0.99
 #: The same where devices go on with their part of what was gathered.
 MOST_IN_SHARES = 0.75
 #: The same where arguments are gathered and no result is split: what is shared is then hardly seen.
@@ -33,7 +35,7 @@ def in_vain(observation: Observation, facts: FunctionFacts) -> bool:
     share = observation.share or 0.0
     gathers = [sync for sync in observation.syncs if sync.op == "all_gather"]
     if not all(is_argument(sync.value, facts) for sync in gathers):
-        return share >= 1  # What is gathered was made share by share.
+        return share > NEARLY_ALL
     split = any(leaf["kind"].startswith("sharded") for leaf in observation.leaves)
     return share > (MOST_OF_IT if split or len(gathers) < len(observation.syncs) else HALF)
 

@@ -59,10 +59,12 @@ from .lattice import (
     Row,
     Running,
     Sharded,
+    Spread,
     Unknown,
 )
 from .measure import FOREIGN, measured, supposed
 from .rounds import grouped, of_groups
+from .rules.elementwise import describe
 from .terms import (
     IDENTITIES,
     SINGLE,
@@ -403,7 +405,7 @@ class Interpreter:
         for index, shape in enumerate(shapes):
             sizes = list(shape)
             for place, counts in zip(places, self.axes.values(), strict=True):
-                if isinstance(place, (Sharded, Positions, Mixed, Dealt)):
+                if isinstance(place, (Sharded, Spread, Positions, Mixed, Dealt)):
                     if place.axis >= len(sizes):
                         return None
                     sizes[place.axis] *= counts[index]
@@ -642,6 +644,9 @@ class Interpreter:
         """Placements of the results along one mesh axis."""
         found = RULES.get(eq.name)
         groups = grouped(places) and eq.name not in IDENTITIES
+        spread = next((place for place in places if isinstance(place, Spread)), None)
+        if spread is not None and eq.name != "psum" and eq.name not in IDENTITIES:
+            return [Unknown(describe(spread), self.path(equation))] * count
         places = aligned(eq, places)
         if found is None and not groups:
             try:
@@ -1183,6 +1188,8 @@ class Interpreter:
             return replace(place, axis=place.axis - 1)
         if isinstance(place, (Positions, Blocks, Copies, OwnKeys)):
             return Unknown("a loop goes over positions")
+        if isinstance(place, Spread):
+            return Unknown(describe(place))
         return place
 
     def _by_row(self, value: Value, place: Placement, loop: int, equation: Any) -> Placement:
@@ -1216,6 +1223,8 @@ class Interpreter:
             return Loose((0,), place.power)
         if isinstance(place, Running):
             return Unknown("what a loop has added up so far is used before its end")
+        if isinstance(place, Spread):
+            return Unknown(describe(place))
         if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
             return replace(place, axis=place.axis + 1)
         if isinstance(place, (Positions, Index)):

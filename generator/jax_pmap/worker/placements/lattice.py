@@ -39,6 +39,18 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """`Partial`, and repeated: ``N**power * sum(v over devices)`` is a device's part of ``V`` along `axis`.
+
+    ``V`` is alike throughout that axis. Such are the derivatives of a mean over the rows under `vmap` and
+    the devices at once, before these are added up; nothing else has a rule for them.
+    """
+
+    axis: int
+    power: Power = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Extreme:
     """The ``"max"`` or ``"min"`` of ``v`` over the devices is ``V``."""
 
@@ -171,8 +183,8 @@ class Unknown:
 
 
 Placement: TypeAlias = (
-    "Replicated | Sharded | Partial | Extreme | Mixed | Loose | Dealt | Row | Rounds | Running | Index"
-    " | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
+    "Replicated | Sharded | Partial | Spread | Extreme | Mixed | Loose | Dealt | Row | Rounds | Running"
+    " | Index | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
 P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)

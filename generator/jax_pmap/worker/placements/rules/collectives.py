@@ -14,6 +14,7 @@ from ..lattice import (
     Placement,
     Replicated,
     Sharded,
+    Spread,
     scaled,
 )
 from .elementwise import describe, linear
@@ -60,6 +61,8 @@ def psum(eq: Equation, *places: Placement, **_: Any) -> Result:
     for i, place in enumerate(places):
         if isinstance(place, Partial):
             found.append(Same(Replicated(place.power), i))
+        elif isinstance(place, Spread):
+            found.append(Same(Sharded(place.axis, place.power), i))
         elif isinstance(place, Replicated):
             found.append(Same(Replicated(place.power - 1), i))
         elif isinstance(place, Sharded):

@@ -24,6 +24,7 @@ from ..lattice import (
     Row,
     Running,
     Sharded,
+    Spread,
     scaled,
     shown,
 )
@@ -80,7 +81,7 @@ def alike(eq: Equation, places: Sequence[Placement]) -> Any:
 
 def describe(place: Placement) -> str:
     """Why a value in this placement cannot be used as if it were whole."""
-    if isinstance(place, Partial):
+    if isinstance(place, (Partial, Spread)):
         return "a value that is only this device's part of a sum is used as if it were the whole sum"
     if isinstance(place, Extreme):
         return f"this device's {place.op}imum is used as if it were that of the whole batch"

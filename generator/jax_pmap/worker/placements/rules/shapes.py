@@ -19,6 +19,7 @@ from ..lattice import (
     Positions,
     Replicated,
     Sharded,
+    Spread,
 )
 from ..terms import Shape
 from .elementwise import common_power, describe, holds_positions, layout, partial_power, placed
@@ -66,6 +67,12 @@ def broadcast_in_dim(
                 raise Stuck("the sizes of its result depend on the number of devices")
         assert own is not None
         return Sharded(own, x.power)
+    if varying and isinstance(x, Partial):
+        own = eq.split()
+        assert own is not None
+        if own in broadcast_dimensions and eq.shape(0)[list(broadcast_dimensions).index(own)] != 1:
+            raise Stuck("the sizes of its result depend on the number of devices")
+        return Spread(own, x.power)
     if varying:
         raise Stuck(describe(x))
     return x
