@@ -202,14 +202,15 @@ def jitter(
 def vary_numbers(values: Values, statics: Sequence[str], seed: int) -> Values:
     """Other Python numbers among the arguments: a number written down is then found out.
 
-    Floats are others by up to a fifth, and integers by 1 or 2.
+    Floats are others by up to a fifth, and integers by 1 or 2: large ones are smaller, since emitted code may
+    take none above those that were shown to be held by 32 bits.
     """
     random = np.random.default_rng(seed)
 
     def one(leaf: Any) -> Any:
         noise, step = float(random.uniform(-0.2, 0.2)), int(random.integers(1, 3))
         if type(leaf) is int:
-            return leaf + step
+            return leaf + step if leaf <= step else leaf - step
         if type(leaf) is not float or not np.isfinite(leaf):
             return leaf
         return leaf * (1.0 + noise) if leaf else abs(noise)
