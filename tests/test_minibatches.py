@@ -85,12 +85,26 @@ def rows_back(w, x, y):
     return w, rows.reshape(-1)
 
 
+def policy_loss(w, x, advantage):
+    logits = jnp.tanh(x @ w["first"]) @ w["second"]
+    return -jnp.mean(jax.nn.log_softmax(logits)[:, 0] * advantage)
+
+
+def as_wide_as_a_layer(w, rollout):
+    parts = jax.tree.map(lambda x: x.reshape((4, x.shape[0] // 4) + x.shape[1:]), rollout)
+    for x, advantage in zip(*parts):
+        w = jax.tree.map(lambda w, grad: w - 0.1 * grad, w, jax.grad(policy_loss)(w, x, advantage))
+    return w
+
+
 def draw(*shape):
     return np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
 
 
 def inputs(): return draw(5), draw(192, 5), draw(192)
 def with_key(): return *inputs(), jax.random.key(0)
+
+def layers(): return {"first": draw(5, 8), "second": draw(8, 3)}, (draw(192, 5), draw(192))
 
 
 def rollouts():
@@ -163,6 +177,14 @@ def test_the_drop_in(steps: Project, backend: str) -> None:
 
 def test_minibatches_of_which_larger_batches_have_more(steps: Project) -> None:
     steps.refused("JP043", "plan", "steps.py::of_sixteen", "--inputs", "steps.py::inputs", exit_code=1)
+
+
+def test_minibatches_with_as_many_rows_as_a_layer_has_columns(steps: Project) -> None:
+    """Another size of the batch tells rows from columns: devices have rows of every minibatch of it."""
+    document = made(steps, "as_wide_as_a_layer", "layers", "--no-run")
+    assert document["evidence"]["derivation"]["complete"]
+    assert document["plan"]["minibatches"] == 4
+    assert {sync["op"] for sync in document["plan"]["syncs"]} == {"pmean"}
 
 
 def test_rows_in_an_order_that_is_drawn_are_gathered(steps: Project) -> None:
