@@ -99,18 +99,18 @@ def taken_from(target: Target) -> str | None:
     return binding.qualname if brings else None
 
 
-def written(target: Target) -> protocol.Written | None:
-    """How the target is written, where a name at the top of its module leads to it and nothing else."""
+def written(target: Target, module: Module) -> protocol.Written | None:
+    """How the target is written, where a name at the top of its `module` leads to it and nothing else."""
     if target.source.binding is not None or target.parsed.enclosing:
         return None
     node = target.parsed.definition
     around = [each for each in target.facts.decorators if each.name not in COMPILERS | MARKERS]
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     # Type checkers may be switched off, and what the statement puts around the function is no decorator's.
-    return protocol.Written(first, 0 if given_away(target) else len(around))
+    return protocol.Written(first, 0 if given_away(target, module) else len(around))
 
 
-def given_away(target: Target) -> int:
+def given_away(target: Target, module: Module) -> int:
     """The line below the ``def`` that gives its name to what is made of it but for compiling it; else 0.
 
     A name that a script gives to what a call returns (``loss = loss(w, x)``) stands for the function.
@@ -118,7 +118,7 @@ def given_away(target: Target) -> int:
     name, compiled = target.facts.name, compiled_at(target)
     lines = (
         unit.node.lineno
-        for unit in Module(target.parsed).units
+        for unit in module.units
         if name in unit.binds
         and unit.first > target.parsed.definition.lineno
         and (isinstance(unit.node, Import) or _refers_to(unit.node, name))
@@ -172,6 +172,7 @@ class _Loader:
         self.session = session
         self.target = target
         self.module = module
+        self.written = written(target, module)
         self.needed = needed
         #: What is loaded: the needs of the target and of the function that makes its inputs.
         self.slice = module.slice_for(loaded)
@@ -195,8 +196,8 @@ class _Loader:
         Raises:
             RefusalError: JP042, a statement that is left out gives its name to another function.
         """
-        line = 0 if self.text is not None else given_away(self.target)
-        if line and written(self.target) is not None:
+        line = given_away(self.target, self.module)
+        if line and self.text is None and self.written is not None:
             raise self._another("another function", f"from {self._line(line)} on")
         tolerant = False
         try:
@@ -276,7 +277,7 @@ class _Loader:
             owner=owner_of(target),
             nested=bool(target.parsed.enclosing),
             called_by=binding.called_by if binding is not None else "",
-            written=written(target) if replacement is None or replacement == self.text else None,
+            written=self.written if replacement is None or replacement == self.text else None,
         )
         try:
             answer = session.ask(asked, f"importing `{source.shown_path}`")

@@ -54,25 +54,16 @@ def broadcast_in_dim(
         raise Stuck(describe(x))
     if isinstance(x, Blocks):
         raise Stuck(describe(x))
-    if varying and isinstance(x, Replicated):
-        if (
-            all(shapes[0][varying[0]] == count for shapes, count in zip(eq.outputs, eq.counts, strict=True))
-            and len(varying) == 1
-        ) and varying[0] not in broadcast_dimensions:
+    if varying and isinstance(x, (Replicated, Partial)):
+        alone = len(varying) == 1 and varying[0] not in broadcast_dimensions
+        sizes = zip(eq.outputs, eq.counts, strict=True)
+        if isinstance(x, Replicated) and alone and all(each[0][varying[0]] == count for each, count in sizes):
             return copies(eq, x, varying[0], broadcast_dimensions)
-        own = eq.split()
-        if own is not None and own in broadcast_dimensions:
-            operand_axis = list(broadcast_dimensions).index(own)
-            if eq.shape(0)[operand_axis] != 1:
-                raise Stuck("the sizes of its result depend on the number of devices")
-        assert own is not None
-        return Sharded(own, x.power)
-    if varying and isinstance(x, Partial):
         own = eq.split()
         assert own is not None
         if own in broadcast_dimensions and eq.shape(0)[list(broadcast_dimensions).index(own)] != 1:
             raise Stuck("the sizes of its result depend on the number of devices")
-        return Spread(own, x.power)
+        return Sharded(own, x.power) if isinstance(x, Replicated) else Spread(own, x.power)
     if varying:
         raise Stuck(describe(x))
     return x
