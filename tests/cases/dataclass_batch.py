@@ -61,24 +61,28 @@ def sharding(*axes):
 PROVED = {"state.x": ("float", 2)}
 
 
+def is_split(name, leaf):
+    """Whether an earlier call split `leaf`; if none did, raise unless it is as in the proof and divisible."""
+    shape, count = np.shape(leaf), jax.local_device_count()
+    kind, rank = PROVED.get(name, ("no leaf", -1))
+    if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
+        return True
+    found = jax.dtypes.scalar_type_of(leaf).__name__
+    if (found, len(shape)) != (kind, rank) or shape[0] % count:
+        raise ValueError(
+            f"center: {name} is {found}{list(shape)}; expected {kind} of rank "
+            f"{rank}, axis 0 a multiple of {count} (devices)"
+        )
+    return False
+
+
 def shard(state):
     """Split along `axes`: B becomes (devices, B // devices); what has None stays whole."""
-    count = jax.local_device_count()
 
     def split(path, leaf, axis):
-        if axis is None:
+        if axis is None or is_split(f"state{jax.tree_util.keystr(path)}", leaf):
             return leaf
-        name, shape = f"state{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", -1))
-        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
-            return leaf  # by an earlier call
-        found = jax.dtypes.scalar_type_of(leaf).__name__
-        if (found, len(shape)) != (kind, rank) or shape[0] % count:
-            raise ValueError(
-                f"center: {name} is {found}{list(shape)}; expected {kind} of rank "
-                f"{rank}, axis 0 a multiple of {count} (devices)"
-            )
-        leaf = leaf.reshape(count, -1, *shape[1:])
+        leaf = leaf.reshape(jax.local_device_count(), -1, *leaf.shape[1:])
         if not isinstance(leaf, jax.Array):
             return leaf  # on the host: the call itself places it in less time
         return jax.device_put(leaf, sharding(AXIS))

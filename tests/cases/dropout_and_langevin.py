@@ -104,21 +104,26 @@ def replicate(tree):
 PROVED = {"batch['x']": ("float", 2), "batch['y']": ("float", 1)}
 
 
+def check(name, leaf, sizes):
+    """Raise unless `leaf` is as in the proof and divisible among the devices."""
+    shape, count = np.shape(leaf), mesh().size
+    kind, rank = PROVED.get(name, ("no leaf", -1))
+    found = jax.dtypes.scalar_type_of(leaf).__name__
+    sizes.update(shape[:1])
+    if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
+        raise ValueError(
+            f"train_step: {name} is {found}{list(shape)}; expected {kind} of "
+            f"rank {rank}, axis 0 a multiple of {count} (devices), the same in "
+            f"all of the batch (found {sizes})"
+        )
+
+
 def shard(batch):
     """Put arrays on the devices, split along axis 0."""
-    count, sizes = mesh().size, set()
+    sizes = set()
 
     def split(path, leaf):
-        name, shape = f"batch{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", -1))
-        found = jax.dtypes.scalar_type_of(leaf).__name__
-        sizes.update(shape[:1])
-        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
-            raise ValueError(
-                f"train_step: {name} is {found}{list(shape)}; expected {kind} of "
-                f"rank {rank}, axis 0 a multiple of {count} (devices), the same in "
-                f"all of the batch (found {sizes})"
-            )
+        check(f"batch{jax.tree_util.keystr(path)}", leaf, sizes)
         # Arrays on the host are placed by the call itself, which is faster.
         there = getattr(leaf, "sharding", None) in (None, sharding(AXIS))
         return leaf if there else jax.device_put(leaf, sharding(AXIS))

@@ -103,17 +103,21 @@ def compiled():
     return jax.jit(on_mesh)
 
 
+def check(name, leaf):
+    """Raise unless `leaf` is divisible among the devices."""
+    shape, count = np.shape(leaf), mesh().shape[AXIS]
+    if not shape or shape[0] % count:
+        raise ValueError(
+            f"step: {name} is of shape {shape}; expected axis 0 a multiple of "
+            f"{count} (devices along {AXIS})"
+        )
+
+
 def shard(x):
     """Put arrays on the devices, split along axis 0."""
-    count = mesh().shape[AXIS]
 
     def split(path, leaf):
-        name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
-        if not shape or shape[0] % count:
-            raise ValueError(
-                f"step: {name} is of shape {shape}; expected axis 0 a multiple of "
-                f"{count} (devices along {AXIS})"
-            )
+        check(f"x{jax.tree_util.keystr(path)}", leaf)
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)

@@ -96,20 +96,24 @@ def assemble(leaf, sharding):
 PROVED = {"x": ("float", 2)}
 
 
+def check(name, leaf):
+    """Raise unless `leaf` is as in the proof and divisible among the devices."""
+    shape, count = np.shape(leaf), mesh().local_mesh.shape[AXIS]
+    kind, rank = PROVED.get(name, ("no leaf", -1))
+    found = jax.dtypes.scalar_type_of(leaf).__name__
+    if (found, len(shape)) != (kind, rank) or shape[0] % count:
+        raise ValueError(
+            f"standardise: {name} is {found}{list(shape)}; expected {kind} of "
+            f"rank {rank}, axis 0 a multiple of {count} (devices of this "
+            "process)"
+        )
+
+
 def shard(x):
     """The rows of this process on its devices, as part of all processes' batch, along axis 0."""
-    count = mesh().local_mesh.shape[AXIS]
 
     def split(path, leaf):
-        name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", -1))
-        found = jax.dtypes.scalar_type_of(leaf).__name__
-        if (found, len(shape)) != (kind, rank) or shape[0] % count:
-            raise ValueError(
-                f"standardise: {name} is {found}{list(shape)}; expected {kind} of "
-                f"rank {rank}, axis 0 a multiple of {count} (devices of this "
-                "process)"
-            )
+        check(f"x{jax.tree_util.keystr(path)}", leaf)
         return assemble(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)

@@ -50,17 +50,21 @@ def compiled():
     )
 
 
+def check(name, leaf):
+    """Raise unless `leaf` is divisible among the devices."""
+    shape, count = np.shape(leaf), mesh().size
+    if not shape or shape[0] % count:
+        raise ValueError(
+            f"center: {name} is of shape {shape}; expected axis 0 a multiple of "
+            f"{count} (devices)"
+        )
+
+
 def shard(x):
     """Put arrays on the devices, split along axis 0."""
-    count = mesh().size
 
     def split(path, leaf):
-        name, shape = f"x{jax.tree_util.keystr(path)}", np.shape(leaf)
-        if not shape or shape[0] % count:
-            raise ValueError(
-                f"center: {name} is of shape {shape}; expected axis 0 a multiple of "
-                f"{count} (devices)"
-            )
+        check(f"x{jax.tree_util.keystr(path)}", leaf)
         # Arrays on the host are placed by the call itself, which is faster.
         there = getattr(leaf, "sharding", None) in (None, sharding(AXIS))
         return leaf if there else jax.device_put(leaf, sharding(AXIS))

@@ -66,25 +66,32 @@ def replicate(tree):
 PROVED = {"x": ("float", 2), "y": ("float", 1)}
 
 
+def is_split(name, leaf, sizes):
+    """Whether an earlier call split `leaf`; if none did, raise unless it is as in the proof and divisible."""
+    shape, count = np.shape(leaf), jax.local_device_count()
+    kind, rank = PROVED.get(name, ("no leaf", -1))
+    if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
+        return True
+    found = jax.dtypes.scalar_type_of(leaf).__name__
+    sizes.update(shape[:1])
+    if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
+        raise ValueError(
+            f"f: {name} is {found}{list(shape)}; expected {kind} of rank "
+            f"{rank}, axis 0 a multiple of {count} (devices), the same in all "
+            f"of the batch (found {sizes})"
+        )
+    return False
+
+
 def shard(x, y):
     """(B, ...) -> (devices, B // devices, ...), a part for each device."""
-    count, sizes = jax.local_device_count(), set()
+    sizes = set()
 
     def split(path, leaf):
         name = ("x", "y")[path[0].idx] + jax.tree_util.keystr(path[1:])
-        shape = np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", -1))
-        if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
-            return leaf  # by an earlier call
-        found = jax.dtypes.scalar_type_of(leaf).__name__
-        sizes.update(shape[:1])
-        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[0] % count:
-            raise ValueError(
-                f"f: {name} is {found}{list(shape)}; expected {kind} of rank "
-                f"{rank}, axis 0 a multiple of {count} (devices), the same in all "
-                f"of the batch (found {sizes})"
-            )
-        leaf = leaf.reshape(count, -1, *shape[1:])
+        if is_split(name, leaf, sizes):
+            return leaf
+        leaf = leaf.reshape(jax.local_device_count(), -1, *leaf.shape[1:])
         if not isinstance(leaf, jax.Array):
             return leaf  # on the host: the call itself places it in less time
         return jax.device_put(leaf, sharding(AXIS))

@@ -138,19 +138,24 @@ def compiled():
     return jax.jit(on_mesh)
 
 
+def check(name, leaf, sizes):
+    """Raise unless `leaf` is divisible among the devices."""
+    shape, count = np.shape(leaf), mesh().shape[AXIS]
+    sizes.update(shape[:1])
+    if not shape or len(sizes) > 1 or shape[0] % count:
+        raise ValueError(
+            f"train_step: {name} is of shape {shape}; expected axis 0 a "
+            f"multiple of {count} (devices along {AXIS}), the same in all of "
+            f"the batch (found {sizes})"
+        )
+
+
 def shard(batch):
     """Put arrays on the devices, split along axis 0."""
-    count, sizes = mesh().shape[AXIS], set()
+    sizes = set()
 
     def split(path, leaf):
-        name, shape = f"batch{jax.tree_util.keystr(path)}", np.shape(leaf)
-        sizes.update(shape[:1])
-        if not shape or len(sizes) > 1 or shape[0] % count:
-            raise ValueError(
-                f"train_step: {name} is of shape {shape}; expected axis 0 a "
-                f"multiple of {count} (devices along {AXIS}), the same in all of "
-                f"the batch (found {sizes})"
-            )
+        check(f"batch{jax.tree_util.keystr(path)}", leaf, sizes)
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, batch)

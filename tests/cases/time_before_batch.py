@@ -90,29 +90,38 @@ PROVED = {
 }
 
 
+def is_split(name, leaf, axis, sizes):
+    """Whether an earlier call split `leaf`; if none did, raise unless it is as in the proof and divisible."""
+    shape, count = np.shape(leaf), jax.local_device_count()
+    kind, rank = PROVED.get(name, ("no leaf", -1))
+    if (
+        getattr(leaf, "sharding", None) == sharding(*[None] * axis, AXIS)
+        and len(shape) == rank + 1
+    ):
+        return True
+    found = jax.dtypes.scalar_type_of(leaf).__name__
+    sizes.update(shape[axis : axis + 1])
+    if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[axis] % count:
+        raise ValueError(
+            f"step: {name} is {found}{list(shape)}; expected {kind} of rank "
+            f"{rank}, axis {axis} a multiple of {count} (devices), the same in "
+            f"all of the batch (found {sizes})"
+        )
+    return False
+
+
 def shard(played):
     """Split along `axes`: B becomes (devices, B // devices); what has None stays whole."""
-    count, sizes = jax.local_device_count(), set()
+    sizes = set()
 
     def split(path, leaf, axis):
-        if axis is None:
-            return leaf
-        name, shape = f"played{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", -1))
-        if (
-            getattr(leaf, "sharding", None) == sharding(*[None] * axis, AXIS)
-            and len(shape) == rank + 1
+        if axis is None or is_split(
+            f"played{jax.tree_util.keystr(path)}", leaf, axis, sizes
         ):
-            return leaf  # by an earlier call
-        found = jax.dtypes.scalar_type_of(leaf).__name__
-        sizes.update(shape[axis : axis + 1])
-        if (found, len(shape)) != (kind, rank) or len(sizes) > 1 or shape[axis] % count:
-            raise ValueError(
-                f"step: {name} is {found}{list(shape)}; expected {kind} of rank "
-                f"{rank}, axis {axis} a multiple of {count} (devices), the same in "
-                f"all of the batch (found {sizes})"
-            )
-        leaf = leaf.reshape(*shape[:axis], count, -1, *shape[axis + 1 :])
+            return leaf
+        leaf = leaf.reshape(
+            *leaf.shape[:axis], jax.local_device_count(), -1, *leaf.shape[axis + 1 :]
+        )
         if not isinstance(leaf, jax.Array):
             return leaf  # on the host: the call itself places it in less time
         return jax.device_put(leaf, sharding(*[None] * axis, AXIS))

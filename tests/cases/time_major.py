@@ -60,25 +60,33 @@ def sharding(*axes):
 PROVED = {"sequence": ("float", 3)}
 
 
+def is_split(name, leaf):
+    """Whether an earlier call split `leaf`; if none did, raise unless it is as in the proof and divisible."""
+    shape, count = np.shape(leaf), jax.local_device_count()
+    kind, rank = PROVED.get(name, ("no leaf", -1))
+    if (
+        getattr(leaf, "sharding", None) == sharding(None, AXIS)
+        and len(shape) == rank + 1
+    ):
+        return True
+    found = jax.dtypes.scalar_type_of(leaf).__name__
+    if (found, len(shape)) != (kind, rank) or shape[1] % count:
+        raise ValueError(
+            f"unroll: {name} is {found}{list(shape)}; expected {kind} of rank "
+            f"{rank}, axis 1 a multiple of {count} (devices)"
+        )
+    return False
+
+
 def shard(sequence):
     """Axis 1: B becomes (devices, B // devices), a part for each device."""
-    count = jax.local_device_count()
 
     def split(path, leaf):
-        name, shape = f"sequence{jax.tree_util.keystr(path)}", np.shape(leaf)
-        kind, rank = PROVED.get(name, ("no leaf", -1))
-        if (
-            getattr(leaf, "sharding", None) == sharding(None, AXIS)
-            and len(shape) == rank + 1
-        ):
-            return leaf  # by an earlier call
-        found = jax.dtypes.scalar_type_of(leaf).__name__
-        if (found, len(shape)) != (kind, rank) or shape[1] % count:
-            raise ValueError(
-                f"unroll: {name} is {found}{list(shape)}; expected {kind} of rank "
-                f"{rank}, axis 1 a multiple of {count} (devices)"
-            )
-        leaf = leaf.reshape(shape[0], count, -1, *shape[2:])
+        if is_split(f"sequence{jax.tree_util.keystr(path)}", leaf):
+            return leaf
+        leaf = leaf.reshape(
+            leaf.shape[0], jax.local_device_count(), -1, *leaf.shape[2:]
+        )
         if not isinstance(leaf, jax.Array):
             return leaf  # on the host: the call itself places it in less time
         return jax.device_put(leaf, sharding(None, AXIS))

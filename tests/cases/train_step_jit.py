@@ -77,19 +77,24 @@ def replicate(tree):
     return jax.device_put(tree, whole)
 
 
+def check(name, leaf, sizes):
+    """Raise unless `leaf` is divisible among the devices."""
+    shape, count = np.shape(leaf), mesh().size
+    sizes.update(shape[:1])
+    if not shape or len(sizes) > 1 or shape[0] % count:
+        raise ValueError(
+            f"train_step: {name} is of shape {shape}; expected axis 0 a "
+            f"multiple of {count} (devices), the same in all of the batch "
+            f"(found {sizes})"
+        )
+
+
 def shard(batch):
     """Put arrays on the devices, split along axis 0."""
-    count, sizes = mesh().size, set()
+    sizes = set()
 
     def split(path, leaf):
-        name, shape = f"batch{jax.tree_util.keystr(path)}", np.shape(leaf)
-        sizes.update(shape[:1])
-        if not shape or len(sizes) > 1 or shape[0] % count:
-            raise ValueError(
-                f"train_step: {name} is of shape {shape}; expected axis 0 a "
-                f"multiple of {count} (devices), the same in all of the batch "
-                f"(found {sizes})"
-            )
+        check(f"batch{jax.tree_util.keystr(path)}", leaf, sizes)
         # Arrays on the host are placed by the call itself, which is faster.
         there = getattr(leaf, "sharding", None) in (None, sharding(AXIS))
         return leaf if there else jax.device_put(leaf, sharding(AXIS))

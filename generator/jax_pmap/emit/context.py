@@ -515,7 +515,8 @@ class Context:
         axis = str(distinct[0]) if len(distinct) == 1 else "axis"
         groups = self.plan.minibatches if self.plan.minibatches > 1 else 0
         lies = self._sharding("1" if groups else axis)
-        shape = _split_shape(axis) if self.pmap else f"-1, *shape[{_next(axis)}:]"
+        devices = self._batch_devices()
+        shape = _split_shape(axis, devices) if self.pmap else f"-1, *leaf.shape[{_next(axis)}:]"
         value = parameters[0] if one else tuple_source(parameters)
         put = n.assemble if self._across else f"{n.jax}.device_put"
         proved = self._proved()
@@ -533,7 +534,8 @@ class Context:
             "message": message,
             "size": f"shape[{axis}:{_next(axis)}]" if axis != "0" else "shape[:1]",
             "again": self._again(groups, lies) if proved and self.unit.remainder is None else "",
-            "count": self._batch_devices(),
+            "axis": axis,
+            "count": devices,
             "shape": f"{groups}, {shape}" if groups else shape if self.pmap else "",
             "sharding": lies,
             "put": f"{put}(leaf, {lies})",
@@ -972,10 +974,10 @@ def _kind(dtype: str) -> str:
     return next((each for each in kinds if dtype.startswith(each)), "float").removeprefix("u")
 
 
-def _split_shape(axis: str) -> str:
+def _split_shape(axis: str, devices: str) -> str:
     """The new shape of `leaf` with (devices, per_device) in place of `axis`."""
-    before = {"0": "", "1": "shape[0], "}.get(axis, f"*shape[:{axis}], ")
-    return f"{before}count, -1, *shape[{_next(axis)}:]"
+    before = "" if axis == "0" else f"{_before(axis)}, "
+    return f"{before}{devices}, -1, *leaf.shape[{_next(axis)}:]"
 
 
 def _next(axis: str, by: int = 1) -> str:

@@ -34,9 +34,12 @@ class Names:
     axis: str
     #: The function on one device's share.
     mapped: str
-    #: Table of what was proved of the batch's arrays, cached function that says where arrays go, and the
-    #: helper that checks those of the batch and puts them there.
+    #: Table of what was proved of the batch's arrays, and helpers that hold an array to it; the second one
+    #: says besides whether an earlier call has split it.
     proved: str
+    check: str
+    is_split: str
+    #: Cached function that says where arrays go, and the helper that puts those of the batch there.
     sharding: str
     shard: str
     #: Helper that makes one batch of minibatches.
