@@ -696,6 +696,55 @@ UNEQUAL = [
 ]
 
 
+def fails(value: Any) -> Any:
+    """What a check of one's own calls."""
+    raise ValueError(f"not expected: {value}")
+
+
+def fails_at_times(value: Any) -> Any:
+    """Returns where it is called with numbers."""
+    if np.isnan(value).any():
+        raise ValueError("not a number")
+    return value
+
+
+def checked(
+    test: Callable[[Any, Any], Any],
+    called: Callable[[Any], Any] = fails,
+    after: Callable[[Any], Any] = jnp.ravel,
+) -> Program:
+    """The rows, where a test does not raise."""
+
+    def program(axis: Any, x: Any) -> Any:
+        def otherwise() -> Any:
+            return after(jax.pure_callback(called, jax.typeof(x), x)).reshape(x.shape)
+
+        return lax.cond(test(axis, x), otherwise, lambda: x) * 2
+
+    return program
+
+
+CHECKED: list[tuple[Program, bool]] = [
+    # Some device raises where the original does.
+    (checked(lambda axis, x: jnp.any(x > 9)), True),
+    (checked(lambda axis, x: ~jnp.all(x < 9)), True),
+    (checked(lambda axis, x: mean(axis, jnp.mean(x)) > 9), True),
+    # None may, where it does.
+    (checked(lambda axis, x: jnp.mean(x) > 9), False),
+    (checked(lambda axis, x: x[0, 0] > 9), False),
+    (checked(lambda axis, x: jnp.min(x) > 9), False),
+    # It gives something.
+    (checked(lambda axis, x: jnp.any(x > 9), fails_at_times), False),
+    # The compiler need not call what nothing depends on.
+    (checked(lambda axis, x: jnp.any(x > 9), after=lambda x: x * 0), False),
+]
+
+
+@pytest.mark.parametrize(("program", "equal"), CHECKED, ids=range(len(CHECKED)))
+def test_checks_that_raise(program: Program, equal: bool) -> None:
+    assert derived(program, (X,), (S,), S).complete == equal
+
+
 def test_the_same_written_otherwise() -> None:
     def program(axis: Any, w: Any) -> Any:
         total, mask = jnp.exp(w).sum(), w > 0

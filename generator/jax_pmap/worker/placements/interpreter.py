@@ -14,6 +14,7 @@ from jax.extend.core import Literal
 
 from ..jaxpr.defined import definition
 from ..jaxpr.owned import is_foreign
+from ..jaxpr.raising import raises
 from ..jaxpr.versions import (
     NO_MEANING,
     inner_jaxpr,
@@ -1353,8 +1354,16 @@ class Interpreter:
         return all(kept(value, old) for value, old in zip(out, carry, strict=True))
 
     def _cond(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
-        """All devices must take one branch; what the branches give must be of one kind."""
+        """All devices must take one branch; what the branches give must be of one kind.
+
+        A branch that raises gives nothing. Where a device takes it by a maximum of its own, so does the
+        whole-batch program by that of all; else all devices take the one that is left.
+        """
         which, given = operands[0], operands[1:]
+        bodies = list(zip(*(e.params["branches"] for e in equations), strict=True))
+        left = [body for body in bodies if not all(map(raises, body))]
+        if len(left) == 1 and all(place == WHOLE or isinstance(place, Extreme) for place in which.places):
+            return self.run(left[0], given)
         rows = [place for place in which.places if isinstance(place, Row) and not place.power]
         apart = next((place for place in which.places if place != WHOLE and place not in rows), None)
         if apart is not None:
@@ -1364,10 +1373,7 @@ class Interpreter:
                 else "devices take a branch by values that differ between them"
             )
             return self._lost(equations[0], why)
-        branches = [
-            self.run([e.params["branches"][i] for e in equations], given)
-            for i in range(len(equations[0].params["branches"]))
-        ]
+        branches = [self.run(body, given) for body in bodies]
         made = []
         for index, variable in enumerate(equations[0].outvars):
             values = [branch[index] for branch in branches]
