@@ -10,6 +10,8 @@ import pytest
 from project import Project, simulated
 
 STEPS = """\
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +79,19 @@ def of_sixteen(w, x, y):
     return jax.lax.scan(sgd, w, (x.reshape(k, -1, 5), y.reshape(k, -1)))
 
 
+@functools.partial(jax.jit, static_argnames="size")
+def of_a_size(w, rollout, size):
+    count = rollout[0].shape[0] // size
+    parts = jax.tree.map(lambda leaf: leaf.reshape((count, size) + leaf.shape[1:]), rollout)
+    for x, y in zip(*parts):
+        w = w - 0.1 * jax.grad(error)(w, x, y - y.mean())
+    return w
+
+
+def of_24(w, x, y):
+    return jax.lax.scan(sgd, w, (x.reshape(-1, 24, 5), y.reshape(-1, 24)))
+
+
 def rows_back(w, x, y):
     def step(w, part):
         return sgd(w, part)[0], jnp.tanh(part[0] @ w)
@@ -102,6 +117,7 @@ def draw(*shape):
 
 
 def inputs(): return draw(5), draw(192, 5), draw(192)
+def with_size(): return draw(5), (draw(192, 5), draw(192)), 24
 def with_key(): return *inputs(), jax.random.key(0)
 
 def layers(): return {"first": draw(5, 8), "second": draw(8, 3)}, (draw(192, 5), draw(192))
@@ -177,6 +193,18 @@ def test_the_drop_in(steps: Project, backend: str) -> None:
 
 def test_minibatches_of_which_larger_batches_have_more(steps: Project) -> None:
     steps.refused("JP043", "plan", "steps.py::of_sixteen", "--inputs", "steps.py::inputs", exit_code=1)
+
+
+@pytest.mark.parametrize(("name", "given"), [("of_a_size", "with_size"), ("of_24", "inputs")])
+def test_minibatches_of_a_given_size_are_divided_where_they_are_made(
+    steps: Project, name: str, given: str
+) -> None:
+    """How many there are is known from all of the batch, which no rows of a device tell."""
+    document = made(steps, name, given, "--no-run")
+    plan, evidence = document["plan"], document["evidence"]
+    assert (plan["minibatches"], plan["made"]) == (1, 24)
+    assert evidence["derivation"]["complete"]
+    assert {sync["op"] for sync in plan["syncs"]} == {"own_share", "pmean"}
 
 
 def test_minibatches_with_as_many_rows_as_a_layer_has_columns(steps: Project) -> None:

@@ -102,6 +102,15 @@ class Inside:
         """
         return self._tried(roles, [self.made.named(self.case, text) for text in texts])
 
+    def of_rows(self, rows: int) -> Found | None:
+        """The division of what is made with so many rows; None where nothing is.
+
+        Of minibatches of a given size that is: rows of the batch among the arguments, which every device
+        has whole then, since how many minibatches there are is known from all of it.
+        """
+        groups = [each for each in self.made.groups(laid_out=True) if each.rows == rows]
+        return self._tried(self.whole, groups) if groups else None
+
     def best(
         self, beside: Roles | None = None, batch: Roles | None = None, *, gathered: bool = False
     ) -> Found | None:
@@ -223,12 +232,14 @@ class _Made:
                 scope = body.scopes[statement.scope].name if statement.scope != body.scope.index else ""
                 self.reads.setdefault(scope, set()).update(statement.reads)
 
-    def groups(self) -> list[Group]:
-        """What may be divided where it is made, by the number of rows."""
+    def groups(self, *, laid_out: bool = False) -> list[Group]:
+        """What may be divided where it is made, by the number of rows; with arguments that are `laid_out`."""
         found: dict[int, list[tuple[int, int]]] = {}
         for expression in self.expressions.values():
             # An array that is there already is no batch of this call.
             if expression.text.replace(".", "").isidentifier() or expression.is_display:
+                continue
+            if not laid_out and self._lays_out(expression.point):
                 continue
             for axis, rows in self._begins(expression.point):
                 found.setdefault(rows, []).append((expression.point, axis))
@@ -283,13 +294,11 @@ class _Made:
         if not new:
             return []
         below = [self.first[each] for each in self._parts(point) if each in self.first]
-        if self._lays_out(point):
-            return []
         known = {size for each in below for leaf in each.leaves for size in leaf["shape"]}
         return [(axis, size) for size, axis in new.items() if size not in known]
 
     def _lays_out(self, point: int) -> bool:
-        """Whether an expression begins with ``x.reshape(12, 2)`` of an argument: no rows are made."""
+        """Whether an expression begins with ``x.reshape(12, 2)`` of an argument: no rows are made anew."""
         match = re.match(r"(?:(\w+)\.|[\w.]+\.)reshape\((\w*)", self.expressions[point].text)
         return match is not None and not self.bodies[0].parameters.isdisjoint(match.groups())
 

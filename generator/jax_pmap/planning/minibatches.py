@@ -18,18 +18,27 @@ from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Problem
 
 
+def minibatches_of(case: Case, roles: Roles, outcome: Refusal | Confirmed) -> protocol.Minibatches | None:
+    """The minibatches of a batch whose rows were gathered; None where that is no reason to look for them."""
+    gathers = outcome.code in COUPLED if isinstance(outcome, Refusal) else cost(outcome.observation)[0] > 0
+    if not gathers or not can_be_handed_out(case, roles):
+        return None
+    sizes = case.session.ask(protocol.TellSizes(roles.request()), "tracing the function")
+    return case.session.ask(protocol.FindMinibatches(roles.request(), sizes), "looking for minibatches")
+
+
 def in_minibatches(
-    case: Case, roles: Roles, outcome: Refusal | Confirmed, size: int, devices: int | None
+    case: Case,
+    roles: Roles,
+    outcome: Refusal | Confirmed,
+    found: protocol.Minibatches,
+    size: int,
+    devices: int | None,
 ) -> Confirmed | None:
     """What observing confirms where each device has its rows of every minibatch; None where that is no gain.
 
     The `outcome` without that is of a batch of `size`, for as many `devices` as there are, or for these.
     """
-    gathers = outcome.code in COUPLED if isinstance(outcome, Refusal) else cost(outcome.observation)[0] > 0
-    if not gathers or not can_be_handed_out(case, roles):
-        return None
-    sizes = case.session.ask(protocol.TellSizes(roles.request()), "tracing the function")
-    found = case.session.ask(protocol.FindMinibatches(roles.request(), sizes), "looking for minibatches")
     compiled = case.request.backend is Backend.JIT
     # The compiler takes minibatches that the devices do not share evenly, too.
     sharing = devices or (LARGEST_COUNT if compiled else 1)

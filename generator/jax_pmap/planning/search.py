@@ -45,7 +45,7 @@ from jax_pmap.planning.made_inside import (
     named_inside,
 )
 from jax_pmap.planning.meshes import on_mesh
-from jax_pmap.planning.minibatches import can_be_handed_out, in_minibatches
+from jax_pmap.planning.minibatches import can_be_handed_out, in_minibatches, minibatches_of
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
@@ -199,11 +199,28 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             return _plan(case, *_or_inside(case, finder, roles, found), whole)
         if tried.refusal is not None and tried.refusal.final:
             raise RefusalError(tried.refusal)
+        parts = _parts_of_minibatches(case, finder, tried)
+        if parts is not None:
+            return _plan(case, *parts, whole)
     if tried.fallback is not None:
         roles, found = _or_along(case, finder, *tried.fallback)
         if roles is not tried.fallback[0]:
             return _plan(case, roles, found, whole)
     return None
+
+
+def _parts_of_minibatches(case: Case, finder: RoleFinder, tried: _Tried) -> tuple[Roles, Confirmed] | None:
+    """What divides minibatches of a size that is given, which does not fit the rows of a device.
+
+    Asked for once, before axes of parameters are tried that happen to be long enough.
+    """
+    if not tried.minibatch or tried.observed > 1 or case.request.backend is Backend.JIT:
+        return None
+    found = Inside(case, finder.without_batch()).of_rows(tried.minibatch)
+    if found is None or not isinstance(found.outcome, Confirmed):
+        return None
+    gathered = math.inf if tried.fallback is None else tried.fallback[1].observation.work
+    return (found.roles, found.outcome) if found.share < gathered else None
 
 
 def _or_along(case: Case, finder: RoleFinder, roles: Roles, found: Confirmed) -> tuple[Roles, Confirmed]:
@@ -427,6 +444,8 @@ class _Tried:
     #: Once much had to be gathered: which others may do with less. `fallback` is taken where none does.
     better: Callable[[Roles], bool] | None = None
     fallback: tuple[Roles, Confirmed] | None = None
+    #: Rows of the minibatches that it cuts the batch into, where these are of one size whatever the batch.
+    minibatch: int = 0
     #: What became of dividing values where the function makes them, once that was looked at.
     inside: Found | None = None
 
@@ -453,9 +472,12 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
                 # There is a way, which is of no use: that is why, and not what the first attempt ended at.
                 outcome = gathered_in_vain(case.body, other.observation)
     if case.saved is None:
-        wanted = _wanted(case.request)
-        dealt = in_minibatches(case, roles, outcome, batch_of(roles, case.loaded), wanted)
-        outcome = outcome if dealt is None else dealt
+        cut = minibatches_of(case, roles, outcome)
+        if cut is not None:
+            wanted = _wanted(case.request)
+            dealt = in_minibatches(case, roles, outcome, cut, batch_of(roles, case.loaded), wanted)
+            outcome = outcome if dealt is None else dealt
+            tried.minibatch = tried.minibatch or cut.rows
     if isinstance(outcome, Refusal):
         tried.refuse(outcome, roles)
         return _global_view(case, roles, whole) if compiled and outcome.code in COMPILER_CAN else None

@@ -676,6 +676,8 @@ class Minibatches:
     number: int
     #: Whether all of them are made by reshapes, and none taken by itself.
     reshaped: bool
+    #: Where larger batches have more groups, how many rows a reshape puts into each; 0 where none does.
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,17 +120,24 @@ def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
         traced = jax.make_jaxpr(arrays_of(target.reference, packed))(abstract_leaves(packed, axes, rows))
         return set(minibatches.cuts(traced, in_order, rows))
 
+    def sizes(cuts: set[minibatches.Cut], rows: int) -> set[int]:
+        # A batch of one minibatch is not cut.
+        return {rows, *(rows // number for number, reshaped in cuts if reshaped)}
+
     with prove.x64(target.x64):
         always = found(size)
+        each, looked_at = sizes(always, size), 1
         for rows in (2 * size, *request.sizes) if always else ():
             try:
-                always &= found(rows)
+                other = found(rows)
             except MemoryError:
                 raise
             except BaseException:  # The function may not take so many.
                 continue
+            always, each, looked_at = always & other, each & sizes(other, rows), looked_at + 1
     number = math.lcm(*(number for number, _ in always))
-    return protocol.Minibatches(number, all(reshaped for _, reshaped in always))
+    fixed = max(each - {size}, default=0) if looked_at > 1 and number == 1 else 0
+    return protocol.Minibatches(number, all(reshaped for _, reshaped in always), fixed)
 
 
 def eps_of_input(leaf: Any) -> float:
