@@ -162,6 +162,79 @@ def test_a_loss_that_is_decorated_with_its_gradient_is_carried_with_it(shared: P
     assert "grads = jax.lax.pmean(grads, axis_name=AXIS)" in made.stdout
 
 
+TABLE = """
+class Table:
+    def __init__(self):
+        self.entries = {}
+
+    def register(self, name):
+        def enter(function):
+            self.entries[name] = function
+            return function
+
+        return enter
+
+
+table = Table()
+"""
+ENTRIES = """
+import jax
+import jax.numpy as jnp
+from table import table
+
+
+def halved(function):
+    def half(p, x, w):
+        return function(p, x, w) / 2
+
+    half.__qualname__ = function.__qualname__
+    return half
+
+
+@table.register("masked")
+def masked(p, x, w):
+    return jnp.sqrt(jnp.sum((x @ p) ** 2 * w) / jnp.sum(w))
+
+
+@halved
+def half(p, x, w):
+    return jnp.sum((x @ p) ** 2 * w) / jnp.sum(w)
+
+
+def by_name(p, x, w):
+    return p - 0.1 * jax.grad(masked)(p, x, w)
+
+
+def by_entry(p, x, w):
+    loss = table.entries["masked"]
+    return p - 0.1 * jnp.clip(jax.grad(loss)(p, x, w), -1, 1)
+
+
+def by_half(p, x, w):
+    return half(p, x, w)
+
+
+def inputs():
+    return jnp.ones(3), jax.random.normal(jax.random.key(0), (24, 3)), jnp.arange(24.0) % 3
+"""
+
+
+def test_a_decorator_that_gives_back_what_it_is_given_is_left_out(shared: Project) -> None:
+    """One that enters a function into a table, as running shows: the copy stays out of the table."""
+    shared.write("table.py", TABLE)
+    shared.write("entries.py", ENTRIES)
+    for name in ("by_name", "by_entry"):
+        made = shared.run("gen", f"entries.py::{name}", "--inputs", "entries.py::inputs")
+        assert made.exit_code == 0, made.stderr
+        assert "derived for all inputs" in made.stderr
+        assert "table.register" not in made.stdout
+        text = " ".join(made.stdout.split())
+        assert "jax.lax.psum( (jnp.sum((x @ p) ** 2 * w), jnp.sum(w)), axis_name=AXIS )" in text
+    says = ("`half` has a decorator that is not known",)
+    inputs = ("--inputs", "entries.py::inputs")
+    shared.refused("JP067", "gen", "entries.py::by_half", *inputs, says=says, exit_code=1)
+
+
 def test_methods_of_values_are_looked_into(shared: Project) -> None:
     shared.write("models_v.py", MODELS)
     shared.write("updates_v.py", UPDATES)

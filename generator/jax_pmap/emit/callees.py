@@ -135,6 +135,14 @@ class CallGraph:
             self._found[key] = found
         return self._found[key]
 
+    def gives_back(self, reference: str, line: int) -> bool:
+        """Whether the decorators of a function give it back: what has its name is defined from `line` on."""
+        source = self._source(reference)
+        chain = find(resolver_of(source).tree, source.qualname) if source is not None else None
+        above = getattr(chain[-1], "decorator_list", ()) if chain else ()
+        # Python counts the lines of a function from its decorators on.
+        return not above or above[0].lineno == line
+
     def learn_of_module(self, reference: str, library: str) -> str:
         """Take a method for one that a library runs; what the target calls it then, or ``""``.
 
@@ -167,6 +175,9 @@ class CallGraph:
         if source is None:
             return None
         if "." not in source.qualname:
+            named = self._in_file(called, caller) or self._in_module(called, caller)
+            if named is not None and (named.path, named.qualname) == (source.path, source.qualname):
+                return self._function(source, called, is_itself=True)
             return self._by_value(source, called)
         parsed = parse(source)
         facts, owner = read(source, parsed), source.qualname.rpartition(".")[0]
@@ -194,7 +205,7 @@ class CallGraph:
 
     def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""
-        found = self._function(source, source.qualname, ((), (source.qualname,)))
+        found = self._function(source, source.qualname, ((), (source.qualname,)), is_itself=True)
         if found is None:
             self.why[called] = self.why.get(source.qualname) or (
                 f"`{source.qualname}` ({source.shown_path}) has a decorator that is not known, or uses names "
@@ -254,8 +265,14 @@ class CallGraph:
         source: Source,
         called: str,
         held: tuple[tuple[ImportedName, ...], tuple[str, ...]] | None = None,
+        *,
+        is_itself: bool = False,
     ) -> UserFunction | None:
-        """A function that is found by its name, or `held` by an object that these names make."""
+        """A function that is found by its name, or `held` by an object that these names make.
+
+        With `is_itself`, running has shown that its decorators give it back as it is, as those do that enter
+        it into a table.
+        """
         source = self._valued(source) or source
         try:
             parsed = parse(source)
@@ -267,6 +284,9 @@ class CallGraph:
             every = tuple(dict.fromkeys((*facts.imported, *held[0])))
             own = tuple(sorted({*facts.module_names, *held[1]}))
             facts = dataclasses.replace(facts, decorators=decorators, imported=every, module_names=own)
+        if is_itself:
+            known = tuple(each for each in facts.decorators if each.set_aside or each.name in KEPT)
+            facts = dataclasses.replace(facts, decorators=known)
         if facts.is_async or facts.is_generator or not plain(facts):
             return None
         if again := rebound_defaults(parsed):

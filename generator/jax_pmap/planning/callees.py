@@ -215,9 +215,12 @@ class Callees:
         if not where or not found.importable or "." in found.qualname or elsewhere:
             self.why[called] = reason([found], self.session.directory)
             return
-        home = self.bodies.homes[caller.scope.index]
+        home, reference = self.bodies.homes[caller.scope.index], f"{found.module}:{found.qualname}"
+        if not call_graph.gives_back(reference, found.line):
+            self.why[called] = f"`{found.qualname}` has a decorator that is not known ({where})"
+            return
         if call_graph.callees.get((spot(home), called)) is None:
-            call_graph.learn(Callee(spot(home), called, f"{found.module}:{found.qualname}"))
+            call_graph.learn(Callee(spot(home), called, reference))
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]
