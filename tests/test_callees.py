@@ -258,6 +258,48 @@ def test_methods_of_values_are_looked_into(shared: Project) -> None:
     assert "all_gather" not in text
 
 
+OF_CLASSES = """
+import jax
+import jax.numpy as jnp
+import optax
+
+TX = optax.adam(1e-2)
+
+
+class Fit:
+    @classmethod
+    def loss(cls, w, x, y, mask):
+        return jnp.sum((jnp.tanh(x @ w) - y) ** 2 * mask) / jnp.sum(mask)
+
+    @classmethod
+    def step(cls, w, state, batch):
+        loss, grads = jax.value_and_grad(cls.loss)(w, *batch)
+        updates, state = TX.update(grads, state, w)
+        return optax.apply_updates(w, updates), state, loss
+
+
+def step(w, state, batch):
+    return Fit.step(w, state, batch)
+
+
+def inputs():
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, y = jax.random.normal(keys[0], (24, 5)), jax.random.normal(keys[1], (24,))
+    w = jax.random.normal(keys[2], (5,))
+    return w, TX.init(w), (x, y, jnp.arange(24.0) % 3)
+"""
+
+
+def test_class_methods_that_call_each_other_are_looked_into(shared: Project) -> None:
+    shared.write("of_classes.py", OF_CLASSES)
+    made = shared.run("gen", "of_classes.py::step", "--inputs", "of_classes.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    assert "jax.value_and_grad(functools.partial(fit_loss, cls))(w, *batch)" in made.stdout
+    assert "return fit_step(Fit, w, state, batch)" in made.stdout
+    assert "all_gather" not in made.stdout
+
+
 def test_methods_that_cannot_be_told_apart_are_refused(shared: Project) -> None:
     shared.write("models_v.py", MODELS)
     shared.write("updates_v.py", UPDATES)

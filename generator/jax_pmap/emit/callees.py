@@ -450,7 +450,9 @@ class CallGraph:
         """A method on the caller's own object, unless it may be another one for another object."""
         parsed = parse(source)
         facts = read(source, parsed)
-        if not movable(facts, parsed) or facts.is_class_method:
+        of_class = caller.detached and caller.facts.is_class_method
+        if not movable(facts, parsed) or facts.is_class_method != of_class:
+            # Looked up on a class, a method has its object among the arguments, or none at all.
             return None
         owner, _, name = source.qualname.rpartition(".")
         if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):
