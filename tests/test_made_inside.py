@@ -39,6 +39,20 @@ CODE = '''
         return jax.grad(loss)(params)
 
 
+    def drawn(params, images, labels, key):
+        rows = jax.random.randint(key, (BATCH,), 0, len(images))
+        x, y = images[rows], labels[rows]
+        return jax.grad(lambda p: jnp.mean((net(p, x)[:, 0] - y) ** 2))(params)
+
+
+    def twice_drawn(params, images, labels, key):
+        """Two steps, each on a batch that another function draws."""
+        for each in jax.random.split(key):
+            grads = drawn(params, images, labels, each)
+            params = jax.tree.map(lambda p, g: p - 0.1 * g / jnp.sqrt(1 + g**2), params, grads)
+        return params
+
+
     def two_sizes(params, key):
         inner, border = jax.random.split(key)
         inside = jax.random.uniform(inner, (48, 3))
@@ -84,6 +98,11 @@ CODE = '''
     def for_shaken(): return np.linspace(-1, 1, 5, dtype="float32"), jax.random.key(2)
 
 
+    def for_twice_drawn():
+        images = np.random.default_rng(0).normal(size=(100, 5)).astype("float32")
+        return p_net(5, 16, 1), images, images[:, 0], jax.random.key(3)
+
+
     def for_replayed():
         rng = np.random.default_rng(0)
         rows = rng.normal(size=(100, 5)).astype("float32"), rng.integers(0, 3, 100), rng.normal(size=100)
@@ -122,6 +141,12 @@ def test_positions_that_choose_from_a_share_are_those_in_the_share(made: Project
     roles = {argument["name"]: argument["role"] for argument in found["arguments"]}
     # The size of the buffer was asked for first, and is not what the function needs to know.
     assert (roles["batch_size"], roles["size"]) == ("static", "replicated")
+
+
+def test_a_batch_that_another_function_makes_is_divided_there(made: Project) -> None:
+    found = plan(made, "twice_drawn")
+    assert divided(found) == {"jax.random.randint(key, (BATCH,), 0, len(images))"}
+    assert {sync["op"] for sync in found["syncs"]} == {"own_share", "pmean"}
 
 
 def test_all_that_is_made_is_divided_or_what_the_user_names(made: Project) -> None:

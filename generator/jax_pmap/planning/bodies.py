@@ -222,6 +222,14 @@ class Bodies:
         self.links[caller.scope.index, called, known[0]] = None
         return known[0]
 
+    def open_called(self, syncs: Sequence[Sync] | None = None) -> None:
+        """Take in the functions that are called by their names, up to those that `syncs` stand in, or all."""
+        for body in self.bodies:
+            if syncs is not None and all(self.point_of(sync) is not None for sync in syncs):
+                return
+            for called in self.call_graph.calls(self.homes[body.scope.index]):
+                self.open(called, body)
+
     def point_of(self, sync: Sync) -> int | None:
         """The point of the expression, or of the name, that a collective is taken of; None for neither."""
         if sync.where == "after":

@@ -91,8 +91,12 @@ class Inside:
             case.call_graph,
             case.mutated,
         )
-        events = observer.traced(whole).events
-        self.made = _Made(observer.bodies, events)
+        self.made = _Made(observer.bodies, observer.traced(whole).events)
+        if not self.made.groups():
+            # A function that only calls what draws the batch: in the same file, or in another one.
+            observer.open_called()
+            if len(observer.bodies) > 1:
+                self.made = _Made(observer.bodies, observer.traced(whole).events)
 
     def named(self, texts: Sequence[str], roles: Roles) -> Found:
         """The division of what the user names, beside the batch that `roles` have among the arguments.
@@ -314,10 +318,11 @@ class _Made:
         while new:
             names |= new
             new = {read for name in new for read in self.reads.get(name, ())} - names
-        for body in self.bodies:
-            for statement in body.statements.values():
-                if statement.index != whole.statement:
-                    yield from (p for name, p in statement.names if name in names)
+        # Another function means other values by these names.
+        own = next(body for body in self.bodies if whole.statement in body.statements)
+        for statement in own.statements.values():
+            if statement.index != whole.statement:
+                yield from (p for name, p in statement.names if name in names)
 
     def _sync(self, point: int, axis: int) -> Sync:
         expression, leaves = self.expressions[point], self.first[point].leaves

@@ -112,6 +112,7 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         onward,
         [*told, *(name for name, given in restricted.items() if given is not None)],
     )
+    observer.open_called(roles.made)
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
     even = [count for count in (8, 4, 2, 1) if size >= 2 * count]
