@@ -58,3 +58,40 @@ def test_the_only_form_that_is_proved_is_taken(module: Project) -> None:
     made = module.run("gen", "module.py::ranks", "--arg", "x=f32[96]", "--backend", "auto")
     assert made.exit_code == 0, made.stderr
     assert "took jit: the other form is refused (JP043)" in made.words
+
+
+PRIVATE = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+TX = optax.contrib.dpsgd(learning_rate=0.1, l2_norm_clip=1.0, noise_multiplier=0.5, seed=0)
+
+
+def error(w, x, y):
+    return jnp.sum((jnp.tanh(x @ w) - y) ** 2)
+
+
+def step(w, state, x, y):
+    gradients = jax.vmap(jax.grad(error), in_axes=(None, 0, 0))(w, x, y)
+    updates, state = TX.update(gradients, state, w)
+    return optax.apply_updates(w, updates), state
+
+
+def inputs():
+    w, x, y = (np.random.default_rng(0).normal(size=s).astype("f4") for s in ((8, 6), (24, 8), (24, 6)))
+    return w, TX.init(w), x, y
+"""
+
+
+def test_sums_in_a_library_are_left_to_the_compiler(project: Project) -> None:
+    """Written out, all gradients are gathered for a library that clips, sums and adds noise in one call."""
+    project.write("private.py", PRIVATE)
+    words = ("gen", "private.py::step", "--inputs", "private.py::inputs")
+    made = project.run(*words)
+    assert "of the work of one; --backend auto looks whether the compiler finds less" in made.words
+    made = project.run(*words, "--backend", "auto")
+    assert made.exit_code == 0, made.stderr
+    assert "took jit: its compiled program communicates" in made.words
+    assert "compiled to 1 all-reduce" in made.words

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Request, Role
-from jax_pmap.planning.benefit import depends_on_batch, is_gathered
+from jax_pmap.planning.benefit import HALF, depends_on_batch, is_gathered
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import LARGEST_COUNT
 from jax_pmap.reading.target import Target
@@ -47,10 +47,12 @@ def plan_notes(
             "of them, so that no example has to be sent to another device"
         )
     if observation.share is not None and request.backend is not Backend.JIT:
-        what = "gathered" if is_gathered(observation) else "made"
+        gathered = is_gathered(observation)
+        # A library that sums over rows in the middle of a call is divided by a compiler alone.
+        other = "; --backend auto looks whether the compiler finds less" if observation.share > HALF else ""
         yield (
-            f"what is {what} is worked on by every device: each of {LARGEST_COUNT} does "
-            f"{observation.share:.0%} of the work of one"
+            f"what is {'gathered' if gathered else 'made'} is worked on by every device: each of "
+            f"{LARGEST_COUNT} does {observation.share:.0%} of the work of one{other if gathered else ''}"
         )
     for name, callee in facts.donated_elsewhere:
         if name not in donated:
