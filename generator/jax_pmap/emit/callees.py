@@ -373,7 +373,13 @@ class CallGraph:
         if not name.isidentifier() or head not in {*caller.facts.module_names, *names_of(caller.facts)}:
             return None
         found = self._class(head, caller.source)
-        return None if found is None or self.assigned(name, found.source, found.definition.name) else found
+        if found is not None and self.assigned(name, found.source, found.definition.name):
+            self.why[called] = (
+                f"some file of the project assigns `.{name}` (or calls `setattr`), so `{head}` may have "
+                "another method of that name when it is called"
+            )
+            return None
+        return found
 
     def assigned(self, name: str, source: Source, owner: str = "") -> bool:
         """Whether a file of the project may give an object, or a class, another method of this name.

@@ -66,7 +66,7 @@ class Callees:
             scope = self.bodies.open(called, caller)
             return [] if scope is None else [scope]
         if len(known) < len(found):
-            self.why[called] = reason(found, self.session.directory)
+            self.why[called] = self._reason(called, found)
         return known
 
     def axis_argument(self, called: str, caller: Body) -> str:
@@ -213,7 +213,7 @@ class Callees:
         where = shown(found, self.session.directory)
         elsewhere = found.module == "__main__" and found.path != str(call_graph.target.source.path)
         if not where or not found.importable or "." in found.qualname or elsewhere:
-            self.why[called] = reason([found], self.session.directory)
+            self.why[called] = self._reason(called, [found])
             return
         home, reference = self.bodies.homes[caller.scope.index], f"{found.module}:{found.qualname}"
         if not call_graph.gives_back(reference, found.line):
@@ -224,6 +224,10 @@ class Callees:
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]
+
+    def _reason(self, called: str, found: Sequence[protocol.Callee]) -> str:
+        """Why what is `called`, and was seen to be what was `found`, cannot be looked into."""
+        return self.bodies.call_graph.why.get(called) or reason(found, self.session.directory)
 
     def _scope(self, found: protocol.Callee) -> int | None:
         """The scope of a function that was seen, taken into the tables where a name leads to it."""
