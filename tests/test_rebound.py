@@ -189,6 +189,35 @@ def test_a_local_that_has_other_attributes_is_no_object_of_the_module(shared: Pr
     assert made.exit_code == 0, made.stderr
 
 
+FIELDS = """
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class State(NamedTuple):
+    params: dict
+
+
+def clip(state):
+    state.params.update({name: jnp.clip(each, -1, 1) for name, each in state.params.items()})
+    return State(params=state.params)
+
+
+def step(x):
+    state = State(params={"w": jnp.ones(3)})
+    grads = jax.grad(lambda p: jnp.mean((x @ p["w"]) ** 2))(state.params)
+    return clip(State(params={"w": state.params["w"] - grads["w"]})).params
+"""
+
+
+def test_a_class_has_none_of_the_fields_of_its_objects(shared: Project) -> None:
+    shared.write("fields.py", FIELDS)
+    made = shared.run("gen", "fields.py::step", "--arg", "x=f32[24,3]", "--no-run")
+    assert made.exit_code == 0, made.stderr
+
+
 OTHER_WAYS = """
 import jax.numpy as jnp
 import numpy as np

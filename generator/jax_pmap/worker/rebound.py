@@ -338,10 +338,12 @@ def _is_of(value: Any, space: dict[str, Any], use: Use) -> bool:
 def _has(value: Any, name: str) -> bool:
     """Whether an object may have an attribute: it has it, or its class makes some when they are asked for.
 
-    A local that has one which no object of the user's has is none of these: Flax's ``mean.value``.
+    A local that has one which no object of the user's has is none of these: Flax's ``mean.value``. Nor has a
+    class what its objects have each for itself, as fields of a named tuple.
     """
-    if inspect.getattr_static(value, name, _NOTHING) is not _NOTHING:
-        return True
+    found = inspect.getattr_static(value, name, _NOTHING)
+    if found is not _NOTHING:
+        return not (isinstance(value, type) and inspect.isdatadescriptor(found))
     makes = inspect.getattr_static(type(value), "__getattr__", None)
     return inspect.isfunction(makes) and is_users(makes.__code__.co_filename)
 
