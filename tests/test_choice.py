@@ -95,3 +95,34 @@ def test_sums_in_a_library_are_left_to_the_compiler(project: Project) -> None:
     assert made.exit_code == 0, made.stderr
     assert "took jit: its compiled program communicates" in made.words
     assert "compiled to 1 all-reduce" in made.words
+
+
+PAIRS = """\
+import jax
+import jax.numpy as jnp
+
+
+def signs(p, x, y):
+    a, b = x @ p, y @ p
+    scores = a @ b.T
+    labels = 2 * jnp.eye(len(x)) - 1
+    return -jnp.mean(jnp.sum(jax.nn.log_sigmoid(labels * scores), axis=-1))
+
+
+def both_ways(p, x, y):
+    logits = (x @ p) @ (y @ p).T
+    labels = jnp.eye(len(x))
+    return jnp.sum(labels * (jax.nn.log_softmax(logits) + jax.nn.log_softmax(logits.T)))
+"""
+
+
+@pytest.mark.parametrize(("name", "gathers"), [("signs", 1), ("both_ways", 2)])
+def test_of_two_sides_one_is_gathered_where_no_pairs_are(project: Project, name: str, gathers: int) -> None:
+    """Each device scores its rows against all others, unless what all score is wanted by columns, too."""
+    project.write("pairs.py", PAIRS)
+    given = ("--arg", "p=f32[4,3]", "--arg", "x=f32[48,4]", "--arg", "y=f32[48,4]", "--output-format", "json")
+    planned = project.run("plan", f"pairs.py::{name}", *given)
+    assert planned.exit_code == 0, planned.stderr
+    syncs = json.loads(planned.stdout)["plan"]["syncs"]
+    assert [sync["op"] for sync in syncs].count("all_gather") == gathers
+    assert all(sync["bytes"] <= 48 * 4 * 4 for sync in syncs if sync["op"] == "all_gather")

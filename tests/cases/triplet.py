@@ -37,9 +37,9 @@ def p_triplet_loss(params, x, labels):
     def loss_fn(params):
         z = jnp.tanh(x @ params)
         all_z = jax.lax.all_gather(z, axis_name=AXIS, axis=0, tiled=True)
-        distance = jnp.sum((all_z[:, None] - all_z[None, :]) ** 2, axis=-1)
+        distance = jnp.sum((z[:, None] - all_z[None, :]) ** 2, axis=-1)
         all_labels = jax.lax.all_gather(labels, axis_name=AXIS, axis=0, tiled=True)
-        same = all_labels[:, None] == all_labels[None, :]
+        same = labels[:, None] == all_labels[None, :]
         hardest = jnp.max(jnp.where(same, distance, 0.0), axis=1)
         nearest = jnp.min(jnp.where(same, jnp.inf, distance), axis=1)
         return jnp.mean(jnp.maximum(hardest - nearest + 1.0, 0.0))

@@ -45,7 +45,7 @@ from jax_pmap.planning.made_inside import (
     named_inside,
 )
 from jax_pmap.planning.meshes import on_mesh
-from jax_pmap.planning.minibatches import can_be_handed_out, in_minibatches, minibatches_of
+from jax_pmap.planning.minibatches import can_be_handed_out, cost, in_minibatches, minibatches_of
 from jax_pmap.planning.mutation import check_mutation
 from jax_pmap.planning.no_batch import enclosed_arrays, no_batch, with_enclosed
 from jax_pmap.planning.notes import plan_notes
@@ -466,6 +466,10 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
         other = observe_variants(case, roles, Onward.OWN_SHARES)
         if isinstance(other, Confirmed):
             most = MOST_IN_SHARES if is_gathered(other.observation) else MOST_OF_IT
+            if isinstance(outcome, Confirmed) and not in_vain(outcome.observation, case.target.facts):
+                # Numbers for all pairs are no less to send than what they are made of.
+                fewer = cost(other.observation)[2] <= cost(outcome.observation)[2]
+                most = HALF if fewer else 0.0
             if (other.observation.share or 0.0) <= most:
                 outcome = other
             elif isinstance(outcome, Refusal):
@@ -513,10 +517,11 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
 
 
 def _couples(outcome: Refusal | Confirmed, target: Target) -> bool:
-    """Whether examples depend on each other in a way that is not, or not usefully, worked out in parallel."""
+    """Whether examples depend on each other in a way that is not, or hardly, worked out in parallel."""
     if isinstance(outcome, Refusal):
         return outcome.code in COUPLED and not outcome.final
-    return in_vain(outcome.observation, target.facts)
+    much = is_gathered(outcome.observation) and (outcome.observation.share or 0.0) > HALF
+    return much or in_vain(outcome.observation, target.facts)
 
 
 def _global_view(case: Case, roles: Roles, whole: protocol.Traced) -> Confirmed:
