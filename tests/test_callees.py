@@ -460,3 +460,20 @@ def test_what_an_object_of_a_library_was_made_with_is_looked_into(shared: Projec
         # The sum over the batch is whole beside what is none, and the library's gradient of it is averaged.
         assert "jax.lax.psum(-jnp.sum((x @ w - y) ** 2), axis_name=AXIS)" in text
         assert "log_density(jax.lax.pmean(w, axis_name=AXIS), x, y)" in text
+
+
+def test_a_function_that_uses_an_attribute_of_its_own_is_not_copied(shared: Project) -> None:
+    """Nor is one emitted for it, which would be without: the inputs are not to blame."""
+    shared.write(
+        "counted.py",
+        "import jax.numpy as jnp\n\n\ndef loss(w, x):\n    return jnp.std(x @ w) * loss.scale\n\n\n"
+        "loss.scale = 2.0\n\n\ndef step(w, x):\n    return w - loss(w, x)\n\n\n"
+        "def total(w, x):\n    total = x @ w\n    return total.sum()\n\n\n"
+        "def inputs():\n    return jnp.ones(3), jnp.arange(72.0).reshape(24, 3)\n",
+    )
+    inputs = ("--inputs", "counted.py::inputs")
+    says = ("`loss.scale` belongs to `loss` itself",)
+    shared.refused("JP049", "gen", "counted.py::loss", *inputs, says=says, exit_code=1)
+    says = ("`loss` (counted.py:5) uses `loss.scale`, which a copy of it would not have",)
+    shared.refused("JP067", "gen", "counted.py::step", *inputs, says=says, exit_code=1)
+    assert shared.run("gen", "counted.py::total", *inputs).exit_code == 0

@@ -24,7 +24,7 @@ from jax_pmap.syntax.definitions import find, statements
 from jax_pmap.syntax.library import HOLDERS, MAPPERS, OF_MODULES, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource, parse, resolver_of
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import ALWAYS_THERE, defaults, own_nodes, used_names
+from jax_pmap.syntax.scopes import ALWAYS_THERE, attribute_of_itself, defaults, own_nodes, used_names
 
 #: Modules a name is followed through, from one that only passes it on to the next.
 PASSED_ON = 4
@@ -294,6 +294,10 @@ class CallGraph:
                 f"a default of `{facts.name}` ({source.shown_path}:{facts.span.line}) reads `{again[0]}`, "
                 "which the file binds more than once: a copy would have another default"
             )
+            return None
+        if attribute := attribute_of_itself(parsed.definition):
+            where = f"`{facts.name}` ({source.shown_path}:{attribute.lineno})"
+            self.why[called] = f"{where} uses `{ast.unparse(attribute)}`, which a copy of it would not have"
             return None
         if not self._means_the_same(source, facts):
             return None

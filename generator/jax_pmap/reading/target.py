@@ -11,6 +11,7 @@ from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
 from jax_pmap.syntax.parse import ParsedSource, parse
+from jax_pmap.syntax.scopes import attribute_of_itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
             f"`{facts.name}` assigns {names} outside itself; on devices that happens once, while tracing",
             "Return the new value instead of assigning it",
             where,
+        )
+    is_method = any(isinstance(each, ast.ClassDef) for each in parsed.enclosing[-1:])
+    own = None if is_method else attribute_of_itself(parsed.definition)
+    if own is not None:
+        raise refused(
+            "JP049",
+            f"`{ast.unparse(own)}` belongs to `{facts.name}` itself, and the emitted function is another one",
+            "Keep it in a variable of the module, or make it an argument",
+            parsed.span(own),
         )
     for decorator in facts.decorators:
         if not decorator.set_aside and not (mapped and decorator.name in SHARD_MAPS):

@@ -261,6 +261,27 @@ def root_name(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
+def attribute_of_itself(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.Attribute | None:
+    """The first attribute of a function that it reads or sets by its own name: ``step.calls`` in ``step``.
+
+    Names of Python's own, as ``step.__name__``, are the same of a copy.
+    """
+    nodes = [node for statement in function.body for node in ast.walk(statement)]
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    if function.name in bound:
+        return None
+    found = (
+        node
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == function.name
+        and not node.attr.startswith("__")
+    )
+    return min(found, key=lambda node: (node.lineno, node.col_offset), default=None)
+
+
 def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Nodes of one function's own scope in source order: nested scopes are given, but not entered.
 
