@@ -505,6 +505,10 @@ def passed_by_keyword(node: cst.CSTNode, place: Place) -> Iterator[cst.CSTNode]:
             yield node.with_changes(args=[*node.args[:-1], last])
 
 
+#: How many devices there are, in emitted code.
+DEVICES = m.Call(func=m.Attribute(value=m.Name("jax"), attr=m.Name("local_device_count")) | m.Name("len"))
+
+
 def is_split(node: cst.CSTNode, place: Place) -> bool:
     """Whether a node reshapes (B, …) to (devices, B / devices, …)."""
     return (
@@ -512,7 +516,7 @@ def is_split(node: cst.CSTNode, place: Place) -> bool:
         and isinstance(node.func, cst.Attribute)
         and node.func.attr.value == "reshape"
         and bool(node.args)
-        and m.matches(node.args[0].value, m.Name("count") | m.Name("n"))
+        and m.matches(node.args[0].value, m.Name("count") | m.Name("n") | DEVICES)
         and place.function(node) not in place.per_device
     )
 
