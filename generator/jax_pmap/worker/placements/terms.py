@@ -6,6 +6,7 @@ factors stand in front. What may differ is rounding, overflow, and what becomes 
 
 import bisect
 import cmath
+import collections
 import contextlib
 import functools
 import hashlib
@@ -724,7 +725,41 @@ class Terms:
         inner = self.nodes[base]
         if inner.op == "sum" and len(inner.operands) <= MOST_MEMBERS:
             return [(t, factor * c) for t, c in zip(inner.operands, inner.params, strict=True)]
-        return [(base, factor)]
+        return [(each, factor * by) for each, by in self._distributed(base)]
+
+    def _distributed(self, term: Term) -> "list[tuple[Term, Any]]":
+        """The members of a sum times scalars, each with these; any other term as it is."""
+        node = self.nodes[term]
+        if node.op != "prod" or not node.shape or kind_of(node.dtype) not in "fc":
+            return [(term, 1)]
+        over, under = node.operands[: node.params], node.operands[node.params :]
+        sums = [each for each in over if self.scalar(each) is None]
+        if (
+            len(sums) != 1
+            or self.nodes[sums[0]].op != "sum"
+            or any(self.scalar(each) is None for each in under)
+        ):
+            return [(term, 1)]
+        inner = self.nodes[sums[0]]
+        if len(inner.operands) > MOST_MEMBERS:
+            return [(term, 1)]
+        scalars = [each for each in over if each != sums[0]]
+        rows = []
+        for member, by in zip(inner.operands, inner.params, strict=True):
+            factor, base = self.factor(self.multiply([member, *scalars], under, node.shape, node.dtype))
+            rows.append((base, by * factor))
+        return rows
+
+    def _common(self, terms: Sequence[Term]) -> "tuple[list[Term], list[Term]]":
+        """Scalars, spread, that all of some terms are multiplied with, and those that all are divided by."""
+        common: list[collections.Counter[Term]] = []
+        for term in terms:
+            _, *sides = self.product(term)
+            found = [collections.Counter(t for t in side if self.scalar(t) is not None) for side in sides]
+            common = [one & other for one, other in zip(common, found, strict=True)] if common else found
+            if not any(common):
+                return [], []
+        return list(common[0].elements()), list(common[1].elements())
 
     def add(self, terms: "Sequence[tuple[Term, Number]]", shape: "Shape | None", dtype: str) -> Term:
         """The sum of terms times factors, like terms joined."""
@@ -740,10 +775,25 @@ class Terms:
             rows = [row for row in rows if self.nodes[row[0]].shape == shape][:1] or rows
         if len(rows) == 1:
             return self.scale(rows[0][1], rows[0][0])
+        over, under = (
+            self._common([term for term, _ in rows]) if shape and kind_of(dtype) in "fc" else ([], [])
+        )
+        if over or under:
+            # So that a sum is the same whether each member or all of it is divided by a count.
+            rest = [(self._without(term, over, under), factor) for term, factor in rows]
+            return self.multiply([self.add(rest, shape, dtype), *over], under, shape, dtype)
         front: Any = rows[0][1] if kind_of(dtype) in "fc" and rows[0][1] != 0 else 1
         rows = [(term, self.number(factor / front, dtype) if front != 1 else factor) for term, factor in rows]
         made = self.make("sum", tuple(c for _, c in rows), [t for t, _ in rows], shape, dtype)
         return self.scale(front, made) if front != 1 else made
+
+    def _without(self, term: Term, over: Sequence[Term], under: Sequence[Term]) -> Term:
+        """A product without some of what it is multiplied with and divided by."""
+        node, (factor, above, below) = self.nodes[term], self.product(term)
+        left = collections.Counter(above) - collections.Counter(over)
+        divided = collections.Counter(below) - collections.Counter(under)
+        made = self.multiply([*left.elements()], [*divided.elements()], node.shape, node.dtype)
+        return self.scale(factor, made)
 
     def product(self, term: Term) -> "tuple[Number, tuple[Term, ...], tuple[Term, ...]]":
         """A term as a factor, the terms it is a product of, and those that it is divided by."""
