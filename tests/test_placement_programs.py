@@ -254,11 +254,15 @@ def looped(axis: Any, w: Any, x: Any) -> Any:
     return lax.fori_loop(0, 5, lambda i, h: jnp.sin(h) * w + i, x)
 
 
-def divided_after(guard: Callable[[Any], Any], weigh: Callable[[Any], Any] = jnp.asarray) -> Program:
+def divided_after(
+    guard: Callable[[Any], Any],
+    weigh: Callable[[Any], Any] = jnp.asarray,
+    features: Callable[[Any, Any], Any] = lambda w, x: jnp.tanh(x * w),
+) -> Program:
     """The gradient of a masked mean; on devices the sum of those of sums, divided by the count."""
 
     def sums(w: Any, x: Any, y: Any) -> Any:
-        return jnp.sum(jnp.tanh(jnp.tanh(x * w) @ w) ** 2 * y), jnp.sum(y)
+        return jnp.sum(jnp.tanh(features(w, x) @ w) ** 2 * y), jnp.sum(y)
 
     def program(axis: Any, w: Any, x: Any, y: Any) -> Any:
         if axis is None:
@@ -273,6 +277,22 @@ def divided_after(guard: Callable[[Any], Any], weigh: Callable[[Any], Any] = jnp
         return w - 0.1 * grad / guard(count)
 
     return program
+
+
+def guarded(axis: Any, x: Any, y: Any) -> Any:
+    """A mean of no rows that is zero; on devices it is not a number, divided too late to be left out."""
+    count, rows = total(axis, jnp.sum(y)), total(axis, y @ x)
+    return (
+        jnp.where(count > 0, rows / count, 0.0) if axis is None else jnp.where(count > 0, rows, 0.0) / count
+    )
+
+
+def applied_after(axis: Any, x: Any, y: Any) -> Any:
+    """A function of the rows' share in a total; on devices the share of a function of them."""
+    count = total(axis, jnp.sum(y))
+    if axis is None:
+        return (x / count).at[:, 1].apply(jnp.exp)
+    return x.at[:, 1].apply(jnp.exp) / count
 
 
 def masked(axis: Any, x: Any, y: Any) -> Any:
@@ -466,6 +486,16 @@ EQUAL = [
         (divided_after(guard), (W, X, Y), (R, S, S), R)
         for guard in (lambda n: n, lambda n: jnp.maximum(n, 1), lambda n: n + 1e-8)
     ),
+    # The gradients of these put pieces together, each with what it is divided by.
+    *(
+        (divided_after(lambda n: n, features=features), (W, X, Y), (R, S, S), R)
+        for features in (
+            lambda w, x: w[jnp.argmax(x, 1)][:, None] * x,
+            lambda w, x: jnp.sin(jnp.pad((x * w)[:, 1:], ((0, 0), (1, 0)))),
+            lambda w, x: jnp.sin(jnp.concatenate([x[:, 1:] * w[:2], x[:, :1] * w[2:]], 1)),
+            lambda w, x: jnp.sin((x * w).at[:, 1].set(w[1])),
+        )
+    ),
     (layers, (W, X), (R, S), R),
     (one_by_one, (W, X), (R, S), (S, R)),
     (one_by_one_gradient, (W, X), (R, S), R),
@@ -645,6 +675,8 @@ UNEQUAL = [
     ),
     (divided_after(lambda n: n, lambda n: n + 1e-3), (W, X, Y), (R, S, S), R),
     (divided_after(lambda n: n, lambda n: jnp.maximum(n, 1)), (W, X, Y), (R, S, S), R),
+    (guarded, (X, Y), (S, S), R),
+    (applied_after, (X, Y), (S, S), S),
     # Devices that go round more often would wait for others that do not.
     (waiting, (W, X), (R, S), S),
     *(

@@ -72,6 +72,14 @@ LINEAR = frozenset(
 )
 #: Operations linear in each of their first two operands.
 BILINEAR = frozenset({"dot_general", "conv_general_dilated"})
+#: Operations linear in some operands together: pieces of an array, and what is between them.
+TOGETHER = {
+    "pad": (0, 1),
+    "dynamic_update_slice": (0, 1),
+    "scatter": (0, 2),
+    "scatter_add": (0, 2),
+    "scatter_sub": (0, 2),
+}
 #: Operations element by element that take a scalar for an array.
 SPREADING = frozenset(
     [
@@ -598,9 +606,12 @@ class Terms:
 
         A sum that is divided by a count before it goes through a gradient is the gradient divided by it.
         """
-        places = linear_in(op, params)
-        if not places or shape is None or kind_of(dtype) not in "fc" or op == "conj":
+        if shape is None or kind_of(dtype) not in "fc" or op == "conj":
             return None
+        together = [at for at in linear_together(op, params, len(operands)) if not self.is_zero(operands[at])]
+        if together:
+            return self._pulled_together(op, params, operands, together, shape, dtype)
+        places = linear_in(op, params)
         over: list[Term] = []
         under: list[Term] = []
         inner = list(operands)
@@ -619,6 +630,24 @@ class Terms:
             shape,
             dtype,
         )
+
+    def _pulled_together(
+        self, op: str, params: Any, operands: Sequence[Term], places: Sequence[int], shape: Shape, dtype: str
+    ) -> "Term | None":
+        """`_pulled` for what operands have in common in which together an operation is linear."""
+        taken = [operands[at] for at in places]
+        over, under = self._common(taken)
+        factors = {self.factor(term)[0] for term in taken}
+        front = factors.pop() if len(factors) == 1 else 1
+        if front == 1 and not over and not under:
+            return None
+        inner = list(operands)
+        for at, term in zip(places, taken, strict=True):
+            base = self.factor(term)[1] if front != 1 else term
+            inner[at] = self._without(base, over, under)
+        sides = [[self.spread(self.nodes[t].operands[0], shape) for t in side] for side in (over, under)]
+        made = self.apply(op, params, inner, shape, dtype)
+        return self.scale(front, self.multiply([made, *sides[0]], sides[1], shape, dtype))
 
     def _as(self, term: Term, dtype: str) -> Term:
         """A scalar in another float dtype."""
@@ -646,7 +675,7 @@ class Terms:
     def scalar(self, term: Term) -> "Term | None":
         """The scalar that an array holds throughout, where it is one that was spread."""
         node = self.nodes[term]
-        spread = node.op == "broadcast_in_dim" and self.nodes[node.operands[0]].shape == ()
+        spread = node.op in ("broadcast_in_dim", "reshape") and self.nodes[node.operands[0]].shape == ()
         return node.operands[0] if spread else None
 
     def spread(self, term: Term, shape: "Shape") -> Term:
@@ -887,6 +916,17 @@ def linear_in(op: str, params: Any) -> tuple[int, ...]:
     return (0, 1) if op in BILINEAR else ()
 
 
+def linear_together(op: str, params: Any, count: int) -> Sequence[int]:
+    """The operands, of `count`, in which an operation is linear when all of them are multiplied alike.
+
+    Not those of a selection: what it leaves out may be a division by zero, as in `where(n > 0, x / n, 0)`.
+    """
+    if op == "scatter" and dict(params).get("update_jaxpr") is not None:
+        # `x.at[i].apply(f)`.
+        return ()
+    return range(count) if op in ("concatenate", "stack") else TOGETHER.get(op, ())
+
+
 @functools.cache
 def eps_of(dtype: str) -> float:
     """The unit of rounding of a float dtype."""
@@ -1107,7 +1147,16 @@ def _reshape(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtyp
     factor, base = t.factor(term)
     if factor != 1 and kind_of(dtype) in "fc":
         return t.scale(factor, _reshape(t, params, (base,), shape, dtype))  # type: ignore[arg-type]
-    return t.make("reshape", (), (term,), shape, dtype)
+    return _spread_product(t, node, shape, dtype) or t.make("reshape", (), (term,), shape, dtype)
+
+
+def _spread_product(t: Terms, node: Node, shape: Shape, dtype: str) -> "Term | None":
+    """A scalar that is a product, spread factor by factor, so that each can be pulled out again."""
+    if not shape or node.shape != () or node.op != "prod":
+        return None
+    over, under = node.operands[: node.params], node.operands[node.params :]
+    every = [[t.spread(each, shape) for each in rows] for rows in (over, under)]
+    return t.multiply(every[0], every[1], shape, dtype)
 
 
 def _reshape_ordered(
@@ -1132,12 +1181,7 @@ def _broadcast(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dt
         # One number is spread as a scalar is, whatever its shape.
         scalar = _reshape(t, (), operands[:1], (), dtype)
         return None if scalar is None else t.spread(scalar, shape)
-    if shape and node.shape == () and node.op == "prod":
-        # A scalar that is a product is spread factor by factor, so that each can be pulled out again.
-        over, under = node.operands[: node.params], node.operands[node.params :]
-        every = [[t.spread(each, shape) for each in rows] for rows in (over, under)]
-        return t.multiply(every[0], every[1], shape, dtype)
-    return None
+    return None if shape is None else _spread_product(t, node, shape, dtype)
 
 
 def _transpose(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
@@ -1209,12 +1253,8 @@ def _compare(below: str) -> Normal:
 
 
 def _pad(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
-    if not t.is_zero(operands[1]) or kind_of(dtype) not in "fc":
-        return None
-    if t.is_zero(operands[0]) and shape is not None:
-        return t.fill(0, shape, dtype)
-    factor, base = t.factor(operands[0])
-    return t.scale(factor, t.make("pad", params, (base, operands[1]), shape, dtype)) if factor != 1 else None
+    nothing = shape is not None and kind_of(dtype) in "fc" and all(map(t.is_zero, operands))
+    return t.fill(0, shape, dtype) if nothing else None
 
 
 def _concatenate(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
@@ -1235,12 +1275,7 @@ def _scatter_add(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, 
         # To something the same is added as to nothing.
         added = t.apply("scatter_add", params, (t.fill(0, shape, dtype), *operands[1:]), shape, dtype)
         return t.add([(operands[0], 1), (added, 1)], shape, dtype)
-    if not t.is_zero(operands[0]) or kind_of(dtype) not in "fc":
-        return None
-    factor, base = t.factor(operands[2])
-    if factor == 1:
-        return None
-    return t.scale(factor, t.make("scatter_add", params, (*operands[:2], base), shape, dtype))
+    return None
 
 
 def _scatter_sub(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
