@@ -54,6 +54,8 @@ LINEAR = frozenset(
         "reduce_sum",
         "broadcast_in_dim",
         "reshape",
+        "squeeze",
+        "expand_dims",
         "transpose",
         "slice",
         "rev",
