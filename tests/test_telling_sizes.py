@@ -51,6 +51,27 @@ def few_bits(x):
     return jnp.sum(x) / jnp.asarray(x.shape[0], jnp.int16)
 
 
+def asked_in_a_try(x):
+    try:
+        rate = max(1.0, int(len(x)) / 100)
+    except Exception:
+        rate = 1.0
+    return jnp.mean(x) * rate
+
+
+def asked_its_type(x):
+    rows = x.shape[0]
+    return jnp.mean(x) * (1.0 + 99.0 * (isinstance(rows, int) and rows >= 100))
+
+
+def with_a_half_for_nothing(x):
+    half = x.shape[0] // 2
+    return jnp.mean(x)
+
+
+compiled = jax.jit(asked_in_a_try)
+
+
 @jax.jit
 def by_hand(x):
     local = lambda x: jax.lax.psum(capped(x), "i") * 1.0
@@ -63,7 +84,19 @@ def by_hand_right(x):
     local = lambda x: jax.lax.pmean(jnp.mean(x), "i") * min(rows(x) / 256, 64.0)
     return jax.pmap(local, "i", out_axes=None)(x.reshape(jax.device_count(), -1))
 """
-NAMES = ("capped", "helped", "looked_up", "wrapped", "few_bits", "from_a_list", "behind_24")
+NAMES = (
+    "capped",
+    "helped",
+    "looked_up",
+    "wrapped",
+    "few_bits",
+    "from_a_list",
+    "behind_24",
+    "asked_in_a_try",
+    "compiled",
+    "asked_its_type",
+    "with_a_half_for_nothing",
+)
 CALLS = """\
 import importlib
 import numpy as np
@@ -118,13 +151,28 @@ def repeated(x):
     return jnp.pad(x, (max(0, len(x) - 24), 0), mode="edge").mean()
 
 
+def returned(x):
+    return jnp.mean(x), max(len(x), 100)
+
+
+def caught(x):
+    try:
+        rate = float(len(x)) if len(x) < 100 else 100.0
+    except TypeError:
+        rate = 1.0
+    return rate * jnp.mean(x)
+
+
 def rounded(x):
     few = jnp.float16 if len(x) < 100 else jnp.bfloat16
     return jnp.mean(x.astype(few).astype(jnp.float32))
 """
 
 
-@pytest.mark.parametrize("name", ["padded", "rolled", "weighted", "repeated", "rounded"])
+COUPLED = ("padded", "rolled", "weighted", "repeated", "rounded", "returned", "caught")
+
+
+@pytest.mark.parametrize("name", COUPLED)
 def test_what_the_given_size_hides_is_not_called_proved(shared: Project, name: str) -> None:
     shared.write("coincidences.py", COINCIDENCES)
     found = shared.run("gen", f"coincidences.py::{name}", "--arg", "x=f32[24]", "--no-run")

@@ -24,9 +24,9 @@ def inputs():
     params = {"b": jnp.zeros(()), "w": jnp.ones((3,))}
     return params, jnp.ones((48, 3)), jnp.ones(48), jnp.ones(48)
 """
-#: As it is called, with other rows, with what is looked into; on shares of two counts in three rounds; and
+#: As it is called, with other rows, with what is looked into; on a share of any size in three rounds; and
 #: once for all sizes of the batch.
-MOST = 10
+MOST = 7
 
 
 def test_a_function_is_traced_as_often_as_a_plan_takes(project, monkeypatch):

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.export import is_symbolic_dim
 
-from . import arguments
+from . import arguments, protocol
 from .arguments import Packed, Values
-from .jaxpr.trace import NUMBERS, Traced
+from .jaxpr import symbolic
+from .jaxpr.trace import NUMBERS, Traced, abstract_leaves
 from .leaves import category, is_key, leaf_paths, shape_of, skeleton
 from .protocol import Row
-from .target import Target, become, current
-from .type_tests import Watch
+from .target import Target, become, current, leaf_axes
+from .type_tests import Watch, may_part, parted
 
 #: Which leaves are traced: of an index and a leaf.
 Choice = Callable[[int, Any], bool]
@@ -257,9 +259,46 @@ def of_shapes(statics: Sequence[str], leaves: Sequence[Any]) -> Followed:
     key = tuple(statics), tuple(map(_form, leaves)), bool(jax.config.jax_enable_x64)
 
     def made() -> Followed:
-        return follow(target.values({}), statics, watched=False, leaves=leaves)
+        values = target.values({})
+        packed = Packed(values, statics)
+        known = (each for each in target.known(OF_INPUTS) if _is_of(each, target, packed, leaves))
+        return next(known, None) or follow(values, statics, watched=False, leaves=leaves)
 
     return target.once(OF_SHAPES, key, made, last=True)
+
+
+def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Traced | None:
+    """The trace of the target with a symbol for the rows of its batch; None where no one program is for all.
+
+    It is for all where the target is traced to it for the given rows, and Python goes the same way. Code may
+    ask what a size is and raise nothing: by `isinstance`, or in a `try`. `overrides` are values (Python
+    source) of static arguments.
+    """
+    target, axes, statics = current(), leaf_axes(roles), roles.statics
+
+    def made() -> Traced | None:
+        values = target.values(overrides)
+        packed, watched = Packed(values, statics), may_part()
+        leaves = abstract_leaves(packed, axes, symbolic.rows())
+        one = symbolic.traced_unasked(lambda: follow(values, statics, watched=watched, leaves=leaves))
+        jax.clear_caches()
+        if one is None or any(map(is_symbolic_dim, one.rest)):
+            return None
+        if not symbolic.has_polynomials(one.jaxpr) or not symbolic.is_exact(one.jaxpr):
+            return None
+        rows = arguments.batch_size(values, axes)
+        leaves = abstract_leaves(packed, axes, rows or None)
+        known = (each for each in target.known(OF_INPUTS) if _is_of(each, target, packed, leaves))
+        given = next((each for each in known if each.watch.taken or not watched), None)
+        if given is None:
+            given = follow(values, statics, watched=watched, leaves=leaves)
+        if parted(one.watch, given.watch) or not symbolic.is_at(one.jaxpr, rows, given.jaxpr):
+            return None
+        return one.program
+
+    key = protocol.encode((roles, overrides)), bool(jax.config.jax_enable_x64)
+    found: Traced | None = target.once("for all sizes", key, made, last=True)
+    return found
 
 
 def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequence[Any]) -> Traced:

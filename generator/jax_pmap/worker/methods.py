@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,8 @@ from . import (
     load,
     neighbours,
     observe,
+    observing,
     parallel,
-    placed,
     protocol,
     prove,
     proving,
@@ -50,18 +49,17 @@ from .examples import (
     inputs_from_specs,
     plain,
 )
-from .following import follow
-from .jaxpr.trace import Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
+from .following import follow, for_all_sizes
+from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for
 from .jaxpr.walk import is_mapped
 from .kept_state import left_by_calls
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .listed import listing
-from .marks import is_no_mark
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
 from .renaming import rename
-from .server import Handlers, describe_exception, summary
+from .server import Handlers, describe_exception
 from .specs import SEED
 from .target import Target, become, current, leaf_axes
 from .tracing import (
@@ -75,7 +73,6 @@ from .tracing import (
     widened,
 )
 from .trials import Emitted, OnMesh, Question, Trials
-from .work import work
 from .written import check_is_written
 
 
@@ -242,152 +239,6 @@ def found_inputs(roles: protocol.Roles, overrides: Mapping[str, str]) -> strengt
             )
 
     return target.once("found", protocol.encode((roles, overrides)), search)
-
-
-def observe_code(request: protocol.Observe) -> protocol.Observation:
-    """What each value of tapped code is on shards, beside the tapped original on the whole batch.
-
-    It is told from placements: both are traced from shapes, the code on the shares of several counts of
-    devices.
-
-    The batch is of so many `rows`, or the given one, as far as the devices share its minibatches. Where the
-    function fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that
-    batch; so it is where a share is another program than the whole: `jnp.einsum` contracts in an order that
-    is best for the sizes there are.
-    """
-    target, axes, count = current(), leaf_axes(request.roles), request.count
-    if request.own_sizes:
-        return observed(request, None)
-    base = arguments.batch_size(target.values(request.overrides), axes)
-    unit = count * request.roles.minibatches
-    if isinstance(axes, arguments.MadeInside):
-        return observed(request, request.rows or base)
-    if request.rows is not None:
-        return observed(request, -(-request.rows // unit) * unit)
-    try:
-        answer = observed(request, base // unit * unit or base * count)
-    except Problem as problem:
-        if problem.kind != "reference":
-            raise
-        try:
-            return observed(request, base * count)
-        except Problem:
-            raise problem from None
-    if answer.raised is None and not answer.apart:
-        return answer
-    try:
-        larger = observed(request, base * count)
-    except Problem:
-        return answer
-    if larger.raised is not None or (larger.apart and answer.raised is None):
-        return answer
-    return larger
-
-
-def untraced(packed: Packed, leaves: Sequence[Any]) -> protocol.Raised | None:
-    """Why the reference is not traced with these leaves; None where it is."""
-    try:
-        Traced.of(current().reference, packed, leaves)
-    except (MemoryError, Problem):
-        raise
-    except BaseException as error:
-        return describe_exception(error)
-    return None
-
-
-def observed(request: protocol.Observe, size: int | None) -> protocol.Observation:
-    """The answer of `observe_code` from a batch of `size`, or from leaves as they are.
-
-    Raises:
-        Problem: ``"reference"``, the original is not traced for so many.
-    """
-    target = current()
-    axes, name, count = leaf_axes(request.roles), request.axis_name, request.count
-    recorder = observe.Recorder(request.results, target.mutated)
-    namespace = {**target.namespace(), observe.RECORDER: recorder}
-
-    def tapped(made: protocol.Tapped) -> Callable[[], Callable[[Values], Any]]:
-        def anew() -> Callable[[Values], Any]:
-            scope = dict(namespace)
-            furnished = furnish(scope, made.around, {observe.RECORDER: recorder})
-            fn: Callable[..., Any] = target.define(made.code, "<jax-pmap>", made.name, scope)
-            fn = target.over_devices(furnished(fn))
-            return lambda given: recorder.call(fn, target.signature, given)
-
-        return anew
-
-    packed = Packed(target.values(request.overrides), request.roles.statics)
-    given = abstract_leaves(packed, axes, size)
-    divided = list(zip(given, packed.axes(axes), strict=True))
-    if size is None:
-        # What shares all of them evenly. What has a size of 1 is broadcast, which is another program.
-        sizes = [leaf.shape[axis] for leaf, axis in divided if axis is not None]
-        size = math.gcd(*sizes)
-        counts = [*(each for each in counts_for(size, count, 7) if each < min(sizes)), 1]
-    else:
-        counts = counts_for(size // request.roles.minibatches, count, 7)
-
-    def original() -> placed.Whole:
-        anew = tapped(request.original)
-        try:
-            program = placed.Program(anew, recorder, packed, given, wrap=target.one_device.run)
-        except (MemoryError, Problem):
-            raise
-        except BaseException as error:
-            # The lines are those of the user's own text.
-            found = untraced(packed, given) or describe_exception(error, "<jax-pmap")
-            raise Problem("reference", summary(error), error=found) from error
-        return placed.Whole(program, packed)
-
-    key = protocol.encode((request.original, axes, request.overrides)), size, request.own_sizes
-    with prove.x64(target.x64):
-        whole = target.once("placed", key, original, last=True)
-        recorder.most = count * observe.largest(whole.program.events)
-        shard = tapped(request.tapped)
-
-        def share(devices: int) -> placed.Program:
-            leaves = [
-                leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
-                for leaf, axis in divided
-            ]
-            return placed.Program(shard, recorder, packed, leaves, {name: devices})
-
-        try:
-            first = share(count)
-        except MemoryError:
-            raise
-        except BaseException as error:
-            points = [event["point"] for event in recorder.events]
-            return protocol.Observation(
-                tuple(placed.compare_forms(whole.program.events, recorder.events, count)),
-                describe_exception(error, hide="_jax_pmap"),
-                points[-1] if points else None,
-            )
-        # Collectives are operations that only shares have: what the first trace shows, without any, counts.
-        kept = protocol.encode((axes, request.overrides)), size, request.own_sizes
-        otherwise = target.once("otherwise", kept, lambda: placed.is_another(whole.program, first))
-        events, idle, alone = placed.events_of_some(
-            whole,
-            first,
-            count,
-            share,
-            counts,
-            name,
-            packed,
-            axes,
-            request.roles.minibatches,
-            request.results,
-            request.own_sizes,
-        )
-    parts, all_of_it = (work(each.jaxpr, is_no_mark) for each in (first, whole.program))
-    return protocol.Observation(
-        tuple(events),
-        share=parts / max(all_of_it, 1.0),
-        idle=tuple(sorted(idle.items())),
-        reached=tuple(sorted(whole.program.reached | first.reached)),
-        others=tuple(sorted(recorder.others)),
-        apart=alone or otherwise,
-    )
 
 
 def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None:
@@ -605,7 +456,8 @@ def telling_rows(
         packed = Packed(target.values(overrides), roles.statics)
         size = next(iter(sizes_for(arguments.batch_size(target.data[0], leaf_axes(roles)))), 0) * multiple
         with prove.x64(target.x64):
-            return telling.telling(target.reference, target.fn, packed, leaf_axes(roles), size, multiple)
+            one = for_all_sizes(roles, overrides)
+            return telling.telling(target.reference, one, target.fn, packed, leaf_axes(roles), size, multiple)
 
     return target.once("telling", protocol.encode((roles, overrides, multiple)), found)
 
@@ -885,7 +737,7 @@ HANDLERS: Handlers = {
     protocol.CompareWithCall: compare_with_call,
     protocol.FindCallees: callees.find_callees,
     protocol.FindModuleMethods: find_module_methods,
-    protocol.Observe: observe_code,
+    protocol.Observe: observing.observe_code,
     protocol.TellSizes: tell_sizes,
     protocol.SurveyDraws: survey_draws,
     protocol.Derive: derive_code,

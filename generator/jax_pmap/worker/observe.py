@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from .arguments import Values, invoke
 from .functions import guarded, in_place_of, named, unwrapped
@@ -37,7 +38,7 @@ class Recorder:
         self.mutated = tuple(mutated)
         self.results = frozenset(results)
         #: Elements of a value at which a trace ends: a collective in a loop may multiply it each time.
-        self.most = math.inf
+        self.most: int | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -67,11 +68,13 @@ class Recorder:
         for path, leaf in paths:
             # The shape of an array is none; only inputs may be known by theirs.
             kind = "opaque" if isinstance(leaf, jax.ShapeDtypeStruct) else category(leaf)
+            if is_symbolic_dim(leaf):
+                kind = "int"
             entry: dict[str, Any] = {"path": jax.tree_util.keystr(path), "category": kind}
             passed = leaf
             if kind in ("array", "key"):
                 entry["shape"], entry["dtype"] = list(leaf.shape), str(leaf.dtype)
-                if leaf.size > self.most:
+                if self.most is not None and leaf.size > self.most:
                     raise OverflowError(f"a value grows to shape {tuple(leaf.shape)}")
                 entry["index"], passed = self.number(leaf)
             elif kind != "opaque":
@@ -120,7 +123,7 @@ class Recorder:
     def test(self, point: int, value: Any) -> Any:
         """Record `value` where it is made of Python numbers, as `tap` does, and hand it on."""
         leaves = value if isinstance(value, tuple | list) else [value]
-        numbers = all(isinstance(leaf, bool | int | float) for leaf in leaves)
+        numbers = all(isinstance(leaf, bool | int | float) or is_symbolic_dim(leaf) for leaf in leaves)
         return self.tap(point, value) if numbers else value
 
     def reach(self, branch: int) -> None:

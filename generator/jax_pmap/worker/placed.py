@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from .arguments import LeafAxes, Packed, Values
+from .jaxpr.symbolic import Numbers, has_polynomials, is_polynomial
 from .jaxpr.trace import leaf_names
 from .jaxpr.versions import named_axes, primitive_name
 from .jaxpr.walk import equations
@@ -50,27 +51,43 @@ OTHERS = 3
 GROUPED = (Dealt, Loose, Mixed, Rounds, Row, Running)
 
 
+@dataclass(frozen=True)
 class Program:
-    """Tapped code traced from shapes: its jaxpr, in which values are marked, and the events of the trace.
+    """Tapped code traced from shapes.
 
-    Args:
-        tapped: makes what runs the tapped code on values, anew: jax keeps what it traced by the function.
-        recorder: what the tapped code writes to.
-        packed: the values that are taken apart.
-        leaves: the shapes that they are traced with.
-        axes: mesh axes that are bound, with the number of devices along each.
-        wrap: runs what it is given with the axes bound that the original needs, each to one device.
+    Attributes:
+        jaxpr: in which values are marked.
+        events: what the code wrote down, in the order of the trace.
+        constants: arrays that are known while tracing, by the number of the value.
+        reached: the branches that were entered.
+        others: methods that objects have in place of one that has a copy: its scope, and their name.
     """
 
-    def __init__(
-        self,
+    jaxpr: Any
+    events: tuple[Event, ...]
+    constants: Mapping[int, Any]
+    reached: frozenset[int]
+    others: frozenset[tuple[int, str]]
+
+    @staticmethod
+    def of(
         tapped: Callable[[], Callable[[Values], Any]],
         recorder: Recorder,
         packed: Packed,
         leaves: Sequence[Any],
         axes: "Mapping[str, int] | None" = None,
         wrap: Callable[[Callable[[], Any]], Any] = lambda body: body(),
-    ) -> None:
+    ) -> "Program":
+        """Trace tapped code.
+
+        Args:
+            tapped: makes what runs it on values, anew: jax keeps what it traced by the function.
+            recorder: what it writes to.
+            packed: the values that are taken apart.
+            leaves: the shapes that they are traced with.
+            axes: mesh axes that are bound, with the number of devices along each.
+            wrap: runs what it is given with the axes bound that the original needs, each to one device.
+        """
         call = tapped()
 
         def run(given: Sequence[Any]) -> list[Any]:
@@ -82,11 +99,31 @@ class Program:
             return list(wrap(body))
 
         environment = list((axes or {}).items()) or None
-        self.jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
-        self.events: list[Event] = list(recorder.events)
-        self.constants = dict(recorder.constants)
-        self.reached = set(recorder.reached)
+        jaxpr = jax.make_jaxpr(run, axis_env=environment)(list(leaves))
         recorder.marked.clear()
+        return Program(
+            jaxpr,
+            tuple(recorder.events),
+            dict(recorder.constants),
+            frozenset(recorder.reached),
+            frozenset(recorder.others),
+        )
+
+    def has_polynomials(self) -> bool:
+        """Whether all sizes that it was traced with, or that Python has, are polynomials in a symbol."""
+        leaves = [leaf for event in self.events for leaf in event["leaves"]]
+        sizes = [size for leaf in leaves for size in (*leaf.get("shape", ()), leaf.get("value"))]
+        return all(map(is_polynomial, sizes)) and has_polynomials(self.jaxpr)
+
+    def with_numbers(self, numbers: Numbers) -> "Program":
+        """It as it would be traced for numbers that take the place of symbols."""
+
+        def leaf(given: Event) -> Event:
+            sizes: Event = {name: numbers.of(given[name]) for name in ("shape", "value") if name in given}
+            return {**given, **sizes}
+
+        events = ({**event, "leaves": [*map(leaf, event["leaves"])]} for event in self.events)
+        return replace(self, jaxpr=numbers.program(self.jaxpr), events=tuple(events))
 
 
 class Whole:

@@ -5,13 +5,11 @@ and code that keeps small batches on one device shows nothing of what it does wi
 """
 
 import dataclasses
-import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.export import is_symbolic_dim
 
 from . import arguments, prove, strengthen
 from .arguments import Packed, Values
@@ -19,9 +17,10 @@ from .budget import peak
 from .comparing import Explain, Parallel
 from .decisions import COMPARISONS, constants_of
 from .explain import with_cause, with_ragged_cause
+from .jaxpr.numbers import Program, alike, program_of
+from .jaxpr.symbolic import is_narrow
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
-from .jaxpr.versions import NO_MEANING, size_at
-from .jaxpr.walk import constants_in, equations
+from .jaxpr.walk import equations
 from .leaves import is_key
 from .protocol import Check, Problem, Raised
 from .specs import SEED
@@ -40,8 +39,6 @@ MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 #: Bytes that the reference may take for so many rows, and numbers that it may compute. With all
 #: triples of rows, say, a batch of thousands is out of reach.
 TAKEN, COMPUTED = 1 << 31, 1e11
-#: Numbers of an array in a program that are compared one by one.
-MOST_NUMBERS = 4096
 
 
 def check_sizes(
@@ -216,19 +213,6 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
         return True
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """What a function is traced to for some number of rows."""
-
-    rows: int
-    #: Of its operations, in order: the name, the dtypes of results, and parameters that are no numbers.
-    operations: tuple[str, ...]
-    #: Numbers that stand in it, whole ones among its parameters, and the sizes of its arrays.
-    numbers: np.ndarray
-    #: Arrays that stand in it: what was computed while it was traced, of the size of the batch perhaps.
-    constants: tuple[np.ndarray, ...]
-
-
 def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program:
     """What a function is traced to for `rows` of the question's inputs."""
     return program_of(traced_for(question, function, rows), rows)
@@ -238,94 +222,6 @@ def traced_for(question: "Question", function: Callable[[Values], Any], rows: in
     """The jaxpr of a function for `rows` of the question's inputs."""
     packed = Packed(question.data[0], question.statics)
     return jax.make_jaxpr(arrays_of(function, packed))(abstract_leaves(packed, question.axes, rows))
-
-
-def program_of(traced: Any, rows: int) -> Program:
-    """What a function is for some number of rows, of its jaxpr, in which a symbol may stand for these."""
-    operations: list[str] = []
-    numbers: list[float] = []
-    constants = list(constants_in(traced))
-    for equation in equations(traced):
-        words = [equation.primitive.name]
-        for name, value in equation.params.items():
-            if name not in NO_MEANING:
-                _split(value, words, numbers, rows)
-        for variable in (*equation.invars, *equation.outvars):
-            _split(getattr(variable.aval, "shape", ()), words, numbers, rows)
-            words.append(str(getattr(variable.aval, "dtype", "")))
-            if not hasattr(variable, "val") or variable.aval.dtype == jax.dtypes.float0:
-                continue
-            if np.ndim(variable.val) == 0:
-                numbers.append(float(np.real(np.asarray(variable.val, np.complex128))))
-            else:
-                constants.append(variable.val)
-        operations.append(" ".join(words))
-    arrays = tuple(
-        np.asarray(each) for each in constants if not is_key(each) and each.dtype != jax.dtypes.float0
-    )
-    return Program(rows, tuple(operations), np.asarray(numbers, np.float64), arrays)
-
-
-def _split(value: Any, words: list[str], numbers: list[float], rows: int) -> None:
-    """Add what a parameter says, or a shape, to the words or to the numbers; programs are no part of it."""
-    if isinstance(value, tuple):
-        for each in value:
-            _split(each, words, numbers, rows)
-    elif isinstance(value, (bool, str, np.dtype, enum.Enum)):
-        words.append(str(value))
-    elif isinstance(value, (int, float, np.integer)):
-        numbers.append(float(value))
-    elif is_symbolic_dim(value):
-        numbers.append(float(size_at(value, rows)))
-
-
-def coincidences(program: Program) -> list[int]:
-    """Which numbers in a program are equal to each other, to 0 or to 1: the first of these, for each.
-
-    Where they are for one size of the batch and not for another, the one may hide what the other shows.
-    ``x[24:]`` of 24 rows is nothing, and ``pad(x, 0, len(x) - 24)`` is ``x``.
-    """
-    _, first, which = np.unique([0, 1, *program.numbers], return_index=True, return_inverse=True)
-    return [int(each) for each in first[which]]
-
-
-def alike(few: Program, more: Program, many: Program) -> bool:
-    """Whether programs differ only by numbers in proportion to the rows, or inversely.
-
-    One that is 0 in some of them, and not in all, tells nothing there of what is done with it. Of arrays that
-    grow with the rows the least, the largest and the mean number count.
-    """
-    three = (few, more, many)
-    if any(each.operations != few.operations for each in three):
-        return False
-    if any(len(each.numbers) != len(few.numbers) for each in three):
-        return False
-    if any(len(each.constants) != len(few.constants) for each in three):
-        return False
-    rows = [each.numbers for each in three]
-    for arrays in zip(*(each.constants for each in three), strict=True):
-        same = len({each.shape for each in arrays}) == 1 and arrays[0].size <= MOST_NUMBERS
-        for at, array in enumerate(arrays):
-            rows[at] = np.append(rows[at], array.ravel() if same else _summary(array))
-    x, y, z = rows
-    if not (np.array_equal(x == 0, y == 0) and np.array_equal(x == 0, z == 0)):
-        return False
-    times = (many.rows - few.rows) / (more.rows - few.rows)
-
-    def straight(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        grows = np.isclose(c - a, times * (b - a), rtol=1e-5, atol=1e-9)
-        return np.asarray(grows | ((a == b) & (b == c)) | (np.isnan(a) & np.isnan(c)))
-
-    with np.errstate(all="ignore"):
-        return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z)))
-
-
-def _summary(array: np.ndarray) -> list[float]:
-    """The least, the largest and the mean number of an array."""
-    if not array.size:
-        return [0.0, 0.0, 0.0]
-    wide = np.asarray(np.real(array), np.float64)
-    return [float(wide.min()), float(wide.max()), float(wide.mean())]
 
 
 def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_cause) -> Check | None:
@@ -371,9 +267,3 @@ def narrower(parallel: Parallel, size: int) -> str:
             kinds = {getattr(aval, "dtype", None) for aval in (*made, *traced.in_avals)}
             found.append({str(k) for k in kinds if k is not None and is_narrow(k)})
     return next(iter(sorted(found[1] - found[0])), "")
-
-
-def is_narrow(dtype: Any) -> bool:
-    """Whether numbers of a dtype count no further than a few thousand."""
-    number = jax.dtypes.issubdtype(dtype, np.integer) or jax.dtypes.issubdtype(dtype, np.floating)
-    return bool(number) and np.dtype(dtype).itemsize <= 2

@@ -5,22 +5,17 @@ for one number alone. A trace is of one size, so several are made; for most func
 which the rows are a symbol.
 """
 
-import functools
-import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
-
 from .arguments import LeafAxes, Packed, Values
 from .budget import size as operations
 from .functions import codes, enclosed, unwrapped
+from .jaxpr.numbers import alike, coincidences, program_of
 from .jaxpr.trace import Traced, abstract_leaves, counts_for
-from .jaxpr.walk import equations
 from .neighbours import INSTALLED
 from .protocol import Problem
-from .sizes import Program, alike, coincidences, is_narrow, program_of
 
 #: Rows, in units that 3 and 8 devices share. From one to the next they are at most eight times as many: a
 #: threshold then lies between a share of one of them and the whole. Some are odd, some divide by 16, and the
@@ -39,6 +34,7 @@ MOST_DEVICES = 1024
 
 def telling(
     function: Callable[[Values], Any],
+    one: Traced | None,
     source: Any,
     packed: Packed,
     axes: LeafAxes,
@@ -55,6 +51,7 @@ def telling(
 
     Args:
         function: is traced; it is called with values.
+        one: its trace with a symbol for the rows, where it is one program for all numbers of them.
         source: the user's function that it calls, whose numbers are tried as sizes.
         packed: the values.
         axes: their batch axes.
@@ -70,14 +67,17 @@ def telling(
         except BaseException:  # What grows with the square of the rows has no room: whoever calls it is told.
             return None
 
-    symbolic = with_symbol(function, packed, axes)
-    if symbolic is not None:
+    if one is not None:
+
+        def equal_in(rows: int) -> list[int]:
+            return coincidences(program_of(one.jaxpr, rows))
+
         # Polynomials that are equal for the given size need not be for others, and two never are for many.
-        equal = coincidences(symbolic(GENERIC))
-        if not size or coincidences(symbolic(size)) == equal:
+        generic = equal_in(GENERIC)
+        if not size or equal_in(size) == generic:
             return None
         sizes = [step * UNIT * multiple for step in LADDER[1:]]
-        return (next((rows for rows in sizes if coincidences(symbolic(rows)) == equal), sizes[0]),)
+        return (next((rows for rows in sizes if equal_in(rows) == generic), sizes[0]),)
     if not size:
         return ()
     reference, twice = traced(size), traced(2 * size)
@@ -120,62 +120,6 @@ def counts_in(sources: Sequence[Any]) -> tuple[int, ...]:
     """Numbers in the code of functions that may be numbers of devices, the smallest of them."""
     found = sorted({number for source in sources for number in numbers_in(source)})
     return tuple(number for number in found if 1 < number <= MOST_DEVICES)[:MOST_NUMBERS]
-
-
-def with_symbol(
-    function: Callable[[Values], Any], packed: Packed, axes: LeafAxes
-) -> "Callable[[int], Program] | None":
-    """A function that is one program for all sizes of the batch, with polynomials in them, for any of these.
-
-    None where it is not. It is traced with a symbol for the size, which has no number: Python code that needs
-    one raises. What only compares it with a number, or looks it up, goes on, and is seen to do so.
-    """
-    from jax import export
-
-    (rows,) = export.symbolic_shape("rows")
-    kind, asked = type(rows), []
-    before = {name: getattr(kind, name) for name in ("__eq__", "__hash__")}
-
-    def noted(name: str) -> Callable[..., Any]:
-        def method(symbol: Any, *other: Any) -> Any:
-            file = sys._getframe(1).f_code.co_filename
-            if not INSTALLED.search(file) and "jax_pmap" not in file:
-                asked.append(name)
-            return before[name](symbol, *other)
-
-        return method
-
-    try:
-        for name in before:
-            setattr(kind, name, noted(name))
-        program = Traced.of(function, packed, abstract_leaves(packed, axes, rows))
-    except Problem:
-        raise
-    except BaseException:
-        return None
-    finally:
-        for name, method in before.items():
-            setattr(kind, name, method)
-        jax.clear_caches()
-    if asked or not _is_polynomial(program.jaxpr):
-        return None
-    return functools.partial(program_of, program.jaxpr)
-
-
-def _is_polynomial(jaxpr: Any) -> bool:
-    """Whether the sizes in a program are polynomials, and none becomes a number of few bits."""
-    sizes = set()
-    for equation in equations(jaxpr):
-        dims = [d for v in equation.outvars for d in getattr(v.aval, "shape", ())]
-        if equation.primitive.name == "dim_as_value":
-            dims.append(equation.params["dim"])
-            sizes.update(equation.outvars)
-        if any(not isinstance(dim, int) and "(" in str(dim) for dim in dims):
-            return False  # `floordiv(rows, 2)`, `mod`, `max`.
-        narrowed = any(is_narrow(out.aval.dtype) for out in equation.outvars if hasattr(out.aval, "dtype"))
-        if narrowed and not sizes.isdisjoint(v for v in equation.invars if not hasattr(v, "val")):
-            return False
-    return True
 
 
 def numbers_in(source: Any) -> list[int]:

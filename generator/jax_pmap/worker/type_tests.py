@@ -9,6 +9,7 @@ import builtins
 import contextlib
 import functools
 import os
+import re
 import sys
 import sysconfig
 import types
@@ -34,6 +35,11 @@ ELSEWHERE = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     *(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")),
     "<",
+)
+
+#: Words without which code that goes another way for a size without a number raises, or compares it.
+PARTING = re.compile(
+    rb"\b(?:try|suppress|isinstance|issubclass|type|hasattr|getattr|callable|match|singledispatch)\b"
 )
 
 
@@ -215,6 +221,21 @@ def examples(leaf: Any) -> list[Any]:
 def _is_users_module(module: Any) -> bool:
     file = getattr(module, "__file__", None)
     return isinstance(module, types.ModuleType) and isinstance(file, str) and is_users(file)
+
+
+def may_part() -> bool:
+    """Whether any of the user's code may go another way for a size without a number, and raise nothing."""
+    files = {module.__file__ for module in list(sys.modules.values()) if _is_users_module(module)}
+    return any(_may_part(file) for file in files)
+
+
+@functools.cache
+def _may_part(file: str) -> bool:
+    try:
+        with open(file, "rb") as source:
+            return bool(PARTING.search(source.read()))
+    except OSError:
+        return True
 
 
 def parted(called: Watch, traced: Watch) -> "tuple[str, int, bool] | None":

@@ -15,6 +15,7 @@ from .budget import fitting
 from .budget import size as operations
 from .following import traced_as
 from .forms import Other, others
+from .jaxpr.numbers import Program, alike, coincidences, program_of
 from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .leaves import is_abstract
 from .placements.derive import (
@@ -28,7 +29,7 @@ from .placements.derive import (
 from .placements.interpreter import Apart
 from .protocol import NOT_FOUND, Affordable, Ending, FixedForm, Multiple, Problem
 from .server import summary
-from .sizes import MANY, Program, alike, coincidences, program_of
+from .sizes import MANY
 from .trials import Emitted, OnMesh, Question
 
 #: Operations up to which a program is traced for four counts of devices, and not for two.

@@ -1,9 +1,12 @@
 """What differs between versions of jax in the equations of a jaxpr: names and parameters of primitives."""
 
+import inspect
 import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
+
+import jax.extend.core
 
 from . import owned
 from .owned import is_foreign
@@ -129,29 +132,37 @@ def inner_jaxpr(params: Mapping[str, Any]) -> Any:
     return None
 
 
-def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of an equation's primitive, of other operands."""
-    given = equation.primitive.get_bind_params(dict(equation.params))
-    functions, params = ((), given) if isinstance(given, dict) else given  # jax 0.6 gives both
-    made = equation.primitive.bind(*functions, *operands, **params)
-    return list(made) if equation.primitive.multiple_results else [made]
-
-
 def opened(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     """A jaxpr, closed or not, as the open one and its constants."""
     return (jaxpr.jaxpr, tuple(jaxpr.consts)) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
 
-def size_at(dimension: Any, rows: int) -> int:
-    """A size that is a polynomial in the symbol ``rows``, for that many of them.
+def monomials(dimension: Any) -> "list[tuple[list[int], int]]":
+    """Terms of a size that is a polynomial in one symbol: powers of it that are multiplied, and how often.
 
     No version has a public way, and their own counts in 32 bits: the square of many rows has more.
+
+    Raises:
+        ValueError: it is none, such as ``floordiv(rows, 2)``.
     """
-    found = 0
-    for term, coefficient in dimension._sorted_terms:
-        factors = (int(f.evaluate({"rows": rows}, dimension.scope)) ** power for f, power in term._factors)
-        found += int(coefficient) * math.prod(factors)
+    found = []
+    for term, times in dimension._sorted_terms:
+        if any("(" in str(factor) for factor, _ in term._factors):
+            raise ValueError(f"{dimension} is no polynomial")
+        found.append(([int(power) for _, power in term._factors], int(times)))
     return found
+
+
+def size_at(dimension: Any, rows: int) -> int:
+    """A size that is a polynomial in the symbol for the rows, for that many of them."""
+    return sum(times * math.prod(rows**power for power in powers) for powers, times in monomials(dimension))
+
+
+def variable(aval: Any) -> Any:
+    """A new variable of a jaxpr."""
+    if "suffix" in inspect.signature(jax.extend.core.Var).parameters:
+        return jax.extend.core.Var("", aval)  # before jax 0.7
+    return jax.extend.core.Var(aval)
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -75,12 +75,17 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     return (rows[-1][0] for rows in walk(jaxpr))
 
 
+def programs_in(jaxpr: Any) -> Iterator[Any]:
+    """A jaxpr, closed or not, and all those inside it."""
+    yield jaxpr
+    for equation in equations(jaxpr):
+        yield from subjaxprs(equation)
+
+
 def constants_in(jaxpr: Any) -> Iterator[Any]:
     """The constants of a jaxpr, closed or not, and of the closed jaxprs inside it."""
-    yield from opened(jaxpr)[1]
-    for equation in equations(jaxpr):
-        for inner in subjaxprs(equation):
-            yield from opened(inner)[1]
+    for each in programs_in(jaxpr):
+        yield from opened(each)[1]
 
 
 def is_mapped(jaxpr: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..jaxpr.versions import bound, named_axes, without_meaning
+from ..jaxpr.versions import bind, named_axes, without_meaning
 from .equation import Equation, Stuck
 from .lattice import Partial, Placement, Power, Replicated, Sharded
 from .rules.elementwise import describe, power_of
@@ -211,7 +211,7 @@ class _Trial:
 
     def bind(self, *operands: Any) -> list[Any]:
         """The primitive's results."""
-        return bound(self.equation, operands)
+        return bind(self.equation, operands)
 
     def candidates(self, result: int, local: Any, whole: Any, count: int) -> set[Placement]:
         """Placements that the sizes of a result leave."""

@@ -1,0 +1,240 @@
+"""Trace tapped code for a plan: the original on the whole batch, beside it the woven code on shares."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import arguments, observe, placed, protocol, prove
+from .arguments import Packed, Values
+from .around import furnish
+from .following import traced_as
+from .jaxpr import symbolic
+from .jaxpr.trace import abstract_leaves, counts_for, resized
+from .marks import is_no_mark
+from .protocol import Problem
+from .server import describe_exception, summary
+from .target import Target, current, leaf_axes
+from .work import work
+
+
+def observe_code(request: protocol.Observe) -> protocol.Observation:
+    """What each value of tapped code is on shards, beside the tapped original on the whole batch.
+
+    It is told from placements: both are traced from shapes, the code on the shares of several counts of
+    devices.
+
+    The batch is of so many `rows`, or the given one, as far as the devices share its minibatches. Where the
+    function fails on that, or on a share of it (a reshape that wants pairs), every share is as large as that
+    batch; so it is where a share is another program than the whole: `jnp.einsum` contracts in an order that
+    is best for the sizes there are.
+    """
+    target, axes, count = current(), leaf_axes(request.roles), request.count
+    if request.own_sizes:
+        return observed(request, None)
+    base = arguments.batch_size(target.values(request.overrides), axes)
+    unit = count * request.roles.minibatches
+    if isinstance(axes, arguments.MadeInside):
+        return observed(request, request.rows or base)
+    if request.rows is not None:
+        return observed(request, -(-request.rows // unit) * unit)
+    try:
+        answer = observed(request, base // unit * unit or base * count)
+    except Problem as problem:
+        if problem.kind != "reference":
+            raise
+        try:
+            return observed(request, base * count)
+        except Problem:
+            raise problem from None
+    if answer.raised is None and not answer.apart:
+        return answer
+    try:
+        larger = observed(request, base * count)
+    except Problem:
+        return answer
+    if larger.raised is not None or (larger.apart and answer.raised is None):
+        return answer
+    return larger
+
+
+def observed(request: protocol.Observe, size: int | None) -> protocol.Observation:
+    """The answer of `observe_code` from a batch of `size`, or from leaves as they are.
+
+    Raises:
+        Problem: ``"reference"``, the original is not traced for so many.
+    """
+    target = current()
+    traces = Traces(request, target, size)
+    with prove.x64(target.x64):
+        whole = traces.whole()
+        try:
+            first = traces.share(request.count)
+        except MemoryError:
+            raise
+        except BaseException as error:
+            events = traces.recorder.events
+            return protocol.Observation(
+                tuple(placed.compare_forms(whole.program.events, events, request.count)),
+                describe_exception(error, hide="_jax_pmap"),
+                events[-1]["point"] if events else None,
+            )
+        # Collectives are operations that only shares have: what the first trace shows, without any, counts.
+        otherwise = target.once("otherwise", traces.about, lambda: traces.is_another(whole.program, first))
+        events, idle, alone = placed.events_of_some(
+            whole,
+            first,
+            request.count,
+            traces.share,
+            traces.counts,
+            request.axis_name,
+            traces.packed,
+            traces.axes,
+            request.roles.minibatches,
+            request.results,
+            request.own_sizes,
+        )
+    parts, all_of_it = (work(each.jaxpr, is_no_mark) for each in (first, whole.program))
+    return protocol.Observation(
+        tuple(events),
+        share=parts / max(all_of_it, 1.0),
+        idle=tuple(sorted(idle.items())),
+        reached=tuple(sorted(whole.program.reached | first.reached)),
+        others=tuple(sorted(first.others)),
+        apart=alone or otherwise,
+    )
+
+
+class Traces:
+    """The traces that one request asks for.
+
+    Where the original is one program for all sizes of its batch, a share is traced once, with a symbol for
+    its rows, and the shares of all counts of devices are made of that: tracing is most of what a plan takes.
+
+    Attributes:
+        recorder: what tapped code writes to.
+        packed: the inputs, taken apart.
+        axes: their batch axes.
+        counts: numbers of devices that shares may be traced for.
+        about: what the traces are about besides the text of the code.
+    """
+
+    def __init__(self, request: protocol.Observe, target: Target, size: int | None) -> None:
+        self._request, self._target = request, target
+        self.axes = leaf_axes(request.roles)
+        self.recorder = observe.Recorder(request.results, target.mutated)
+        self.packed = Packed(target.values(request.overrides), request.roles.statics)
+        given = abstract_leaves(self.packed, self.axes, size)
+        self._leaves = list(zip(given, self.packed.axes(self.axes), strict=True))
+        self.about = protocol.encode((self.axes, request.overrides)), size, request.own_sizes
+        if size is None:
+            # What shares all of them evenly. What has a size of 1 is broadcast, which is another program.
+            sizes = [leaf.shape[axis] for leaf, axis in self._leaves if axis is not None]
+            self._size = math.gcd(*sizes)
+            counts = counts_for(self._size, request.count, 7)
+            self.counts = [*(each for each in counts if each < min(sizes)), 1]
+        else:
+            self._size = size
+            self.counts = counts_for(size // request.roles.minibatches, request.count, 7)
+
+    def whole(self) -> placed.Whole:
+        """The original on the whole batch.
+
+        Raises:
+            Problem: ``"reference"``, it is not traced so.
+        """
+        key = protocol.encode(self._request.original), *self.about
+        whole = self._target.once("placed", key, self._whole, last=True)
+        self.recorder.most = self._request.count * observe.largest(whole.program.events)
+        return whole
+
+    def share(self, devices: int) -> placed.Program:
+        """The woven code on one of the shares of so many devices."""
+        program = self._symbolic(self._request.tapped) if self._is_one else None
+        if program is not None:
+            return program.with_numbers(symbolic.Numbers(self._size // devices, devices))
+        leaves = [
+            leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
+            for leaf, axis in self._leaves
+        ]
+        return self._traced(self._request.tapped, leaves, devices).with_numbers(symbolic.Numbers(self._size))
+
+    def is_another(self, whole: placed.Program, share: placed.Program) -> bool:
+        """Whether a share is another program than the whole batch."""
+        return not self._is_one and placed.is_another(whole, share)
+
+    @functools.cached_property
+    def _is_one(self) -> bool:
+        """Whether the original is one program for all sizes of its batch, and is traced to that one."""
+        roles, target = self._request.roles, self._target
+        fixed = self._request.own_sizes or roles.made or roles.minibatches > 1
+        # Collectives of its own may make other numbers of the number of devices.
+        if fixed or target.collectives or target.one_device.axes:
+            return False
+
+        def compared() -> bool:
+            one, given = self._symbolic(self._request.original), self.whole().program
+            return (
+                one is not None
+                and (one.reached, len(one.events)) == (given.reached, len(given.events))
+                and symbolic.is_at(one.jaxpr, self._size, given.jaxpr)
+            )
+
+        key = protocol.encode(self._request.original), *self.about
+        return target.once("one program", key, compared)
+
+    def _symbolic(self, code: protocol.Tapped) -> placed.Program | None:
+        """Tapped code on a share of any size; None where Python code has to know it."""
+
+        def made() -> placed.Program | None:
+            rows = symbolic.rows()
+            leaves = [leaf if axis is None else resized(leaf, axis, rows) for leaf, axis in self._leaves]
+            self.recorder.most = None
+            program = symbolic.traced(lambda: self._traced(code, leaves, symbolic.DEVICES))
+            return program if program is not None and program.has_polynomials() else None
+
+        found: placed.Program | None = self._target.once(
+            "with symbols", (protocol.encode(code), *self.about), made, last=True
+        )
+        return found
+
+    def _whole(self) -> placed.Whole:
+        code, leaves = self._request.original, [leaf for leaf, _ in self._leaves]
+        try:
+            program = placed.Program.of(
+                self._tapped(code), self.recorder, self.packed, leaves, wrap=self._target.one_device.run
+            )
+        except (MemoryError, Problem):
+            raise
+        except BaseException as error:
+            # The lines are those of the user's own text.
+            found = untraced(self.packed, leaves) or describe_exception(error, "<jax-pmap")
+            raise Problem("reference", summary(error), error=found) from error
+        return placed.Whole(program.with_numbers(symbolic.Numbers(self._size)), self.packed)
+
+    def _traced(self, code: protocol.Tapped, leaves: Sequence[Any], devices: int) -> placed.Program:
+        axes = {self._request.axis_name: devices}
+        return placed.Program.of(self._tapped(code), self.recorder, self.packed, leaves, axes)
+
+    def _tapped(self, code: protocol.Tapped) -> Callable[[], Callable[[Values], Any]]:
+        target, recorder = self._target, self.recorder
+
+        def anew() -> Callable[[Values], Any]:
+            scope = {**target.namespace(), observe.RECORDER: recorder}
+            furnished = furnish(scope, code.around, {observe.RECORDER: recorder})
+            fn: Callable[..., Any] = target.define(code.code, "<jax-pmap>", code.name, scope)
+            fn = target.over_devices(furnished(fn))
+            return lambda given: recorder.call(fn, target.signature, given)
+
+        return anew
+
+
+def untraced(packed: Packed, leaves: Sequence[Any]) -> protocol.Raised | None:
+    """Why the reference is not traced with these leaves; None where it is."""
+    try:
+        traced_as(current().reference, packed, leaves)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        return describe_exception(error)
+    return None

@@ -1,0 +1,78 @@
+"""Programs that are traced once with a symbol for the rows, and those that numbers make of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jax_pmap.worker.jaxpr import symbolic
+from jax_pmap.worker.jaxpr.numbers import program_of, same
+
+F32, BF16, C64 = jnp.float32, jnp.bfloat16, jnp.complex64
+
+
+def means(x, w):
+    return lax.pmean(jnp.mean(x @ w), "i"), lax.psum(jnp.sum(x), "i") / (x.shape[0] * lax.psum(1, "i"))
+
+
+def half_of_the_rows(x, w):
+    return x * (x.shape[0] * 0.5 + 1.0), w * (3.0 / x.shape[0])
+
+
+def gathered(x, w):
+    every = lax.all_gather(x, "i", tiled=True)
+    own = lax.dynamic_slice_in_dim(every, lax.axis_index("i") * x.shape[0], x.shape[0])
+    return every.T @ every, own, lax.all_gather(w, "i")
+
+
+def looped(x, w):
+    total, _ = lax.scan(lambda c, row: (c + lax.pmean(row.mean(), "i"), None), 0.0, x.T)
+    return lax.cond(total > 0, lambda: total / x.shape[0], lambda: total), lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x)
+    )
+
+
+def solved(x, w):
+    inner = x.T @ x + jnp.eye(w.shape[0])
+    return jnp.linalg.solve(inner, w), jax.grad(lambda w: jnp.mean(jax.nn.gelu(x @ w) ** 2))(w)
+
+
+#: Branches and solvers compare real numbers in single precision.
+WITH = [(looped, F32), (solved, F32)]
+WITH += [(function, dtype) for function in (means, half_of_the_rows, gathered) for dtype in (F32, BF16, C64)]
+
+
+@pytest.mark.parametrize(("function", "dtype"), WITH)
+def test_numbers_make_of_it_what_they_are_traced_to(function, dtype):
+    def traced(rows, devices):
+        leaves = jax.ShapeDtypeStruct((rows, 5), dtype), jax.ShapeDtypeStruct((5,), dtype)
+        return jax.make_jaxpr(function, axis_env=[("i", devices)])(*leaves)
+
+    once = traced(symbolic.rows(), symbolic.DEVICES)
+    assert symbolic.has_polynomials(once)
+    for rows, devices in ((8, 3), (3, 8), (24, 1)):
+        made = symbolic.Numbers(rows, devices).program(once)
+        wanted = symbolic.Numbers(rows).program(traced(rows, devices))
+        assert [v.aval for v in made.jaxpr.outvars] == [v.aval for v in wanted.jaxpr.outvars]
+        assert same(program_of(made, rows), program_of(wanted, rows)), (made, wanted)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x[: len(x) // 2], lambda x: jnp.arange(len(x) % 3), lambda x: np.zeros(len(x))]
+)
+def test_what_is_no_polynomial_in_the_rows_is_found(function):
+    leaf = jax.ShapeDtypeStruct((symbolic.rows(), 5), F32)
+    made = symbolic.traced(lambda: jax.make_jaxpr(function)(leaf))
+    assert made is None or not symbolic.has_polynomials(made)
+
+
+def test_sizes_of_so_many_devices_and_rows_are_those_of_others():
+    rows = symbolic.rows()
+    numbers = symbolic.Numbers(rows=8, devices=3)
+    assert numbers.number(symbolic.DEVICES * rows + 1) == 25
+    assert numbers.number(rows * rows * 2 + 5) == 133
+    assert numbers.number(symbolic.DEVICES) == 3
+    assert numbers.number(7) == 7
+    with pytest.raises(ValueError, match="no polynomial"):
+        numbers.number(rows // 2)
