@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from jax_pmap.worker.jaxpr import symbolic
-from jax_pmap.worker.jaxpr.numbers import program_of, same
+from jax_pmap.worker.jaxpr.coincidences import program_of, same
 
 F32, BF16, C64 = jnp.float32, jnp.bfloat16, jnp.complex64
 

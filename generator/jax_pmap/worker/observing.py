@@ -8,9 +8,8 @@ from typing import Any
 from . import arguments, observe, placed, protocol, prove
 from .arguments import Packed, Values
 from .around import furnish
-from .following import traced_as
 from .jaxpr import symbolic
-from .jaxpr.trace import abstract_leaves, counts_for, resized
+from .jaxpr.trace import Traced, abstract_leaves, counts_for, resized
 from .marks import is_no_mark
 from .protocol import Problem
 from .server import describe_exception, summary
@@ -232,7 +231,7 @@ class Traces:
 def untraced(packed: Packed, leaves: Sequence[Any]) -> protocol.Raised | None:
     """Why the reference is not traced with these leaves; None where it is."""
     try:
-        traced_as(current().reference, packed, leaves)
+        Traced.of(current().reference, packed, leaves)
     except (MemoryError, Problem):
         raise
     except BaseException as error:

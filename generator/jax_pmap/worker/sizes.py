@@ -17,7 +17,7 @@ from .budget import peak
 from .comparing import Explain, Parallel
 from .decisions import COMPARISONS, constants_of
 from .explain import with_cause, with_ragged_cause
-from .jaxpr.numbers import Program, alike, program_of
+from .jaxpr.coincidences import Program, alike, program_of
 from .jaxpr.symbolic import is_narrow
 from .jaxpr.trace import abstract_leaves, arrays_of, traced_arrays
 from .jaxpr.walk import equations

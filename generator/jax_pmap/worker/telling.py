@@ -12,7 +12,7 @@ from typing import Any
 from .arguments import LeafAxes, Packed, Values
 from .budget import size as operations
 from .functions import codes, enclosed, unwrapped
-from .jaxpr.numbers import alike, coincidences, program_of
+from .jaxpr.coincidences import alike, coincidences, program_of
 from .jaxpr.trace import Traced, abstract_leaves, counts_for
 from .neighbours import INSTALLED
 from .protocol import Problem

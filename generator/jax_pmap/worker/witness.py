@@ -15,7 +15,7 @@ from .budget import fitting
 from .budget import size as operations
 from .following import traced_as
 from .forms import Other, others
-from .jaxpr.numbers import Program, alike, coincidences, program_of
+from .jaxpr.coincidences import Program, alike, coincidences, program_of
 from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .leaves import is_abstract
 from .placements.derive import (

@@ -13,7 +13,7 @@ from jax.extend.core import Literal
 
 from ..neighbours import INSTALLED
 from ..protocol import Problem
-from .numbers import program_of, same
+from .coincidences import program_of, same
 from .versions import bind, monomials, opened, variable
 from .walk import equations
 
