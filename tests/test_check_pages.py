@@ -378,6 +378,16 @@ def test_outputs_and_errors_that_are_not_as_shown(pages):
     ], result.stdout
 
 
+def test_modules_named_like_those_of_python(pages):
+    """A package is imported from the folder that it is in: its `types` is not Python's."""
+    for name in ("__init__", "types", "numbers"):
+        pages.write(f"net/{name}.py", "")
+    text = '"""A step.\n\n    >>> import net.step, types\n    >>> len(dir(types)) > 20\n    True\n"""\n'
+    pages.write("net/step.py", text + "import jax\n\np = jax.pmap(abs)\n")
+    result = check(pages)
+    assert result.exit_code == 0, result.stdout
+
+
 def test_pages_that_are_not_run(pages):
     """Pages about other things, unless they are named; and none with --no-run."""
     pages.write("other.md", "```python\nraise SystemExit(3)\ndef step(x): return inner(x)\n```\n")

@@ -24,6 +24,7 @@ from jax_pmap.checking.static import check_text
 from jax_pmap.config import project_root, read_config
 from jax_pmap.home import Home
 from jax_pmap.interpreter import find_interpreter
+from jax_pmap.locating.paths import import_name
 from jax_pmap.model import RefusalError, Say, Span
 from jax_pmap.sources import parse
 from jax_pmap.threads import at_once
@@ -217,12 +218,13 @@ def _run_group(page: Page, blocks: list[Block], devices: int, python: Path, home
     folder = home / f"run{devices}"
     folder.mkdir(exist_ok=True)
     request = home / "request.json"
-    project = project_root(page.path.parent)
+    project, start = project_root(page.path.parent), import_name(page.path)[1]
     document = {
         "path": str(page.path),
         "lines": page.text.splitlines(),
         "module": page.path.suffix == ".py",
-        "sys_path": [str(folder), str(page.path.parent), str(project), str(project / "src")],
+        # Nothing inside a package: a module of it is not the one of Python's that has its name.
+        "sys_path": [str(folder), str(start), str(project), str(project / "src")],
         "known": KNOWN,
         "blocks": [dataclasses.asdict(block) for block in blocks],
     }
