@@ -408,6 +408,16 @@ def test_an_interpreter_without_jax(project, bare):
     project.refused("JP009", "gen", *TARGET, "--python", str(bare), says=says)
 
 
+def test_a_jax_that_is_too_old(project, bare):
+    (packages,) = bare.glob("lib/python*/site-packages")
+    (packages / "numpy.py").touch()
+    (packages / "jax.py").write_text('__version__ = "0.5.3"\n')
+    project.write("train.py", module(""))
+    project.options = []
+    says = ("jax 0.5.3 is older than 0.6.2", "-m pip install --upgrade jax", "--python PATH")
+    project.refused("JP009", "gen", *TARGET, "--python", str(bare), says=says)
+
+
 @pytest.mark.parametrize(
     ("script", "says"),
     [

@@ -418,6 +418,8 @@ class Session:
                 hint += "\nOr activate its environment: this is the Python that jax-pmap itself runs under"
             elif "import" in message:
                 hint += f"\nOr install it there: {self.python} -m pip install jax"
+            if message.startswith("jax "):
+                hint += f"\nOr upgrade it there: {self.python} -m pip install --upgrade jax"
             return refused("JP009", f"`{self.python}` cannot run your code: {message}", hint)
         if problem.kind == "memory" or out_of_memory(problem):
             return RefusalError(self._out_of_memory(doing, error_span(problem.error, self.directory)))

@@ -7,8 +7,8 @@ DIAGNOSTIC = Diagnostic(
     title="interpreter cannot be used",
     exit_code=2,
     meaning=(
-        "The Python that should run your code is missing, does not start, is older than 3.10, or "
-        "has no jax or no numpy."
+        "The Python that should run your code is missing, does not start, is older than 3.10, "
+        "has no jax or no numpy, or a jax older than 0.6.2."
     ),
     why=(
         "jax-pmap never imports jax itself: it runs your function under your interpreter, where "

@@ -23,6 +23,8 @@ CUT_OFF = 96
 #: New objects between two looks for cycles among them. Traces make millions that live on, and every look
 #: goes through the youngest of these: with Python's 700 that takes a seventh of the time of tracing.
 GARBAGE = 50_000
+#: The rest of the worker uses what jax has since.
+OLDEST_JAX = (0, 6, 2)
 
 
 def describe_exception(error: BaseException, hide: str = "") -> Raised:
@@ -149,8 +151,12 @@ def hello(request: protocol.Hello) -> protocol.Versions:
             importlib.import_module(name)
         except ImportError as error:
             raise Problem("interpreter", f"`import {name}` fails: {error}") from error
+    version = sys.modules["jax"].__version__
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:3]) < OLDEST_JAX:
+        oldest = ".".join(map(str, OLDEST_JAX))
+        raise Problem("interpreter", f"jax {version} is older than {oldest}, the first that jax-pmap can use")
     return protocol.Versions(
-        sys.modules["jax"].__version__,
+        version,
         sys.version.split()[0],
         importlib.util.find_spec("libtpu") is not None,
     )
