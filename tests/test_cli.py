@@ -518,6 +518,32 @@ def test_a_full_disk_is_said():
     assert b"Exception ignored" not in result.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [["--help"], ["explain", "JP043"], ["check", "wrong.py"]])
+def test_a_full_disk_is_no_bug_in_any_command(tmp_path, words):
+    (tmp_path / "wrong.py").write_text("import jax\n\nstep = jax.pmap(axis_name='i')\n")
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+    command = [sys.executable, "-m", "jax_pmap", *words]
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (result.returncode, b"error[JP016]: Standard output cannot" in result.stderr) == (2, True)
+
+
+@pytest.mark.skipif(not Path("/bin/sh").exists(), reason="needs a shell")
+def test_streams_may_be_closed():
+    def closed(how, *words):
+        command = f'exec "$0" -m jax_pmap "$@" {how}'
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+        shell = ["/bin/sh", "-c", command, sys.executable, *words]
+        return subprocess.run(shell, env=environment, capture_output=True, timeout=60, check=False)
+
+    assert closed("2>&- <&-", "explain", "JP043").stdout.startswith(b"JP043")
+    result = closed(">&-", "explain", "JP043")
+    assert (result.returncode, b"error[JP016]: Standard output" in result.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("words", [["gen", "--help"], ["--help"], ["explain"], ["explain", "JP043"]])
 def test_help_needs_no_unicode(words):
     result = shell(*words, env={"PYTHONIOENCODING": "ascii"})

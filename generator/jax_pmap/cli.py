@@ -22,7 +22,16 @@ from jax_pmap.command_options import (
     generation,
     option,
 )
-from jax_pmap.terminal import Progress, drop_stdout, styled, unwound, width, write_stdout
+from jax_pmap.terminal import (
+    Progress,
+    drop_stdout,
+    is_of_printing,
+    open_closed_streams,
+    styled,
+    unwound,
+    width,
+    write_stdout,
+)
 
 if TYPE_CHECKING:
     from jax_pmap.checking.run import CheckRequest
@@ -49,6 +58,7 @@ class _Group(click.Group):
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **kwargs)
         words = sys.argv[1:] if args is None else list(args)
+        open_closed_streams()
         try:
             if args is None:
                 _collect_less()
@@ -62,6 +72,12 @@ class _Group(click.Group):
         except BrokenPipeError:
             drop_stdout()
             code = EXIT_BROKEN_PIPE
+        except OSError as error:
+            if is_of_printing(error):
+                _print_refusal(_stdout_failed(error))
+                code = EXIT_COULD_NOT_ASK
+            else:
+                code = _report_bug(error, verbose=not {"-v", "--verbose"}.isdisjoint(words))
         except Exception as error:
             code = _report_bug(error, verbose=not {"-v", "--verbose"}.isdisjoint(words))
         sys.exit(code if isinstance(code, int) else 0)
@@ -619,6 +635,13 @@ def _write_report(
     command = command_line(options, click.get_current_context().info_name or "gen")
     html = page(result, target=options["target"], command=command, written=written)
     write_page(Path(options["report"]), html)
+
+
+def _print_refusal(refusal: Refusal) -> None:
+    from jax_pmap.report.console import make_console
+    from jax_pmap.report.refusals import print_refusal
+
+    print_refusal(refusal, make_console(sys.stderr, plain=not styled(sys.stderr)))
 
 
 def _stdout_failed(error: OSError) -> Refusal:

@@ -28,6 +28,30 @@ def write_stdout(text: str) -> None:
         drop_stdout()
 
 
+def open_closed_streams() -> None:
+    """Open the standard streams that were closed when the process began (``>&-``).
+
+    Python has None for these, and the next file or pipe that is opened would get their numbers. What is
+    written to stdout then fails, as it would have; nobody reads stderr.
+    """
+    ways = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+    for number, (name, mode, how) in enumerate(ways):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, how)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
+def is_of_printing(error: OSError) -> bool:
+    """Whether an error was raised where something is printed: a full disk, a stream that is closed."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") == click.echo.__module__
+
+
 def drop_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's last flush has nothing to complain about."""
     with contextlib.suppress(OSError, ValueError):
