@@ -247,6 +247,18 @@ def test_an_edited_method_calls_that_of_the_class_above(project):
     assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
 
 
+def test_a_change_that_check_cannot_follow_says_so(project, monkeypatch):
+    project.write("fit.py", "import jax.numpy as jnp\n\n\ndef fit(x):\n    return jnp.mean(x)\n")
+    words = ("gen", "fit.py::fit", "--arg", "x=f32[24]", "--in-place", "--diff", "--no-run")
+    said = "`jax-pmap verify fit.py::fit --against OLD.py::fit`"
+    assert said not in project.run(*words).words
+    monkeypatch.setattr("jax_pmap.emit.in_place.taken_back", lambda text, mark: None)
+    project.write("fit.py", "import jax.numpy as jnp\n\n\ndef fit(x):\n    return jnp.sum(x)\n")
+    made = project.run(*words)
+    assert "# With: " not in made.stdout
+    assert said in made.words
+
+
 def test_what_cannot_be_asked_of_an_edit_is_refused(project):
     project.write("odd.py", "def f(x):\n    return x\n")
     project.refused("JP018", "gen", "odd.py::f", "--in-place", "-o", "x.py", says=("--in-place", "--output"))

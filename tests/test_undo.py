@@ -137,6 +137,59 @@ def test_what_was_woven_goes_and_the_rest_stays(woven, plain):
     assert taken_back(text, mark) == BACK.format(body=indented(plain))
 
 
+#: Lines in the body that belong to what the drop-in does: helpers, body, drop-in, and what was there.
+AROUND = [
+    (  # Constants beside the arrays, by the helpers of emitted code.
+        "partition combine",
+        "w = combine(w, w_static)\nif x is None:\n    return x\nreturn partition(f(w))[0], x",
+        "w, w_static = partition(w)\nw, x = p_step(w, x, w_static)\nreturn combine(w, w_static), x",
+        "if x is None:\n    return x\nreturn f(w), x",
+    ),
+    (  # By those of Equinox, beside a filter of the user's own that is no result.
+        "",
+        "w = eqx.combine(w, w_static)\ns = init(eqx.filter(w, eqx.is_array))\n"
+        "return {'w': eqx.filter(w, eqx.is_array), 's': s}",
+        "w, w_static = eqx.partition(w, eqx.is_array)\nresult = p_step(w, x, w_static)\n"
+        "result['w'] = eqx.combine(result['w'], w_static)\nreturn result",
+        "s = init(eqx.filter(w, eqx.is_array))\nreturn {'w': w, 's': s}",
+    ),
+    (  # A static argument in something that can be hashed.
+        "Constant",
+        "w = w.value\nreturn x * w.value",
+        "w = Constant(w)\nreturn p_step(w, x)",
+        "return x * w.value",
+    ),
+    (  # Objects changed in place, by a function without a result and by one with several.
+        "",
+        "def loss(w):\n    return w, x\n\nw.update(loss(w))\nreturn w, x",
+        "changed = p_step(w, x)\nnnx.update((w, x), nnx.state(changed))",
+        "def loss(w):\n    return w, x\n\nw.update(loss(w))",
+    ),
+    (
+        "own_draws",
+        "with own_draws(w):\n    # kept\n    a = f(w)\n    if x:\n        return (a, x), w\n    return a, w",
+        "result, changed = p_step(w, x)\nnnx.update(w, nnx.state(changed))\nreturn result",
+        "# kept\na = f(w)\nif x:\n    return a, x\nreturn a",
+    ),
+]
+
+
+@pytest.mark.parametrize(("helpers", "woven", "drop_in", "plain"), AROUND)
+def test_what_the_call_needs_goes_too(helpers, woven, drop_in, plain):
+    text = FILE.format(
+        mark=MARK.replace("`own_share`", ", ".join(["`own_share`", *map("`{}`".format, helpers.split())])),
+        body=indented(woven),
+    )
+    text = text.replace("    return p_step(w, shard(x))", indented(drop_in))
+    if "_static" in woven:
+        text = text.replace("def p_step(w, x):", "def p_step(w, x, w_static):")
+    for name in helpers.split():
+        kind = "class {}:\n    pass" if name[0].isupper() else "def {}(tree):\n    return tree"
+        text = text.replace("def own_share", kind.format(name) + "\n\n\ndef own_share")
+    (mark,) = marks(text)
+    assert is_same(taken_back(text, mark), BACK.format(body=indented(plain)))
+
+
 def test_a_mark_whose_definitions_are_gone():
     text = FILE.format(mark=MARK, body="    return w")
     (mark,) = marks(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import io
 import shlex
 import tokenize
@@ -66,6 +67,15 @@ class Edition:
     owner: str
     #: Originals, as written, of adapted functions that stand in another function, and of what holds them.
     enclosed: tuple[str, ...]
+    #: Whether the change can be taken back, so that `check` follows it.
+    followed: bool = True
+
+
+#: Said where `check` cannot follow a change.
+NOT_FOLLOWED = (
+    "`jax-pmap check` cannot follow this change, since it cannot take it back exactly; keep the file as it "
+    "was, and `jax-pmap verify {file}::{name} --against OLD.py::{name}` proves the function again"
+)
 
 
 def is_parallel(source: Source, parsed: ParsedSource) -> bool:
@@ -131,7 +141,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
         _, plain = woven_target(target, plan, (), (), names, {}, result)
     if _can_be_taken_back(target, edition.text, body.definition(plain)):
         return edition
-    return file.edition(pieces, unit, header, adapted, made, renames, ())
+    return dataclasses.replace(file.edition(pieces, unit, header, adapted, made, renames, ()), followed=False)
 
 
 def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
@@ -201,7 +211,7 @@ class _File:
 
     def added(self, pieces: Pieces, adapted: Sequence[Adapted], copies: Mapping[str, str]) -> tuple[str, ...]:
         """Dotted names of what the edit brings besides the mapped function."""
-        helpers = sorted(assigned_names(pieces.helpers), key=pieces.helpers.index)
+        helpers = sorted(assigned_names(pieces.helpers), key=lambda name: (pieces.helpers.index(name), name))
         beside = [
             ".".join([*(node.name for node in other.function.parsed.enclosing), copies[other.name]])
             if self.is_own(other)

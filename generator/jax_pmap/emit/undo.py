@@ -12,6 +12,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,11 +61,11 @@ def taken_back(text: str, mark: Mark) -> str | None:
     shares = {name for name, node in added if name.startswith(rows)}
     guards = {name for name, node in added if name.startswith(("modes", "flags", "as_proved"))}
     unseen = {name for name, node in added if name.startswith("unseen")}
-    undo = _Unweaving(constants, shares, copies, guards, unseen)
+    undo = _Unweaving(constants, shares, copies, guards, unseen, _around(drop_in, holder, added))
     definition = _restored(tree, lines, drop_in, holder, undo)
     base = indent_of(lines[drop_in.lineno - 1])
     restored = shifted(definition, base)
-    if holder is mapped:  # the body stands as deep as it did
+    if holder is mapped and not undo.around.own_draws:  # the body stands as deep as it did
         restored = _as_written(lines[holder.lineno - 1 : holder.end_lineno], restored)
     changes = [
         (
@@ -124,9 +125,9 @@ def _function(tree: ast.Module, qualname: str) -> Function | None:
 
 def _node(tree: ast.Module, name: str) -> ast.stmt | None:
     """A definition, or the assignment of a constant or a table at the top of the file."""
-    found = _function(tree, name)
-    if found is not None:
-        return found
+    chain = find(tree, name)
+    if chain is not None:
+        return chain[-1]
     for statement in tree.body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant | ast.Dict):
             continue
@@ -137,7 +138,8 @@ def _node(tree: ast.Module, name: str) -> ast.stmt | None:
 
 def _first(node: ast.stmt) -> int:
     """The line of a statement with its decorators, counted from 0."""
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else []
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    decorators = node.decorator_list if isinstance(node, definitions) else []
     return min([node.lineno, *(each.lineno for each in decorators)]) - 1
 
 
@@ -193,6 +195,7 @@ def _restored(
     statements = list(body.body)
     if held.get_docstring() is not None:
         statements = statements[1:]
+    statements = undo.around.taken_out(statements)
     if head.get_docstring() is not None:
         statements = [head.body.body[0], *statements]
     suite = body.with_changes(body=statements, header=head.body.header)
@@ -216,6 +219,136 @@ def _parsed(tree: ast.Module, lines: tuple[str, ...], node: Function) -> cst.Mod
     return cst.parse_module(function_text(ParsedSource(source, tree, node)).text)
 
 
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What a body has at its beginning and in its returns because of what the drop-in does around the call.
+
+    The drop-in takes what is no array out of its arguments, and changes the caller's own objects afterwards.
+    """
+
+    #: Parameters that the mapped function has besides: the constants of each argument.
+    constants: frozenset[str]
+    #: Arguments that are passed in something that can be hashed.
+    wrapped: frozenset[str]
+    #: Source of the objects that are changed in place, or ``""``.
+    objects: str
+    #: Names of the helper that takes arguments apart, and of the one that folds the keys in objects.
+    partition: frozenset[str]
+    own_draws: frozenset[str]
+
+    def taken_out(self, statements: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+        """The statements of a body without any of it."""
+        kept: list[cst.BaseStatement] = []
+        for line in statements:
+            opened = self._opened(line)
+            kept += [line] if opened is None else opened
+        while kept and self._puts_together(kept[0]):
+            del kept[0]
+        if self.objects and kept and self._hands_out(kept[-1]):
+            del kept[-1]
+        if not (self.constants or self.objects):
+            return kept
+        block = cst.IndentedBlock(kept).visit(_ReturnsOfArrays(self))
+        assert isinstance(block, cst.IndentedBlock)
+        return list(block.body)
+
+    def _opened(self, line: cst.BaseStatement) -> list[cst.BaseStatement] | None:
+        """What stands in the ``with`` that folds keys; None for another statement."""
+        if not isinstance(line, cst.With) or not isinstance(line.body, cst.IndentedBlock):
+            return None
+        call = line.items[0].item
+        if not isinstance(call, cst.Call) or _dotted(call.func) not in self.own_draws:
+            return None
+        return list(line.body.body)
+
+    def _puts_together(self, line: cst.BaseStatement) -> bool:
+        """Whether a statement gives an argument the constants back that were taken from it."""
+        found = _assigned(line)
+        if found is None:
+            return False
+        name, value = found
+        if isinstance(value, cst.Attribute):
+            return name in self.wrapped and _code(value) == f"{name}.value"
+        if not isinstance(value, cst.Call) or len(value.args) != 2:
+            return False
+        given = [_code(each.value) for each in value.args]
+        return given[0] == name and given[1] in self.constants
+
+    def _hands_out(self, line: cst.BaseStatement) -> bool:
+        """Whether a statement returns the objects that are changed in place, and nothing else."""
+        only = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+        return isinstance(only, cst.Return) and self.is_objects(only.value)
+
+    def is_objects(self, value: cst.BaseExpression | None) -> bool:
+        """Whether a value is the objects that are changed in place."""
+        return value is not None and _code(value).strip("()") == self.objects != ""
+
+    def whole(self, value: cst.BaseExpression) -> cst.BaseExpression:
+        """What stands in a call that keeps its arrays alone; any other value as it is."""
+        if isinstance(value, cst.Subscript):
+            apart = value.value
+            is_ours = isinstance(apart, cst.Call) and _dotted(apart.func) in self.partition
+        else:
+            apart = value
+            is_ours = bool(self.constants) and isinstance(apart, cst.Call) and _keeps_arrays(apart)
+        return apart.args[0].value if isinstance(apart, cst.Call) and is_ours else value
+
+
+def _keeps_arrays(call: cst.Call) -> bool:
+    """Whether a call is Equinox's ``filter(value, is_array)``."""
+    names = [_dotted(call.func), *(_dotted(each.value) for each in call.args[1:])]
+    return [name.rpartition(".")[2] for name in names] == ["filter", "is_array"]
+
+
+def _around(drop_in: Function, holder: Function, added: Sequence[tuple[str, ast.stmt | None]]) -> _Around:
+    """What the drop-in and its helpers say was put around a body."""
+    own, mapped = (
+        {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)} for node in (drop_in, holder)
+    )
+    classes = {name for name, node in added if isinstance(node, ast.ClassDef)}
+    wrapped, objects = set(), ""
+    for node in ast.walk(drop_in):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if ast.unparse(node.value.func) in classes:
+                wrapped.add(ast.unparse(node.targets[0]))
+        elif isinstance(node, ast.Call) and len(node.args) == 2:
+            first, second = node.args
+            if ast.unparse(node.func).endswith(".update") and ".state(" in ast.unparse(second):
+                objects = ast.unparse(first).strip("()")
+    named = {start: frozenset(name for name, _ in added if name.startswith(start)) for start in _AROUND}
+    return _Around(frozenset(mapped - own), frozenset(wrapped), objects, *named.values())
+
+
+_AROUND = ("partition", "own_draws")
+
+
+class _ReturnsOfArrays(cst.CSTTransformer):
+    """Returns of a body, those of functions in it aside, as they were before only arrays were returned."""
+
+    def __init__(self, around: _Around) -> None:
+        super().__init__()
+        self.around = around
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """What functions in it return is not the result."""
+        return not isinstance(node, cst.FunctionDef | cst.Lambda)
+
+    def leave_Return(self, original: cst.Return, updated: cst.Return) -> cst.Return:  # noqa: N802
+        """A return, with the value that it had."""
+        value = updated.value
+        if self.around.is_objects(value):
+            return updated.with_changes(value=None)
+        if isinstance(value, cst.Tuple) and len(value.elements) == 2:
+            first, last = (each.value for each in value.elements)
+            if self.around.is_objects(last):
+                # A tuple needs parentheses inside another one only.
+                value = first.with_changes(lpar=(), rpar=()) if isinstance(first, cst.Tuple) else first
+        if isinstance(value, cst.Tuple | cst.List | cst.Dict):
+            elements = [each.with_changes(value=self.around.whole(each.value)) for each in value.elements]
+            value = value.with_changes(elements=elements)
+        return updated.with_changes(value=None if value is None else self.around.whole(value))
+
+
 class _Unweaving(cst.CSTTransformer):
     """Takes out what `weave` put in."""
 
@@ -226,10 +359,11 @@ class _Unweaving(cst.CSTTransformer):
         copies: Mapping[str, str],
         guards: set[str],
         unseen: set[str],
+        around: _Around,
     ) -> None:
         super().__init__()
         self.axes, self.shares, self.copies, self.guards = axes, shares, copies, guards
-        self.unseen = unseen
+        self.unseen, self.around = unseen, around
         #: Parentheses put around a value that stood in a call.
         self.enclosed: list[cst.BaseExpression] = []
         #: Statements in which something was taken out.

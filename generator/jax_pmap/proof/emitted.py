@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax_pmap.emit.constants import check_constants, compiled_at
-from jax_pmap.emit.in_place import Edition, emit_in_place
+from jax_pmap.emit.in_place import NOT_FOLLOWED, Edition, emit_in_place
 from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.unit import emit
 from jax_pmap.inputs.load import Loaded, load
@@ -106,6 +106,10 @@ def proved(planned: Planned) -> Generated:
     if request.in_place:
         edition = emit_in_place(planned.target, plan, request, evidence)
         evidence = _run_edited(planned, plan, edition, evidence)
+        if not edition.followed:
+            source = planned.target.source
+            note = NOT_FOLLOWED.format(file=source.shown_path, name=source.qualname)
+            plan = dataclasses.replace(plan, notes=(*plan.notes, note))
         return Generated(edition.text, plan, request.backend, evidence, planned.target.source)
     return Generated(planned.code(plan, evidence), plan, request.backend, evidence)
 
