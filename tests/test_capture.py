@@ -171,6 +171,37 @@ def test_no_file_of_its_own_for_what_needs_the_program(train):
     )
 
 
+PROGRAM = """\
+import sys
+import jax.numpy as jnp
+
+RATE = jnp.float32(2.0)
+
+
+def fitted(x):
+    return RATE * jnp.mean(x)
+
+
+if __name__ == "__main__":
+    print(fitted(jnp.arange(24.0)))
+"""
+
+
+def test_a_program_that_its_own_parallel_file_imports_is_told_so(train):
+    train.write("fit.py", PROGRAM)
+    words = ("gen", "fit.py::fitted", "--run", "python fit.py")
+    said = "imports `fit.py`, which is the program itself"
+    made = train.run(*words, "--no-run")
+    assert (made.exit_code, "from fit import RATE" in made.stdout, said in made.words) == (0, True, True)
+    assert said not in train.run(*words, "--in-place", "--diff", "--no-run").words
+    train.write(
+        "fit.py",
+        PROGRAM.replace("RATE =", "assert 'twice' not in sys.modules\nsys.modules['twice'] = sys\nRATE ="),
+    )
+    says = (said, "to import it beside the program fails: AssertionError", "--in-place")
+    train.refused("JP008", *words, says=says)
+
+
 def test_a_method_compiled_where_it_is_bound(train):
     plan = planned(train, "train.py::Trainer.step", "python train.py method")
     roles = {argument["name"]: argument["role"] for argument in plan["arguments"]}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from jax_pmap.emit.constants import check_constants, compiled_at
 from jax_pmap.emit.in_place import NOT_FOLLOWED, Edition, emit_in_place
 from jax_pmap.emit.ops import OWN_SHARE
 from jax_pmap.emit.unit import emit
 from jax_pmap.inputs.load import Loaded, load
+from jax_pmap.inputs.program import read_program
 from jax_pmap.model import (
     Backend,
     Devices,
@@ -24,6 +27,7 @@ from jax_pmap.model import (
     RefusalError,
     Request,
     Say,
+    Source,
     refused,
     staged,
 )
@@ -111,7 +115,34 @@ def proved(planned: Planned) -> Generated:
             note = NOT_FOLLOWED.format(file=source.shown_path, name=source.qualname)
             plan = dataclasses.replace(plan, notes=(*plan.notes, note))
         return Generated(edition.text, plan, request.backend, evidence, planned.target.source)
-    return Generated(planned.code(plan, evidence), plan, request.backend, evidence)
+    code, source = planned.code(plan, evidence), planned.target.source
+    if _is_program(request, source) and _imports(code, source):
+        note = (
+            f"the emitted file imports `{source.shown_path}`, which is the program itself and cannot import "
+            "the emitted file in turn: call it from another file, or change the program where it stands, "
+            "with --in-place"
+        )
+        plan = dataclasses.replace(plan, notes=(*plan.notes, note))
+    return Generated(code, plan, request.backend, evidence)
+
+
+def _is_program(request: Request, source: Source) -> bool:
+    """Whether the program of `--run` is the file of the target."""
+    program = read_program(request.run, request.directory) if request.run is not None else None
+    if program is None:
+        return False
+    if program.kind == "module":
+        return program.what == source.module
+    return program.kind == "script" and Path(program.what).resolve() == source.path.resolve()
+
+
+def _imports(code: str, source: Source) -> bool:
+    """Whether an emitted file imports the file of the target."""
+    return any(
+        source.module in (getattr(node, "module", None), *(each.name for each in node.names))
+        for node in ast.parse(code).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
 
 
 def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
@@ -150,6 +181,22 @@ def _explained(planned: Planned, refusal: Refusal) -> Refusal:
             f"({', '.join(f'`{name}`' for name in classes)}); the emitted file cannot import that, and a "
             "copy of the class would be another one",
             "Move the class to a module of its own, or edit the file itself with --in-place",
+            target.facts.span,
+            refusal.details,
+        )
+    source = target.source
+    again = f'"{source.path}", line '
+    if (
+        refusal.code == "JP045"
+        and _is_program(planned.request, source)
+        and any(again in line and "<module>" in line for each in refusal.details for line in each.split("\n"))
+    ):
+        return Refusal(
+            "JP008",
+            f"the emitted file imports `{source.shown_path}`, which is the program itself, and to import it "
+            f"beside the program fails: {refusal.details[0].rpartition(chr(10))[2]}",
+            f"Edit the file itself, with --in-place; or move what `{target.facts.name}` uses to a module of "
+            "its own",
             target.facts.span,
             refusal.details,
         )

@@ -29,6 +29,8 @@ OLDEST_JAX = (0, 6, 2)
 
 def describe_exception(error: BaseException, hide: str = "") -> Raised:
     """An exception of the user's code, without our frames and those of files with `hide` in their names."""
+    if isinstance(error, Problem) and error.error is not None:
+        return error.error
     ours = os.path.dirname(os.path.abspath(__file__))
     frames = [
         frame
