@@ -119,6 +119,10 @@ def test_an_edited_file_is_accepted_once_it_is_proved(project: Project) -> None:
     refused = project.run("check", "--accept", "total_pmap.py")
     assert (refused.exit_code, codes(refused)) == (1, ["JP151"])
     assert "is not accepted: JP045" in refused.stdout
+    assert "differs on 3, 4 and 8 devices too" in refused.stdout
+    # What to type is for `check`, which has no `--layout`.
+    assert "--layout" not in refused.stdout
+    assert "Mend the edit and try again, `jax-pmap check --accept total_pmap.py`" in refused.stdout
     assert path.read_text() == wrong
 
     edited = wrong.replace("pmean", "psum").replace("AXIS", "MY_AXIS")

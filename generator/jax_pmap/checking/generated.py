@@ -290,7 +290,7 @@ def _proved_again(each: Task, recorded: Recorded, key: str, cache: Cache, accept
     request = dataclasses.replace(
         recorded.request, python=each.python or recorded.request.python, timeout=each.timeout
     )
-    result = verify(f"{each.path}::{_name_in(each.text, recorded)}", request)
+    result = verify(f"{each.path}::{_name_in(each.text, recorded)}", request, "drop-in")
     if isinstance(result, Refusal):
         if result.code in ENVIRONMENT:
             return Outcome((_unasked(each, recorded.line, result),))
@@ -333,7 +333,8 @@ def _not_equal(each: Task, recorded: Recorded, refusal: Refusal, accept: bool) -
     return Finding(
         "JP151" if accept else "JP152",
         f"`{each.shown}`, edited by hand, {said}: {refusal.code}: {refusal.reason}",
-        f"{refusal.hint}. Or give up the edits: {recorded.command} --force",
+        f"{refusal.hint}. Mend the edit and try again, `jax-pmap check --accept {each.shown}`; or give up "
+        f"the edits: {recorded.command} --force",
         Span(each.shown, 1),
         (),
         refusal.details,

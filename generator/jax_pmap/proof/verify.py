@@ -65,6 +65,8 @@ T = TypeVar("T")
 SECOND = (3, 8)
 #: The inputs that need no mention; see `Question.described`.
 GIVEN = "the given inputs"
+#: How to say in which way a function is called.
+LAYOUTS = "--layout drop-in|stacked|batch, or --layout NAME=devices,…"
 #: How a call can end, the better the later.
 ENDS = ("raises", "form", "value", "equal")
 #: The score of `_choose` for results that are equal, and what each device count adds on which they are.
@@ -619,8 +621,8 @@ class _Verification:
         return Refusal(
             "JP021",
             f"`{self.name}` fails in every way of calling it that was tried",
-            "Give it inputs it takes, or say how it is called: --layout drop-in|stacked|batch, or --layout "
-            "NAME=devices,…",
+            "Give it inputs it takes"
+            + ("" if self.layout is not None else f", or say how it is called: {LAYOUTS}"),
             error_span(first, directory, self.source),
             ("\n".join(shown),),
         )
@@ -872,10 +874,10 @@ class _Verification:
         others = [str(other.devices) for other in failed if other is not run]
         equal = [str(other.devices) for other in able if other not in failed]
         if others:
-            reason += f". It {verb} on {' and '.join(others)} devices too"
+            reason += f". It {verb} on {_listed(others)} devices too"
         # Some runs are made on one count alone.
         if equal and not check.alone:
-            reason += f". It is equal on {' and '.join(equal)} devices"
+            reason += f". It is equal on {_listed(equal)} devices"
         return Refusal(code, reason, self._way_out(failure, run, layout), object_span(self.source), details)
 
     def _said(self, check: protocol.Check, failure: protocol.Failure, where: str) -> str:
@@ -956,10 +958,8 @@ class _Verification:
                 f"`{self.name}` was called {layout_words(layout)}; called {layout_words(equal_as)} it gives "
                 "the reference's results. If that is how your program calls it, say so with --layout"
             )
-        return (
-            f"`{self.name}` was called {layout_words(layout)}; another way of calling it: --layout "
-            "drop-in|stacked|batch, or --layout NAME=devices,…"
-        )
+        said = f"`{self.name}` was called {layout_words(layout)}"
+        return said if self.layout is not None else f"{said}; another way of calling it: {LAYOUTS}"
 
 
 def _again(known: list[Roles], candidates: Iterator[Roles]) -> Iterator[Roles]:
@@ -989,6 +989,12 @@ def _shares(layout: Layout, roles: Roles) -> bool:
 def with_devices(shape: str, devices: int) -> str:
     """A shape as text, ``"(8,)"``, with an axis of devices in front: ``"(2, 8)"``."""
     return str((devices, *ast.literal_eval(shape)))
+
+
+def _listed(words: Sequence[str]) -> str:
+    """``"3, 4 and 8"``."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _on(cause: str, where: str) -> str:
