@@ -7,6 +7,9 @@ import json
 import pytest
 from project import Project
 
+from jax_pmap.model import Backend, Check, Collective, Evidence, Generated, Plan
+from jax_pmap.proof.choice import choose
+
 MODULE = """\
 import jax
 import jax.numpy as jnp
@@ -52,6 +55,20 @@ def test_devices_that_wait_in_loops_decide_for_written_collectives(module: Proje
 def test_a_loop_of_known_length_makes_no_device_wait(module: Project) -> None:
     made = module.run("gen", "module.py::powers", "--arg", "x=f32[96]", "--backend", "jit")
     assert made.exit_code == 0 and WAITS not in made.words, made.stderr
+    assert "compiled to 1 all-reduce (4 B; 5 times a call in loops, 20 B)" in made.words
+
+
+def test_what_is_sent_in_every_round_of_a_loop_decides() -> None:
+    def form(backend: Backend, row: Collective) -> Generated:
+        checks = (Check(8, "as given", 24, 2, 0.0, 1e-6),)
+        evidence = Evidence(checks, "0.10.2", "3.11", True, collectives=(row,))
+        return Generated("", Plan("a.py::f", "batch", (), (), None, ()), backend, evidence)
+
+    often = form(Backend.SHARD_MAP, Collective("all-reduce", 1, 8, times=12, moved=96))
+    once = form(Backend.JIT, Collective("all-gather", 1, 24, times=1, moved=24))
+    best = choose([often, once], [])
+    assert best.backend is Backend.JIT
+    assert "communicates 24 B on a device, that of shard_map 96 B" in best.evidence.notes[0]
 
 
 def test_the_only_form_that_is_proved_is_taken(module: Project) -> None:

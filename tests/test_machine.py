@@ -20,7 +20,7 @@ from jax_pmap.model import (
     Role,
 )
 from jax_pmap.report.console import Console
-from jax_pmap.report.meshes import print_machine
+from jax_pmap.report.meshes import print_machine, sent_in_a_ring
 from jax_pmap.worker.protocol import Memory
 
 MEAN = """\
@@ -114,6 +114,79 @@ def test_a_mesh_of_more_devices_than_are_simulated_is_derived(project: Project) 
     assert "derived for all inputs on 300 devices" in said
     assert "not run: 300 devices are more than the 256 that are simulated" in said
     assert "on each of 300" in said
+
+
+LAYERS = """\
+import jax
+import jax.numpy as jnp
+
+
+def loss(layers, x):
+    def layer(h, w):
+        return jnp.tanh(h @ w), None
+
+    return jnp.mean(jax.lax.scan(layer, x, layers)[0] ** 2)
+
+
+def step(layers, x):
+    return jax.tree.map(lambda w, g: w - g, layers, jax.grad(loss)(layers, x))
+
+
+def shapes():
+    return jax.ShapeDtypeStruct((5, 64, 64), "float32"), jax.ShapeDtypeStruct((24, 64), "float32")
+"""
+
+
+def test_what_is_sent_over_a_mesh_is_read_in_a_program_that_is_not_run(project: Project) -> None:
+    project.write("layers.py", LAYERS)
+    words = (
+        "layers.py::step",
+        "--inputs",
+        "layers.py::shapes",
+        "--backend",
+        "jit",
+        "--mesh",
+        "data=4",
+        "--fsdp",
+    )
+    planned = json.loads(project.run("plan", *words, "--output-format", "json").stdout)
+    rows = planned["compiled"]["collectives"]
+    # The layers are in a loop of five rounds, forwards and backwards.
+    assert sum(row["times"] for row in rows) >= 10 > sum(row["count"] for row in rows)
+    assert planned["compiled"]["memory"]["arguments"] == 4 * (5 * 64 * 64 + 24 * 64) // 4
+    made = project.run("gen", *words)
+    assert "derived, and not run: the inputs are shapes alone" in made.words
+    assert "sent in one call, as compiled for 4 simulated CPU devices" in made.words
+    assert "peak, compiled for CPU" in made.words and "compiled to" not in made.words
+    assert "collective along times bytes each sends" in made.words
+    # Nothing is compiled where no run was wanted.
+    assert "sent in one call" not in project.run("gen", *words, "--no-run").words
+
+
+def test_what_cannot_be_compiled_here_is_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("mean.py", MEAN)
+    words = ("plan", "mean.py::mean", "--arg", "w=f32[4,256]", "--arg", "x=f32[1200,4]", "--backend", "jit")
+    said = "what devices send each other is not known: "
+    made = project.run(*words, "--mesh", "data=300")
+    assert f"{said}300 devices are more than the 256 that are simulated" in made.words
+    monkeypatch.setattr("jax_pmap.proof.machine.SHARE", 0.0)
+    made = project.run(*words, "--mesh", "data=4")
+    assert (made.exit_code, said in made.words, "--timeout" in made.words) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "bytes_sent"),
+    [
+        ("all-reduce", ("data",), 2 * 1200 * 3 // 4),
+        ("all-gather", ("data", "model"), 1200 * 7 // 8),
+        ("reduce-scatter", ("model",), 1200),
+        ("collective-permute", ("model",), 1200),
+        ("all-to-all", (), 1200 * 7 // 8),
+    ],
+)
+def test_a_ring_sends(kind: str, axes: tuple[str, ...], bytes_sent: int) -> None:
+    row = Collective(kind, 1, 400, axes, times=3, moved=1200)
+    assert sent_in_a_ring(row, (MeshAxis("data", 4), MeshAxis("model", 2))) == bytes_sent
 
 
 def test_the_report_says_what_is_known_from_shapes() -> None:

@@ -20,7 +20,7 @@ from jax_pmap.report.as_json import schema
 
 pytest_plugins = ["warm"]
 
-NAMES = ("mlp", "flax", "long", "hostile", "refused", "plan", "equal", "different", "divided")
+NAMES = ("mlp", "flax", "long", "hostile", "refused", "plan", "equal", "different", "divided", "mesh")
 HOSTILE = """
 import jax.numpy as jnp
 
@@ -159,6 +159,11 @@ def pages(
             "metrics.py::inputs_ranks",
         ),
         "plan": (folder, "plan", "written.py::step", "--inputs", "written.py::make_inputs"),
+        "mesh": (
+            folder,
+            *("plan", "written.py::step", "--inputs", "written.py::make_inputs"),
+            *("--backend", "jit", "--mesh", "data=2,model=2", "--spec", "w=model"),
+        ),
         "equal": (folder, "verify", "written.py::equal", *against),
         "different": (folder, "verify", "written.py::different", *against),
         "divided": (folder, "verify", "written.py::divided", *against),
@@ -275,6 +280,20 @@ def test_of_what_a_compiler_divides_its_own_collectives_are_shown(pages: dict[st
     assert "divided = jax.jit(step" in text
     assert "all-reduce" in text
     assert "Nothing is communicated" not in text
+
+
+def test_of_a_mesh_each_device_holds_its_part(pages: dict[str, Path]) -> None:
+    page = Page(pages["mesh"].read_text(encoding="utf-8"))
+    text = " ".join(page.text.split())
+    assert "mesh data=2, model=2" in text
+    # Half of four numbers, and 12 of 24 rows of four, which two devices have in common.
+    assert "divided over model · f32[4] → f32[2] on each · 8 B on each" in text
+    assert "split along axis 0, over data · f32[24,4] → f32[12,4] on each · 192 B on each" in text
+    # What is sent is that of the compiled program, by the axes it goes along.
+    assert "In a ring each device sends" not in text
+    assert "sent by each, in a ring all-reducedata" in text and "all-gathermodel" in text
+    opaque = [at.get("fill-opacity") for tag, at in page.elements if tag == "rect" and "fill-opacity" in at]
+    assert opaque[:16] == ["0.9", "0.1", "0.1", "0.9"] * 2 + ["0.9", "0.1"] * 2 + ["0.1", "0.9"] * 2
 
 
 # --- in a browser -------------------------------------------------------------------------

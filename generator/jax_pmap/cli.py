@@ -546,7 +546,8 @@ def _plan(options: dict[str, Any], say: Say) -> tuple[Plan | Fit | Refusal, None
         options = {**options, "backend": options["backend"] or "jit"}
     request = _request(options)
 
-    if request.topology or options["report"]:
+    # What is sent over such a mesh, only the compiler says.
+    if request.topology or options["report"] or request.mesh:
         from jax_pmap.pipeline import fit
 
         return fit(request, say), None
@@ -694,7 +695,7 @@ def _print_report(
     elif isinstance(result, Verified):
         text.print_verified(result, console)
     elif isinstance(result, Fit):
-        text.print_plan(result.plan, console, result.machine)
+        text.print_plan(result.plan, console, result.machine, result.compiled)
     else:
         text.print_plan(result, console)
     if report:

@@ -568,6 +568,10 @@ class Collective:
     #: How many of them stand in loops that go on for as long as their values say: in each round all devices
     #: wait for the slowest.
     rounds: int = 0
+    #: How often they are done in one call, and the bytes of their results then: every round of a loop counts
+    #: whose rounds are known, one of any other.
+    times: int = 0
+    moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,11 +599,24 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """What XLA makes of emitted code for as many simulated CPU devices as its mesh has; nothing was run."""
+
+    #: None where it was not compiled, ...
+    collectives: tuple[Collective, ...] | None
+    memory: Memory | None
+    #: ... and why, or what there is to say of it.
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """A plan, and what its code is on a machine that is not there, where that was asked for."""
 
     plan: Plan
     machine: Machine | None
+    #: What its code is on a mesh that the compiler divides the work over; None for other code.
+    compiled: Compiled | None = None
     #: The target and the functions it calls, the target first.
     listings: tuple[Listing, ...] = ()
 

@@ -96,16 +96,18 @@ def make_plan(request: Request, say: Say = quiet) -> Plan | Refusal:
 def fit(request: Request, say: Say = quiet) -> Fit | Refusal:
     """The plan with its source, and what its code is on the machine of ``request.topology``, if there is one.
 
-    Nothing is proved.
+    For a mesh over which the compiler divides the work, with what it has the devices send. Nothing is proved.
     """
 
     def work() -> Fit:
-        from jax_pmap.proof.emitted import on_machine
+        from jax_pmap.proof.emitted import divided_by_compiler, on_machine, on_mesh
 
         with _planned(request, say) as planned:
             plan, listings = planned.observed.plan, planned.observed.listings
             machine = on_machine(planned, plan) if request.topology else None
-            return Fit(plan, machine, listings)
+            told = machine is not None and not machine.by_shapes
+            compiled = on_mesh(planned, plan) if divided_by_compiler(request) and not told else None
+            return Fit(plan, machine, compiled, listings)
 
     return answered(work)
 

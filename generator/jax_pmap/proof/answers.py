@@ -52,4 +52,6 @@ def span_of(places: Sequence[protocol.Place], root: Path) -> Span | None:
 
 def read_collectives(rows: Sequence[protocol.Collective]) -> tuple[Collective, ...]:
     """What the worker read in a compiled program."""
-    return tuple(Collective(row.kind, row.count, row.bytes, row.axes, row.rounds) for row in rows)
+    return tuple(
+        Collective(row.kind, row.count, row.bytes, row.axes, row.rounds, row.times, row.moved) for row in rows
+    )

@@ -18,8 +18,8 @@ def _rounds(made: Generated) -> int:
 
 
 def _sent(made: Generated) -> int:
-    """Bytes of communication on a device."""
-    return sum(row.bytes for row in made.evidence.collectives or ())
+    """Bytes of communication on a device in one call."""
+    return sum(row.moved or row.bytes for row in made.evidence.collectives or ())
 
 
 def _repeated(made: Generated) -> int:

@@ -18,6 +18,7 @@ from jax_pmap.inputs.load import Loaded, load
 from jax_pmap.inputs.program import read_program
 from jax_pmap.model import (
     Backend,
+    Compiled,
     Devices,
     Evidence,
     Generated,
@@ -35,7 +36,7 @@ from jax_pmap.planning.repeats import or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT
 from jax_pmap.planning.search import Observed
 from jax_pmap.problems import error_details
-from jax_pmap.proof.machine import by_shapes, compiled_for
+from jax_pmap.proof.machine import by_shapes, compiled_for, compiled_here
 from jax_pmap.proof.processes import run_in_processes
 from jax_pmap.proof.prove import How, InMultiples, OfForms, prove
 from jax_pmap.reading.target import Target, read_target
@@ -166,6 +167,15 @@ def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
         evidence = dataclasses.replace(evidence, machine=on_machine(planned, plan))
     if plan.devices.number is not None:
         evidence = _on_chosen(evidence, run, plan)
+    if request.run_code and not evidence.checks and divided_by_compiler(request):
+        # Last, since the worker may end with it.
+        made = on_mesh(planned, plan)
+        evidence = dataclasses.replace(
+            evidence,
+            collectives=made.collectives,
+            memory=made.memory,
+            notes=(*evidence.notes, *made.notes),
+        )
     return evidence, plan
 
 
@@ -247,6 +257,21 @@ def _in_processes(planned: Planned, plan: Plan, evidence: Evidence) -> Evidence:
         planned.say,
     )
     return dataclasses.replace(evidence, checks=(*evidence.checks, check))
+
+
+def divided_by_compiler(request: Request) -> bool:
+    """Whether the emitted code leaves it to the compiler what the devices of a mesh send each other."""
+    return bool(request.mesh) and request.backend is Backend.JIT
+
+
+def on_mesh(planned: Planned, plan: Plan) -> Compiled:
+    """What the emitted code becomes on as many simulated devices as its mesh has.
+
+    Where that takes too long, the worker has ended.
+    """
+    planned.say(f"compiling: for a mesh of {', '.join(f'{axis.name}={axis.size}' for axis in plan.mesh)}")
+    session, target, observed = planned.session, planned.target, planned.observed
+    return compiled_here(session, target, plan, observed, planned.code(plan))
 
 
 def on_machine(planned: Planned, plan: Plan) -> Machine:

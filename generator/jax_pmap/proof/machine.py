@@ -1,4 +1,7 @@
-"""Have emitted code compiled for TPUs that are not there, or work out what it holds there at least."""
+"""Have emitted code compiled and not run: for TPUs that are not there, or for simulated devices.
+
+Without a compiler for TPUs, work out what the code holds there at least.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from jax_pmap.model import (
     Argument,
     Backend,
     Collective,
+    Compiled,
     Machine,
     Plan,
     RefusalError,
@@ -26,6 +30,7 @@ from jax_pmap.model import (
 )
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import read_collectives
+from jax_pmap.proof.notes import unplanned
 from jax_pmap.proof.requests import batch_size, comparison_of, emitted_of
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
@@ -47,6 +52,10 @@ WIRES = {
     **dict.fromkeys(SCATTERED.values(), "reduce-scatter"),
 }
 ON_CHIP = frozenset(ON_DEVICE)
+#: Said where nothing tells what a compiler has devices send.
+NOT_TOLD = "what devices send each other is not known"
+#: Of the time limit, what compiling for simulated devices may take.
+SHARE = 1 / 3
 #: Most chips of a machine that nothing is compiled for.
 MOST_CHIPS = 4096
 #: Bytes of memory of one chip, by its kind.
@@ -75,7 +84,7 @@ def compiled_for(
     Raises:
         RefusalError: JP023 where there is no such machine, or one of another size.
     """
-    say(f"compiling for {request.topology}")
+    say(f"compiling: for {request.topology}")
     comparison = _comparison(plan, observed, jit=request.backend is Backend.JIT)
     asked = protocol.CompileFor(
         comparison,
@@ -104,6 +113,37 @@ def compiled_for(
         collectives=read_collectives(answer.collectives) if answer.collectives is not None else None,
         lacks=answer.lacks,
     )
+
+
+def compiled_here(session: Session, target: Target, plan: Plan, observed: Observed, code: str) -> Compiled:
+    """What XLA makes of `code` for as many simulated devices as the mesh has, from the shapes of its inputs.
+
+    A compiler that divides the work decides what is sent, so only it can say. Where it takes too long, or too
+    much memory, the worker has ended.
+    """
+    devices = math.prod(axis.size for axis in plan.mesh)
+    if devices > protocol.MOST_DEVICES:
+        why = f"{devices} devices are more than the {protocol.MOST_DEVICES} that are simulated"
+        return Compiled(None, None, (f"{NOT_TOLD}: {why}",))
+    asked = protocol.CompileFor(
+        _comparison(plan, observed, jit=True),
+        emitted_of(target, plan, code),
+        protocol.HERE,
+        {each.name: _specs(each, plan) for each in plan.arguments if not each.static},
+    )
+    limit = session.timeout
+    session.timeout = limit * SHARE
+    try:
+        answer = session.ask(asked, f"compiling for {devices} simulated devices")
+    except RefusalError as error:
+        why = f"{error.refusal.reason}; --timeout and --memory allow more"
+        return Compiled(None, None, (f"{NOT_TOLD}: {why}",))
+    except Problem as problem:
+        return Compiled(None, None, (f"{NOT_TOLD}: {problem.message}",))
+    finally:
+        session.timeout = limit
+    rows = answer.collectives or ()
+    return Compiled(read_collectives(rows), answer.memory, tuple(unplanned(rows, plan, True)))
 
 
 def by_shapes(session: Session, target: Target, plan: Plan, observed: Observed, name: str) -> Machine:

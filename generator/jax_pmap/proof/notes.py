@@ -8,6 +8,7 @@ from pathlib import Path
 from jax_pmap.model import GATHERED, Plan, refused
 from jax_pmap.problems import error_line
 from jax_pmap.reading.target import Target
+from jax_pmap.units import human_bytes
 from jax_pmap.worker import protocol
 
 #: Outputs that a note lists.
@@ -60,10 +61,14 @@ def unplanned(rows: Sequence[protocol.Collective], plan: Plan, global_view: bool
     # The gradient of a gather sums and scatters.
     expected = {"all-reduce", *(("all-gather", "reduce-scatter") if gathers else ())}
     for row in rows:
-        size = f"{row.bytes} bytes"
+        size = human_bytes(row.bytes)
         if global_view and row.batch and row.kind == "all-gather":
             along = f" along `{'` and `'.join(row.axes)}`" if row.axes else ""
-            yield f"the compiler gathers the batch{along}: {row.batch} bytes on every device"
+            kept = "; `jax.lax.with_sharding_constraint` in your function keeps activations divided"
+            yield (
+                f"the compiler gathers the batch{along}: {human_bytes(row.batch)} on every device"
+                + (kept if plan.mesh else "")
+            )
         if global_view and row.rounds:
             yield (
                 f"the compiler puts {row.rounds} {row.kind} into each round of a loop that ends by its "

@@ -171,6 +171,8 @@ def report_to_dict(
         document["plan"] = plan_to_dict(result.plan)
         if result.machine is not None:
             document["machine"] = _encode(result.machine)
+        if result.compiled is not None:
+            document["compiled"] = _encode(result.compiled)
     else:
         document["backend"] = str(result.backend)
         document["code"] = result.code

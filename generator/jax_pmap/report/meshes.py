@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jax_pmap.leaf_paths import dotted
-from jax_pmap.model import Collective, Evidence, Leaf, Machine, MeshAxis, Plan, Role, Spec
+from jax_pmap.model import Collective, Leaf, Machine, MeshAxis, Plan, Role, Spec
 from jax_pmap.report.console import Cell, Console, clean, print_prose
 from jax_pmap.report.layout import Column, print_table
 from jax_pmap.units import human_bytes
+from jax_pmap.worker.protocol import Memory
 
 #: Rows for the arrays of one argument; the rest is counted.
 MAX_ROWS = 6
@@ -29,7 +30,7 @@ def spec_text(spec: Spec) -> str:
     )
 
 
-def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
+def print_mesh(plan: Plan, memory: Memory | None, console: Console) -> None:
     """Print what each device of the plan's mesh holds of the arguments, and what the program takes."""
     number = math.prod(axis.size for axis in plan.mesh)
     console.print((f"  on a mesh of {mesh_text(plan.mesh)}", "dim"))
@@ -53,14 +54,69 @@ def print_mesh(plan: Plan, evidence: Evidence | None, console: Console) -> None:
         if not one:
             rows += _leaf_rows(argument.name, leaves, number, plan.mesh)
     rows.append([("sum", "bold"), ("", ""), *_sizes(whole, share)])
-    if evidence is not None and evidence.memory is not None and evidence.checks:
-        size = human_bytes(evidence.memory.total)
+    if memory is not None:
+        size = human_bytes(memory.total)
         rows.append([("peak, compiled for CPU", ""), ("", ""), ("", ""), (size, "")])
     print_table(columns, rows, console)
 
 
-def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
-    """Print what the code becomes on a machine that is not there: memory of a chip, communication."""
+def print_sent(plan: Plan, sent: Sequence[Collective], console: Console) -> None:
+    """Print what the devices of the plan's mesh send each other in one call of the compiled program."""
+    number = math.prod(axis.size for axis in plan.mesh)
+    said = f"sent in one call, as compiled for {number} simulated CPU devices; others may do otherwise"
+    print_prose(console, said, indent="  ", style="dim")
+    if not sent:
+        print_prose(console, "nothing: no device needs anything of another", indent="  ")
+        return
+    columns = [
+        Column("collective"),
+        Column("along"),
+        Column("times", right=True),
+        Column("bytes", right=True),
+        Column("each sends", right=True),
+    ]
+    rows: list[list[Cell]] = []
+    sums: dict[str, list[int]] = {}
+    for row in sorted(sent, key=lambda row: (row.axes, row.kind)):
+        along = along_text(row, plan.mesh)
+        own = sent_in_a_ring(row, plan.mesh)
+        sums.setdefault(along, []).append(own)
+        cells = [str(row.times), human_bytes(row.moved), human_bytes(own)]
+        rows.append([(row.kind, "green"), (along, "cyan"), *((cell, "") for cell in cells)])
+    for along, each in sums.items():
+        if len(each) > 1:
+            rows.append([("sum", "bold"), (along, "cyan"), ("", ""), ("", ""), (human_bytes(sum(each)), "")])
+    print_table(columns, rows, console)
+
+
+def along_text(row: Collective, mesh: Sequence[MeshAxis]) -> str:
+    """The axes along which a collective goes: ``"data, model"``, where it goes along whole axes."""
+    if len(mesh) == 1:
+        return mesh[0].name
+    return ", ".join(row.axes) or "other groups"
+
+
+def sent_in_a_ring(row: Collective, mesh: Sequence[MeshAxis]) -> int:
+    """The bytes that each device sends for a collective in one call, where devices send around a ring."""
+    devices = math.prod(axis.size for axis in mesh if len(mesh) == 1 or not row.axes or axis.name in row.axes)
+    share = {
+        "all-reduce": 2 * (devices - 1) / devices,
+        # The result is one device's part of the sum.
+        "reduce-scatter": devices - 1,
+        "collective-permute": 1,
+    }
+    return round(row.moved * share.get(row.kind, (devices - 1) / devices))
+
+
+def print_machine(plan: Plan, machine: Machine, console: Console, *, sent: bool = False) -> None:
+    """Print what the code becomes on a machine that is not there: memory of a chip, communication.
+
+    Args:
+        plan: the plan of the code.
+        machine: what it becomes.
+        console: where to print.
+        sent: whether it is told elsewhere what devices send each other.
+    """
     about = f"{machine.name}, {machine.devices} × {machine.kind}, a batch of {machine.batch}"
     how = "compiled for {}; not run there"
     if machine.by_shapes:
@@ -87,13 +143,12 @@ def print_machine(plan: Plan, machine: Machine, console: Console) -> None:
         path = max(sizes, key=lambda path: sizes[path])
         largest = f"`{clean(dotted(path))}`, {human_bytes(sizes[path])} on a chip"
         print_prose(console, f"the largest array that it is called with is {largest}", indent="  ")
-    if machine.collectives:
+    if machine.collectives and not (machine.by_shapes and sent):
         said = " · ".join(map(collective_text, machine.collectives))
         if machine.by_shapes:
             said = f"planned: {said}"
-            if any(leaf.spec and leaf.axis is None for leaf in leaves) and not any(
-                s.like for s in plan.syncs
-            ):
+            divided = any(leaf.spec and leaf.axis is None for leaf in leaves)
+            if divided and not any(s.like for s in plan.syncs):
                 said += "; what is sent for the arrays that are divided, only a compiler says"
         print_prose(console, said, indent="  ")
 
@@ -111,8 +166,11 @@ def _between(machine: Machine) -> str:
 
 
 def collective_text(row: Collective) -> str:
-    """``"3 all-reduce (1.2 MB, data)"``."""
-    return f"{row.count} {row.kind} ({', '.join([human_bytes(row.bytes), *row.axes])})"
+    """``"3 all-reduce (1.2 MB, data)"``; with what that is in one call, where rounds of loops are more."""
+    said = ", ".join([human_bytes(row.bytes), *row.axes])
+    if row.times > row.count:
+        said += f"; {row.times} times a call in loops, {human_bytes(row.moved)}"
+    return f"{row.count} {row.kind} ({said})"
 
 
 def _sizes(whole: int, share: int) -> list[Cell]:

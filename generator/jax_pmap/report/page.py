@@ -19,6 +19,7 @@ from jax_pmap.model import (
     Argument,
     Backend,
     Check,
+    Collective,
     Evidence,
     Fit,
     Generated,
@@ -36,6 +37,7 @@ from jax_pmap.model import (
 )
 from jax_pmap.report.console import clean
 from jax_pmap.report.markup import Mark, marked_lines
+from jax_pmap.report.meshes import along_text, mesh_text, sent_in_a_ring
 from jax_pmap.report.refusals import file_lines, place
 from jax_pmap.report.text import (
     called_with,
@@ -167,7 +169,7 @@ class Storage:
     """What the devices hold of one argument, or of the result."""
 
     name: str
-    #: ``"batch"``, ``"replicated"``, ``"key"``, ``"static"`` or ``"mixed"``.
+    #: ``"batch"``, ``"divided"``, ``"replicated"``, ``"key"``, ``"static"`` or ``"mixed"``.
     role: str
     words: str
     whole: str
@@ -176,6 +178,13 @@ class Storage:
     bytes: int
     bytes_each: int
     leaves: tuple[Storage, ...] = ()
+    #: Which part each device has that is drawn, of as many parts as are different; empty where all have all.
+    parts: tuple[int, ...] = ()
+
+    @property
+    def pieces(self) -> int:
+        """How many parts are drawn; 0 where all have all."""
+        return max(self.parts, default=-1) + 1
 
     @property
     def size(self) -> str:
@@ -216,6 +225,7 @@ _NOTHING: Mapping[str, Any] = {
     "assumed": (),
     "evidence": None,
     "compiled": (),
+    "mesh": "",
     "rows": (),
     "notes": (),
     "guards": (),
@@ -245,7 +255,11 @@ def page(
         given |= _verified(result)
     else:
         given |= {"verdict": "planned", "right": None}
-        given |= _planned(result.plan, result.listings, usual_devices(result.plan), None)
+        form = Backend.JIT if result.compiled is not None else None
+        given |= _planned(result.plan, result.listings, usual_devices(result.plan), form)
+        if result.compiled is not None:
+            given["compiled"] = _made(result.compiled.collectives, result.plan.mesh)
+            given["notes"] = [*given["notes"], *map(clean, result.compiled.notes)]
     html = environment(autoescape=True).get_template("report.html.jinja").render(given)
     return html.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -273,7 +287,7 @@ def _generated(result: Generated) -> dict[str, Any]:
         "verdict": "proved equal" if evidence.proved else "not equal",
         "right": evidence.proved,
         **_planned(plan, result.listings, devices_shown(result), result.backend),
-        **_witnesses(evidence),
+        **_witnesses(evidence, plan.mesh),
         "rows": list(_side_by_side(*_before_and_after(result))),
         "before": result.edited.shown_path if result.edited else clean(plan.target),
         "notes": [*map(clean, (*plan.notes, *evidence.notes))],
@@ -285,13 +299,19 @@ def _planned(
 ) -> dict[str, Any]:
     """What is shown of a plan, and of code that is made from it in the form of `backend`."""
     drawn = Communicated(plan.syncs, devices, backend is not Backend.JIT, plan.mesh, plan.axis_name)
-    storage = [_argument_storage(argument, devices) for argument in plan.arguments]
+    storage = [_argument_storage(argument, devices, plan.mesh) for argument in plan.arguments]
     target, *others = listings
     target = dataclasses.replace(target, values=(*_parameters(plan, target), *target.values))
     form = [Markup("{}").format(str(backend))] if backend else []
     return {
         "target": clean(plan.target),
-        "facts": [*form, Markup("axis <code>{}</code>").format(plan.axis_name)],
+        "facts": [
+            *form,
+            Markup("mesh <code>{}</code>").format(mesh_text(plan.mesh))
+            if plan.mesh
+            else Markup("axis <code>{}</code>").format(plan.axis_name),
+        ],
+        "mesh": mesh_text(plan.mesh),
         "storage": storage,
         "results": _result_storage(plan, devices),
         "total": human_bytes(sum(each.bytes for each in storage)),
@@ -353,43 +373,63 @@ def _in_place(drawn: Communicated, listings: Sequence[Listing]) -> dict[str, Any
     }
 
 
-def _witnesses(evidence: Evidence) -> dict[str, Any]:
+def _witnesses(evidence: Evidence, mesh: tuple[MeshAxis, ...] = ()) -> dict[str, Any]:
     return {
         "evidence": evidence,
         "parts": evidence_parts(evidence),
         "ended": ended(evidence.derivation) if evidence.derivation and not evidence.derived else "",
         "checks": [(check, _fraction(check), _shown(check)) for check in evidence.checks],
-        "compiled": [(row.kind, row.count, human_bytes(row.bytes)) for row in evidence.collectives or ()],
+        "compiled": _made(evidence.collectives, mesh),
     }
+
+
+def _made(rows: Sequence[Collective] | None, mesh: tuple[MeshAxis, ...]) -> list[tuple[Any, ...]]:
+    """Collectives of a compiled program: kind and axes of a mesh; in one call times, bytes, what is sent."""
+    return [
+        (
+            row.kind,
+            along_text(row, mesh) if mesh else "",
+            row.times or row.count,
+            human_bytes(row.moved or row.bytes),
+            human_bytes(sent_in_a_ring(row, mesh)) if mesh else "",
+        )
+        for row in sorted(rows or (), key=lambda row: (row.axes, row.kind))
+    ]
 
 
 # --- who holds what -------------------------------------------------------------------------
 
 
-def _argument_storage(argument: Argument, devices: int) -> Storage:
+def _argument_storage(argument: Argument, devices: int, mesh: tuple[MeshAxis, ...]) -> Storage:
     if argument.static:
         return Storage(
             argument.name, "static", "compile-time constant", ", ".join(argument.proved_values), "", 0, 0
         )
-    leaves = [_leaf_storage(leaf, devices, argument.name) for leaf in argument.leaves]
-    return _storage(argument.name + (" (donated)" if argument.donated else ""), leaves)
+    leaves = [_leaf_storage(leaf, devices, argument.name, mesh) for leaf in argument.leaves]
+    return _storage(argument.name + (" (donated)" if argument.donated else ""), leaves, devices)
 
 
 def _result_storage(plan: Plan, devices: int) -> Storage | None:
-    leaves = [_leaf_storage(leaf, devices, "") for leaf in plan.outputs]
-    return _storage("result", leaves) if leaves else None
+    leaves = [_leaf_storage(leaf, devices, "", plan.mesh) for leaf in plan.outputs]
+    return _storage("result", leaves, devices) if leaves else None
 
 
-def _storage(name: str, leaves: Sequence[Storage]) -> Storage:
+def _storage(name: str, leaves: Sequence[Storage], devices: int) -> Storage:
     roles = {leaf.role for leaf in leaves if leaf.role != "static"}
     role = "replicated"
-    if "batch" in roles:
-        role = "batch" if roles == {"batch"} else "mixed"
+    if "batch" in roles or "divided" in roles:
+        role = roles.pop() if len(roles) == 1 else "mixed"
     elif roles == {"key"}:
         role = "key"
+    ways = {leaf.parts for leaf in leaves if leaf.role != "static"}
+    if role == "divided" and len(ways) > 1:
+        role = "mixed"
     words = {
         "batch": "split over the devices",
-        "mixed": "in part split, in part a copy on every device",
+        "divided": "divided over the mesh",
+        "mixed": "in part split, in part a copy on every device"
+        if () in ways
+        else "divided over the mesh in several ways",
         "key": "random keys",
         "replicated": "a copy on every device" + (", random keys among it" if "key" in roles else ""),
     }
@@ -403,27 +443,58 @@ def _storage(name: str, leaves: Sequence[Storage]) -> Storage:
         sum(leaf.bytes for leaf in leaves),
         sum(leaf.bytes_each for leaf in leaves),
         () if alone else tuple(leaves),
+        ways.pop() if len(ways) == 1 else tuple(range(min(devices, DRAWN))) if role == "mixed" else (),
     )
 
 
-def _leaf_storage(leaf: Leaf, devices: int, name: str) -> Storage:
+def _leaf_storage(leaf: Leaf, devices: int, name: str, mesh: tuple[MeshAxis, ...]) -> Storage:
+    path = clean(leaf.path.removeprefix(name) or leaf.path)
+    if mesh and leaf.spec and leaf.role is not Role.STATIC:
+        axes = [axis for names in leaf.spec for axis in names]
+        split = f"split along axis {leaf.axis}, over" if leaf.role is Role.BATCH else "divided over"
+        return Storage(
+            path,
+            "batch" if leaf.role is Role.BATCH else "divided",
+            f"{split} {' and '.join(axes)}",
+            _shape(leaf.dtype, leaf.shape),
+            _shape(leaf.dtype, leaf.per_device(devices, mesh)),
+            leaf.bytes(),
+            leaf.bytes(devices, mesh),
+            parts=_parts(axes, mesh),
+        )
     words = {
         Role.BATCH: f"split along axis {leaf.axis}",
         Role.REPLICATED: "a copy on every device",
         Role.KEY: "random key",
         Role.STATIC: "compile-time constant",
     }[leaf.role]
-    path = leaf.path.removeprefix(name) or leaf.path
     divides = leaf.axis is None or leaf.shape[leaf.axis] % devices == 0
+    drawn = min(devices, DRAWN)
     return Storage(
-        clean(path),
+        path,
         str(leaf.role),
         words,
         clean(leaf.value) if leaf.value else _shape(leaf.dtype, leaf.shape),
         "" if leaf.axis is None else _shape(leaf.dtype, leaf.per_device(devices)) if divides else "?",
         leaf.bytes(),
         leaf.bytes(devices),
+        parts=tuple(range(drawn)) if leaf.role is Role.BATCH else (),
     )
+
+
+def _parts(axes: Sequence[str], mesh: Sequence[MeshAxis]) -> tuple[int, ...]:
+    """Which part of an array that these axes divide each of the first devices of a mesh has."""
+    found = []
+    for device in range(min(math.prod(axis.size for axis in mesh), DRAWN)):
+        place, rest = 0, device
+        at = {}
+        for axis in reversed(mesh):
+            rest, at[axis.name] = divmod(rest, axis.size)
+        for axis in mesh:
+            place = place * axis.size + at[axis.name] if axis.name in axes else place
+        found.append(place)
+    order = sorted(set(found))
+    return tuple(order.index(place) for place in found)
 
 
 def _shape(dtype: str, shape: Sequence[int]) -> str:
@@ -472,7 +543,8 @@ def _step(drawn: Communicated, syncs: Sequence[Sync]) -> Step:
         what if written else f"{what}; the compiler inserts it",
         place(first.span),
         human_bytes(size) if size and wire else "",
-        human_bytes(round(size * rounds)) if size and wire and rounds else "",
+        # Over a mesh a compiler sends what it finds best, which is told of its program.
+        human_bytes(round(size * rounds)) if size and wire and rounds and (written or not drawn.mesh) else "",
     )
 
 

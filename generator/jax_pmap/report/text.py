@@ -20,6 +20,7 @@ from jax_pmap.emit.ops import DIVIDE, ON_DEVICE
 from jax_pmap.model import (
     Argument,
     Backend,
+    Compiled,
     Derivation,
     Evidence,
     Generated,
@@ -32,7 +33,7 @@ from jax_pmap.model import (
 )
 from jax_pmap.report.console import Cell, Console, clean, print_prose
 from jax_pmap.report.layout import Column, clip, natural_width, print_table
-from jax_pmap.report.meshes import collective_text, mesh_text, print_machine, print_mesh
+from jax_pmap.report.meshes import collective_text, mesh_text, print_machine, print_mesh, print_sent
 from jax_pmap.report.refusals import place
 from jax_pmap.units import human_bytes
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
@@ -48,31 +49,46 @@ _KINDS |= {each: each for each in (*TOGETHER, *AXIS_ARGUMENTS)}
 # --- plans and generated code -------------------------------------------------------------
 
 
-def print_plan(plan: Plan, console: Console, machine: Machine | None = None) -> None:
+def print_plan(
+    plan: Plan, console: Console, machine: Machine | None = None, compiled: Compiled | None = None
+) -> None:
     """Print the tables of `plan`: arguments with roles and shapes, syncs, outputs, assumptions.
 
-    With what its code is on a `machine` that is not there.
+    With what its code is on a `machine` that is not there, and as it was `compiled` for simulated devices.
     """
-    _print_plan(plan, console, usual_devices(plan), None)
+    # What is compiled for a mesh is code into which the compiler puts the collectives.
+    _print_plan(plan, console, usual_devices(plan), Backend.JIT if compiled is not None else None)
     if plan.mesh:
         console.print()
-        print_mesh(plan, None, console)
+        print_mesh(plan, compiled.memory if compiled is not None else None, console)
+    if compiled is not None:
+        console.print()
+        if compiled.collectives is not None:
+            print_sent(plan, compiled.collectives, console)
+        for note in compiled.notes:
+            print_prose(console, note, indent="  ", style="yellow")
     if machine is not None:
         console.print()
-        print_machine(plan, machine, console)
+        sent = compiled is not None and compiled.collectives is not None
+        print_machine(plan, machine, console, sent=sent)
 
 
 def print_generated(generated: Generated, console: Console) -> None:
     """Print the plan behind `generated` and the evidence for it."""
     _print_plan(generated.plan, console, devices_shown(generated), generated.backend)
-    if generated.plan.mesh:
+    plan, evidence = generated.plan, generated.evidence
+    sent = plan.mesh and evidence.collectives is not None
+    if plan.mesh:
         console.print()
-        print_mesh(generated.plan, generated.evidence, console)
-    if generated.evidence.machine is not None:
+        print_mesh(plan, evidence.memory, console)
+    if plan.mesh and evidence.collectives is not None:
         console.print()
-        print_machine(generated.plan, generated.evidence.machine, console)
+        print_sent(plan, evidence.collectives, console)
+    if evidence.machine is not None:
+        console.print()
+        print_machine(plan, evidence.machine, console, sent=bool(sent))
     console.print()
-    _print_evidence(generated.evidence, console)
+    _print_evidence(evidence, console, sent=bool(sent))
 
 
 def devices_shown(generated: Generated) -> int:
@@ -139,8 +155,10 @@ def _print_layouts(verified: Verified, console: Console) -> None:
     print_table(columns, [[(cell, "") for cell in row] for row in rows], console)
 
 
-def _print_evidence(evidence: Evidence, console: Console) -> None:
-    for line in _joined(evidence_parts(evidence), console.width):
+def _print_evidence(evidence: Evidence, console: Console, *, sent: bool = False) -> None:
+    """Print the evidence; what is `sent` has a table of its own."""
+    told = dataclasses.replace(evidence, collectives=None) if sent else evidence
+    for line in _joined(evidence_parts(told), console.width):
         console.print((line, "green" if evidence.proved else "red"))
     if evidence.derivation is not None and not evidence.derived:
         print_prose(console, ended(evidence.derivation), indent="  ", style="yellow")

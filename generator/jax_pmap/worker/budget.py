@@ -11,15 +11,13 @@ from .jaxpr.trace import counts_for
 from .jaxpr.versions import opened
 from .jaxpr.walk import equations, subjaxprs
 from .leaves import category
-from .protocol import Affordable
+from .protocol import MOST_DEVICES, Affordable
 from .work import work
 
 #: Seconds that compiling one operation takes, and numbers computed in a second, both on the careful side.
 COMPILING, COMPUTING = 1.5e-3, 1e9
 #: Seconds that a loop takes to go round once, whatever it computes.
 LOOPING = 1e-5
-#: Devices that are simulated in a run at most.
-MOST_DEVICES = 256
 #: Device counts that a run may be made on, the most telling first, of each and of them.
 PAIRS = ((3, 8), (3, 2), (2,))
 #: Operations above which compiling for each count is most of what a proof takes; one has to do.

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -21,6 +21,8 @@ COMPUTATION = re.compile(r"^(?:ENTRY )?(%[\w.\-]+) \(.*\{$")
 RUN = re.compile(
     r"(?:condition|body|to_apply|calls|branch_computations|called_computations)=\{?((?:%[\w.\-]+(?:, )?)+)"
 )
+#: How many rounds a loop has, where XLA knows.
+TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 ARRAY = re.compile(r"\b(?P<dtype>pred|bf16|[a-z]+?(?P<bits>\d+))\w*\[(?P<sizes>[\d,]*)\]")
 
 
@@ -72,10 +74,11 @@ def read(text: str, batch: int, mesh: Mapping[str, int]) -> tuple[Collective, ..
 
     Their `batch` is the bytes of arrays in which an axis as long as the `batch` comes out whole. In a loop
     that goes on for as long as its values say, no device starts on a round before all have ended the one
-    before.
+    before; of one whose rounds are known, `times` and `moved` count every round.
     """
     rows: dict[tuple[str, ...], Collective] = {}
-    looped = _in_open_loops(text)
+    runs, open_loops = _computations(text)
+    looped, rounds = _reached(runs, open_loops), _rounds(runs)
     place = ""
     for line in text.splitlines():
         began = COMPUTATION.match(line)
@@ -92,34 +95,65 @@ def read(text: str, batch: int, mesh: Mapping[str, int]) -> tuple[Collective, ..
             whole += held if batch in sizes else 0
         key = (match["kind"], *axes)
         row = rows.get(key, Collective(match["kind"], axes, 0, 0, 0))
+        often = max(rounds.get(place, 1), 1)
         rows[key] = dataclasses.replace(
             row,
             count=row.count + 1,
             bytes=row.bytes + taken,
             batch=row.batch + whole,
             rounds=row.rounds + (place in looped),
+            times=row.times + often,
+            moved=row.moved + often * taken,
         )
     return tuple(rows[key] for key in sorted(rows))
 
 
-def _in_open_loops(text: str) -> set[str]:
-    """The computations that loops without a known number of rounds run, and what these run."""
-    runs: dict[str, set[str]] = {}
-    waiting: list[str] = []
+#: By computation, those that an operation of it runs, each with how often.
+Runs: TypeAlias = dict[str, list[tuple[str, int]]]
+
+
+def _computations(text: str) -> tuple[Runs, list[str]]:
+    """Which computations of a program run which, and those of loops without a known number of rounds."""
+    runs: Runs = {}
+    loops: list[str] = []
     place = ""
     for line in text.splitlines():
         began = COMPUTATION.match(line)
         place = began[1] if began else place
-        names = {name for found in RUN.findall(line) for name in found.split(", ") if name}
-        runs.setdefault(place, set()).update(names)
-        if " while(" in line and "known_trip_count" not in line:
-            waiting += names
+        names = [name for found in RUN.findall(line) for name in found.split(", ") if name]
+        often = TRIPS.search(line) if " while(" in line else None
+        runs.setdefault(place, []).extend((name, int(often[1]) if often else 1) for name in names)
+        if " while(" in line and often is None:
+            loops += names
+    return runs, loops
+
+
+def _reached(runs: Runs, start: Sequence[str]) -> set[str]:
+    """The computations that are run from those at the `start`, and these."""
     found: set[str] = set()
+    waiting = list(start)
     while waiting:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            waiting += runs.get(name, ())
+            waiting += [each for each, _ in runs.get(name, ())]
+    return found
+
+
+def _rounds(runs: Runs) -> dict[str, int]:
+    """How often each computation is run in one run of the program; one of a branch as if it were taken."""
+    called = {name for rows in runs.values() for name, _ in rows}
+    found: dict[str, int] = dict.fromkeys(runs.keys() - called, 1)
+    waiting = {name: sum(name == each for rows in runs.values() for each, _ in rows) for name in called}
+    ready = list(found)
+    # A program is no cycle: a computation is settled once all that run it are.
+    while ready:
+        place = ready.pop()
+        for name, often in runs.get(place, ()):
+            found[name] = found.get(name, 0) + found[place] * often
+            waiting[name] -= 1
+            if not waiting[name]:
+                ready.append(name)
     return found
 
 

@@ -1,4 +1,7 @@
-"""Emitted code compiled for TPUs that are not there: what a chip holds, and what chips say to each other."""
+"""Emitted code compiled, and not run: what a device holds, and what devices say to each other.
+
+For TPUs that are not there, or for the simulated devices of this process.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +17,7 @@ from .budget import peak, variable_bytes
 from .compiled import memory_of, read
 from .jaxpr.trace import Traced, abstract_leaves
 from .jaxpr.walk import equations
-from .protocol import Machine, Problem
+from .protocol import HERE, Machine, Problem
 from .server import summary
 from .trials import Emitted, Question
 
@@ -25,21 +28,24 @@ def compile_for(
     name: str,
     specs: "Mapping[str, Mapping[int, PartitionSpec]]",
 ) -> Machine:
-    """What the compiler makes of emitted code for a topology such as ``"v5e:2x4"``.
+    """What the compiler makes of emitted code for a topology such as ``"v5e:2x4"``, or for simulated devices.
 
     Where the memory of a chip does not suffice, the compiler's words alone.
 
     Args:
         question: the reference with its inputs, of which only shapes are used.
         emitted: the code.
-        name: of the topology.
+        name: of the topology; `HERE` for as many simulated devices as the mesh of the code has.
         specs: how leaves of arguments lie, by argument and place; others are whole.
 
     Raises:
         Problem: ``"topology"`` for a name that the compiler does not know, or of other devices than the code
             takes; ``"inputs"`` for too small a batch.
     """
-    devices = _devices(name)
+    if name == HERE and emitted.mesh is not None:
+        devices = list(jax.devices()[: emitted.mesh.devices])
+    else:
+        devices = _devices(name)
     count = len(devices)
     if emitted.mesh is not None and emitted.mesh.devices != count:
         axes = ", ".join(f"{axis}={size}" for axis, size in emitted.mesh.axes.items())

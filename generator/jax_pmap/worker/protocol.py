@@ -1138,6 +1138,10 @@ class Collective:
     batch: int
     #: How many of them each round of a loop has that goes on for as long as its values say.
     rounds: int = 0
+    #: How often they are done in one run, and the bytes of their results then: every round of a loop counts
+    #: whose rounds are known, one of any other.
+    times: int = 0
+    moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -1311,9 +1315,15 @@ class Intermediate(Request[int]):
     rows: int
 
 
+#: Devices that are simulated at most.
+MOST_DEVICES = 256
+#: In place of the name of a machine: the simulated devices of the worker.
+HERE = "here"
+
+
 @dataclass(frozen=True, slots=True)
 class CompileFor(Request[Machine]):
-    """Compile emitted code for a machine that is not there."""
+    """Compile emitted code for a machine that is not there, or for simulated devices; nothing is run."""
 
     comparison: Comparison
     emitted: Emitted
