@@ -202,6 +202,18 @@ def test_a_program_that_its_own_parallel_file_imports_is_told_so(train):
     train.refused("JP008", *words, says=says)
 
 
+def test_a_program_that_calls_it_is_named(train):
+    train.write("fit.py", PROGRAM)
+    said = "`python fit.py` calls `fitted`: with --run 'python fit.py'"
+    assert said in train.run("plan", "fit.py::fitted").words
+    assert said not in train.run("plan", "fit.py::fitted", "--arg", "x=f32[24]").words
+    held = PROGRAM.replace("def fitted", "class Fit:\n    def fitted").replace(
+        "(x):\n    ", "(self, x):\n        "
+    )
+    train.write("fit.py", held)
+    train.refused("JP050", "plan", "fit.py::Fit.fitted", says=("--run 'python fit.py'",), exit_code=1)
+
+
 def test_a_method_compiled_where_it_is_bound(train):
     plan = planned(train, "train.py::Trainer.step", "python train.py method")
     roles = {argument["name"]: argument["role"] for argument in plan["arguments"]}

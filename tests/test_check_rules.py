@@ -43,6 +43,20 @@ def test_invalid_snippets_are_found_once(code, text):
     assert not found.message.endswith(".")
 
 
+def test_what_to_write_for_a_key_fits_the_map():
+    text = "import jax\n\n\n@jax.pmap\ndef f(k, x):\n    return x + jax.random.normal(k, x.shape)\n\n\n"
+    text += "def run(key, x):\n    return f(jax.numpy.stack([key] * 8), x)\n"
+    (found,) = check_text(text, "snippet.py")
+    assert (found.code, found.hint.startswith('Give the map an axis to name, `axis_name="batch"`.')) == (
+        "JP106",
+        True,
+    )
+    named = text.replace("@jax.pmap", '@functools.partial(jax.pmap, axis_name="i")').replace(
+        "import jax", "import jax, functools"
+    )
+    assert check_text(named, "snippet.py")[0].hint.startswith("Make it differ: `k = jax.random.fold_in(k, ")
+
+
 FIXABLE = [each for each in snippets("invalid") if check_text(each.values[1], "snippet.py")[0].fixable]
 
 

@@ -545,4 +545,6 @@ def test_the_program_that_calls_a_function(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert command_of(locate("m.py::step", tmp_path), tmp_path) == command
+    source = locate("m.py::step", tmp_path)
+    assert command_of(source, tmp_path) == command
+    assert command_of(source, tmp_path, own=True) == (command if command == "python m.py" else None)

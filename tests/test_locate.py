@@ -202,6 +202,8 @@ def test_bare_name_not_found(training):
     assert refused("train_stpe", training, "JP002").hint == "Did you mean `train.py::train_step`?"
     assert "train.py::Trainer.step" in refused("setp", training, "JP002").hint
     refused("zzzzzzzz", training, "JP002")
+    module = refused("train", training, "JP002")
+    assert "`train` is the file `train.py`" in module.reason and "`train.py::train_step`" in module.hint
     assert refused("train.train_step", training, "JP002").hint.endswith("`train:train_step`.")
 
 

@@ -311,6 +311,11 @@ class _Search:
                     f"A module is followed by a colon: `{head}:{rest}`.",
                 )
         self._other_kind(qualname)
+        if modules := self.project.module_files(qualname):
+            path, _ = modules[0]
+            functions = list(functions_in(self.project.read(path).tree))
+            said = f"`{qualname}` is the file `{self.project.shown(path)}`, and names no function in it."
+            self._no_function(said, path, functions)
         names: dict[str, Path] = {}
         for path in self.project.python_files():
             data = sources.read_bytes(path) or b""

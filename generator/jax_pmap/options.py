@@ -154,7 +154,7 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
         if options.get(name) and not axes:
             refuse(
                 f"`--{name}` divides arrays over a mesh, and there is none.",
-                f"Name its axes: `--mesh data=4,model=2 --{name} ...`.",
+                f"Name its axes: `--backend jit --mesh data=4,model=2 --{name} ...`.",
             )
     if not axes:
         return {}

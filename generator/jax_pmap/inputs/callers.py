@@ -17,15 +17,15 @@ from jax_pmap.notebook import is_notebook
 _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
-def command_of(source: Source, directory: Path) -> str | None:
+def command_of(source: Source, directory: Path, *, own: bool = False) -> str | None:
     """``"python train.py"``, where that is a program which calls the function; None where there is none.
 
-    The function's own file comes first, then those nearest to it.
+    The function's own file comes first, then those nearest to it; with `own`, no other is looked at.
     """
     project, name = Project(directory), source.name
     if is_notebook(source.path):
         return None
-    for path in (source.path, *_others(project, source.path)):
+    for path in (source.path, *(() if own else _others(project, source.path))):
         if _calls(project, path, name):
             return f"python {project.typed(path)}"
     return None

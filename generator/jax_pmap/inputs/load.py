@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from jax_pmap.drift import outdated
 from jax_pmap.inputs.called import said
+from jax_pmap.inputs.callers import command_of
 from jax_pmap.inputs.capture import capture
 from jax_pmap.inputs.collect import collect
 from jax_pmap.inputs.module import import_target, needed_names
@@ -73,6 +75,11 @@ def load(
         described, assumed = _inputs(session, target, request, say, imported.given, abstract=True)
         notes += (
             f"the arrays of `{request.inputs}` do not fit the memory limit: their shapes alone are used",
+        )
+    if assumed and (command := command_of(target.source, request.directory, own=True)):
+        notes += (
+            f"`{command}` calls `{target.facts.name}`: with --run {shlex.quote(command)} the arguments are "
+            "those that it passes, and nothing is assumed",
         )
     return Loaded(tuple(described), tuple(assumed), imported.carried, notes, imported.settings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import shlex
 from dataclasses import dataclass
 
 from jax_pmap.model import Binding, Request, Source, refused
@@ -51,13 +52,16 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
         with_inputs = (
             f"; or a function that returns {first}: --inputs FILE::callable" if facts.receiver else ""
         )
+        from jax_pmap.inputs.callers import command_of
+
+        command = command_of(source, request.directory) or "python train.py"
         raise refused(
             "JP050",
             f"`{source.qualname}` {running_values(facts)}, and only the running program has it"
             if not facts.is_class_method
             else f"`{source.qualname}` {running_values(facts)}, and is looked at where it is called",
-            f'Name a program that calls it: --run "python train.py"{with_inputs}. Or move it to module level '
-            "and pass what it needs as arguments",
+            f"Name a program that calls it: --run {shlex.quote(command)}{with_inputs}. Or move it to module "
+            "level and pass what it needs as arguments",
             where,
         )
     if facts.global_names:

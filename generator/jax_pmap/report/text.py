@@ -10,6 +10,7 @@ import functools
 import math
 import re
 import shlex
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -180,14 +181,16 @@ def ended(derivation: Derivation) -> str:
 
 
 def _joined(parts: Sequence[str], width: int) -> list[str]:
-    """`parts` with dots between them, broken into lines of at most `width` only between parts."""
-    lines = [parts[0]]
-    for part in parts[1:]:
-        longer = f"{lines[-1]} · {part}"
+    """`parts` with dots between them, in lines of at most `width`: only a part longer than that is broken."""
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]} · {part}" if lines else part
         if cell_len(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(f"  {part}")
+            lines[-1:] = [longer]
+            continue
+        indent = "  " if lines else ""
+        broken = textwrap.wrap(part, max(width - 2, 20), break_long_words=False, break_on_hyphens=False)
+        lines += [indent + broken[0], *(f"  {rest}" for rest in broken[1:])]
     return lines
 
 

@@ -189,6 +189,7 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
         if mapping.function is None or _tells_devices_apart(mappings, mapping.function.node):
             continue
         axis = mapping.axis if isinstance(mapping.axis, str) else "batch"
+        unnamed = mapping.axis is None
         for draw in events(mappings, mapping).draws:
             if draw.call in seen:
                 continue
@@ -198,7 +199,8 @@ def find(module: Module, mappings: Mappings) -> Iterator[Finding]:
                 draw.call,
                 f"`{draw.key}` is the same key on all devices: every device draws the same numbers for its "
                 "share",
-                f"Make it differ: `{draw.key} = jax.random.fold_in({draw.key}, "
+                (f'Give the map an axis to name, `axis_name="{axis}"`. ' if unnamed else "")
+                + f"Make it differ: `{draw.key} = jax.random.fold_in({draw.key}, "
                 f'jax.lax.axis_index("{axis}"))`',
             )
 
