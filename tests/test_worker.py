@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import typing
 from pathlib import Path
 
@@ -238,6 +239,16 @@ def test_an_answer_holds_until_anything_of_the_target_changes():
     assert asked == [False, True]
     assert [target.once("x64", key, answer, last=True) for key in ("other", "key", "key")] == [True] * 3
     assert asked == [False, True, True, True]
+
+
+def test_a_limit_is_said_in_its_own_unit_and_at_no_line_of_a_library(tmp_path):
+    limited = types.SimpleNamespace(memory=10 << 20)
+    assert "memory limit of 10 MiB" in Session._out_of_memory(limited, "importing", None).reason
+    limited.memory = 3 << 29
+    assert "memory limit of 1.5 GiB" in Session._out_of_memory(limited, "importing", None).reason
+    library = str(tmp_path / "lib" / "python3.11" / "importlib" / "__init__.py")
+    raised = protocol.Raised("MemoryError", "", library, 126, ((library, 126, "import_module"),))
+    assert error_span(raised, tmp_path) is None
 
 
 def test_the_place_of_an_error_is_the_users_own(tmp_path):

@@ -164,7 +164,7 @@ def _meshed(options: Mapping[str, Any], config: Config) -> dict[str, Any]:
         refuse(
             f"`--mesh {options['mesh']}` has {number} devices, and `--devices {options['devices']}` names "
             f"{chosen.number}.",
-            f"Change one of them; without `--devices` the code takes all {number} there have to be.",
+            f"Change one of them. Without `--devices` the code takes all devices, and asks for {number}.",
         )
     along = axis_name(options["axis_name"]) or axes[0].name
     if all(axis.name != along for axis in axes):

@@ -30,7 +30,7 @@ def error_span(error: Raised | None, directory: Path, source: Source | None = No
     for file, line, _ in reversed(error.frames):
         if not INSTALLED.search(file):
             return Span(shown_file(file, directory), line)
-    if error.file and not error.file.startswith("<"):
+    if error.file and not INSTALLED.search(error.file):
         return Span(shown_file(error.file, directory), error.line)
     return None
 

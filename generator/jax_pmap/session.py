@@ -33,6 +33,8 @@ DEFAULT_MEMORY = 8 << 30
 #: Lines of the user's own output that are kept for messages.
 KEPT_LINES = 40
 DEVICE_FLAG = "--xla_force_host_platform_device_count"
+#: What is being done before the first request.
+STARTING = "starting Python with jax"
 #: Seconds between looks at whether the worker still lives, and for it to say where it is.
 LOOK = 0.25
 #: Seconds a Python may take to run its first line; what takes longer is no Python.
@@ -41,6 +43,11 @@ START = 60.0
 CUT_OFF = 96
 #: Signals by which native code ends itself.
 CRASHES = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
+#: Last words of native code that gets no memory.
+OUT_OF_MEMORY = re.compile(
+    r"bad_alloc|out of memory|OOM|Resource temporarily unavailable|mmap error: 12|pthread_create\(\) failed",
+    re.I,
+)
 #: A frame in faulthandler's dumps.
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 #: The proof compiles much and runs little: fast code is not worth its compile time.
@@ -307,6 +314,8 @@ class Session:
         cure = "Take out what does not end, use smaller example inputs"
         if doing.startswith("importing"):
             cure = "Put what trains or downloads under `if __name__ == '__main__':`"
+        elif doing == STARTING:
+            cure = "Try again on a machine with less to do"
         elif self._step is not None and took < self.timeout / 2:
             # No one request is to blame.
             doing, cure = self._step.doing, self._step.hint
@@ -332,9 +341,7 @@ class Session:
         if not self._greeted:
             what = "" if self._started else "is no Python: it "
             return self._no_python(f"{what}{how} before it could import jax")
-        if code in (-signal.SIGKILL, -signal.SIGABRT) and re.search(
-            "bad_alloc|out of memory|OOM|Resource temporarily unavailable", "\n".join(self.output), re.I
-        ):
+        if code in (-signal.SIGKILL, -signal.SIGABRT) and OUT_OF_MEMORY.search("\n".join(self.output)):
             return self._out_of_memory(doing, self._last_place())
         hint = "Take out of the file, or put under `if __name__ == '__main__':`, what ends Python."
         if -code in CRASHES:
@@ -386,7 +393,7 @@ class Session:
     def _out_of_memory(self, doing: str, span: Span | None) -> Refusal:
         return Refusal(
             "JP011",
-            f"{doing} needs more than the memory limit of {self.memory / 2**30:.3g} GiB",
+            f"{doing} needs more than the memory limit of {_limit(self.memory)}",
             f"Use smaller example inputs, or a higher limit: --memory {max(1, self.memory * 4 >> 30)}G",
             span,
         )
@@ -400,12 +407,12 @@ class Session:
             Problem: any other one.
         """
         if not self._greeted:
-            self.versions = self._receive(protocol.Hello(), "starting the worker")
+            self.versions = self._receive(protocol.Hello(), STARTING)
             self._greeted = True
             ways = tuple(sorted(self.compiled_as))
             devices = protocol.MakeDevices(self.devices, self.memory, ways, self.member)
             self._send(devices)
-            self._receive(devices, "starting the worker")
+            self._receive(devices, STARTING)
         self._send(request)
         return self._receive(request, doing)
 
@@ -426,6 +433,11 @@ class Session:
         if problem.kind == "bug":
             return RuntimeError(f"worker failed while {doing}\n{problem.traceback}")
         return problem
+
+
+def _limit(size: int) -> str:
+    """A limit in the units that `--memory` takes: ``"1 GiB"``, ``"10 MiB"``."""
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
 
 
 def out_of_memory(problem: Problem) -> bool:
