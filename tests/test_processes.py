@@ -45,13 +45,13 @@ def test_code_is_run_in_processes_that_have_their_own_rows(steps: Project, words
     assert made.exit_code == 0, made.stderr
     document = json.loads(made.stdout)
     assert [(row["devices"], row["processes"]) for row in document["evidence"]["checks"]][-1] == (4, 2)
-    assert "4 of 2 processes" in document["code"].partition('"""')[0]
+    assert "4 in 2 processes" in document["code"].partition('"""')[0]
     assert ("make_array_from_process_local_data" in document["code"]) is ("jit" in words)
 
 
 def test_what_differs_between_processes_is_refused(steps: Project) -> None:
     words = ("gen", "step.py::differs", "--arg", "x=f32[24]", "--processes", "2")
-    says = ("of 2: the output differs on 4 devices of 2 processes", "jax.process_index")
+    says = ("of 2: the output differs on 4 devices in 2 processes", "jax.process_index")
     steps.refused("JP045", *words, says=says, exit_code=1)
 
 

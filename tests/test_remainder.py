@@ -104,6 +104,7 @@ def test_results_of_examples_are_cut_to_the_batch(shared):
     ("words", "says"),
     [
         (("mean", "--arg", X), "counts every row of the batch (pmean)"),
+        (("mean", "--arg", X), "`mask`, `weights`, `valid` or `w`, or as in `loss_mask`"),
         (("centred", "--arg", X), "counts every row of the batch"),
         (
             ("counted", "--arg", X, "--arg", MASK),

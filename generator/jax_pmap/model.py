@@ -701,11 +701,11 @@ class Evidence:
 
     @property
     def counts(self) -> str:
-        """Where it was run, in words: ``"3, 8 devices and 4 of 2 processes"``; ``""`` for nowhere."""
+        """Where it was run, in words: ``"3, 8 devices and 4 in 2 processes"``; ``""`` for nowhere."""
         alone = sorted({check.devices for check in self.checks if check.processes == 1})
         among = sorted({(check.devices, check.processes) for check in self.checks if check.processes > 1})
         parts = [f"{', '.join(map(str, alone))} devices"] if alone else []
-        parts += [f"{devices} of {number} processes" for devices, number in among]
+        parts += [f"{devices} in {number} processes" for devices, number in among]
         return " and ".join(parts)
 
     def worst(self, precision: str = "float64") -> Check:

@@ -16,8 +16,9 @@ DIAGNOSTIC = Diagnostic(
         "leaves a row out of every sum, is padding neutral."
     ),
     cure=(
-        "Give the function a mask or weights (an argument or entry of the batch with such a name, 0 for rows "
-        "that do not count), multiply by it and divide by its sum. The emitted function fills it with zeros. "
+        "Give the function a mask or weights (an argument or entry of the batch called `mask`, `weights`, "
+        "`valid` or `w`, or as in `loss_mask`, 0 for rows that do not count), multiply by it and "
+        "divide by its sum. The emitted function fills it with zeros. "
         "Or leave the last rows out knowingly with `--remainder drop`."
     ),
     example="""\

@@ -110,8 +110,9 @@ def _zeros(plan: Plan, leaves: list[Leaf], backend: Backend, span: Span) -> tupl
             "JP060",
             f"`{sync.value}` counts every row of the batch ({sync.op}), so rows added to an uneven one "
             "would change it",
-            "Take a mask or weights beside the batch, 0 for rows that do not count, and divide by its "
-            "sum; or --remainder drop",
+            "Take a mask or weights beside the batch, 0 for rows that do not count, and divide by its sum; "
+            "it is known by its name: `mask`, `weights`, `valid` or `w`, or as in `loss_mask`. Or use "
+            "--remainder drop",
             sync.span,
         )
     return zeros

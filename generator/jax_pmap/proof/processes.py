@@ -98,7 +98,7 @@ def _compared(checks: Sequence[protocol.Check], number: int, target: Target) -> 
     for check in checks:
         if check.failure is not None:
             found = failure(check, check.failure, target.facts.span)
-            reason = found.reason.replace(" devices", f" devices of {number} processes", 1)
+            reason = found.reason.replace(" devices", f" devices in {number} processes", 1)
             hint = (
                 "Look for what the function does otherwise in another process (`jax.process_index`, files, "
                 "random numbers without a key); if there is nothing, please report it with the function"
