@@ -104,6 +104,22 @@ def test_what_is_synchronised_alone_is_explained(synced: str, later: str, word: 
     assert word in made
 
 
+@pytest.mark.parametrize(
+    ("later", "says"), [("loss", True), ("logits", False), ("jax.lax.psum(loss, axis_name=AXIS)", False)]
+)
+def test_what_else_comes_of_a_loss_is_no_loss(later: str, says: bool) -> None:
+    made = named(
+        f"""
+        (loss, logits), grads = jax.value_and_grad(f, has_aux=True)(w)
+        grads = jax.lax.pmean(grads, axis_name=AXIS)
+        for each in range(2):
+            w = w - grads
+        return w, {later}, jax.lax.pmax(logits, axis_name=AXIS)
+        """
+    )
+    assert ("The loss is whole" in made) is says
+
+
 def test_one_collective_takes_what_does_not_need_the_other() -> None:
     made = named(
         """

@@ -6,6 +6,7 @@ stays the same: only what is evaluated once, and at every run of its statement, 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Sequence
 
@@ -118,7 +119,7 @@ class _Naming(cst.CSTTransformer):
     ) -> cst.SimpleStatementLine:
         """`line` with a comment, where it synchronises the loss and not its gradient, or the other way round.
 
-        What comes behind uses the other one as it is, and synchronises nothing: that one is whole.
+        What comes behind uses the other one as it is: that one is whole.
         """
         found = re.fullmatch(r"(.*?), (\w+) = [\w.]*value_and_grad\(.*", _code(before))
         synced = re.fullmatch(r"([\w, ]+) = [\w.]+\(.*axis_name=(\w+)\)", _code(line))
@@ -128,19 +129,33 @@ class _Naming(cst.CSTTransformer):
             or not found
             or not synced
             or synced[2] != self.axis
-            or f"axis_name={self.axis}" in later
         ):
             return line
-        loss, gradient = set(re.findall(r"\w+", found[1])), {found[2]}
-        done, used = set(re.findall(r"\w+", synced[1])), set(re.findall(r"\w+", later))
-        if done <= loss and gradient <= used:
+        # With `has_aux`, the loss comes first.
+        results, gradient = re.findall(r"\w+", found[1]), {found[2]}
+        done = set(re.findall(r"\w+", synced[1]))
+        used = set(re.findall(r"\w+", later)) - self.synchronised(rest)
+        if done <= set(results) and gradient <= used:
             why = "The gradient is whole: the transpose of the collective in the loss has summed it."
-        elif done == gradient and loss & used:
+        elif done == gradient and results and results[0] in used:
             why = "The loss is whole on every device, the gradient only that through its own rows."
         else:
             return line
         comment = cst.EmptyLine(comment=cst.Comment(f"# {why}"))
         return line.with_changes(leading_lines=[*line.leading_lines, comment])
+
+    def synchronised(self, rest: Sequence[cst.BaseStatement]) -> set[str]:
+        """The names in what collectives are taken of in some statements."""
+        calls = (
+            node
+            for line in rest
+            for node in ast.walk(ast.parse(cst.Module([]).code_for_node(line)))
+            if isinstance(node, ast.Call)
+            and any(
+                each.arg == "axis_name" and ast.unparse(each.value) == self.axis for each in node.keywords
+            )
+        )
+        return {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)}
 
     def shorter(self, line: cst.SimpleStatementLine) -> list[cst.SimpleStatementLine]:
         """One statement, with what it needs in front."""
