@@ -278,6 +278,7 @@ def test_where_a_function_written_by_hand_differs(pages: dict[str, Path]) -> Non
 def test_of_what_a_compiler_divides_its_own_collectives_are_shown(pages: dict[str, Path]) -> None:
     text = " ".join(Page(pages["divided"].read_text(encoding="utf-8")).text.split())
     assert "divided = jax.jit(step" in text
+    assert "up to every output: equal for all inputs and device counts, as real numbers" in text
     assert "all-reduce" in text
     assert "Nothing is communicated" not in text
 
