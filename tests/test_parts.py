@@ -39,6 +39,12 @@ def by_norm(params, x):
     return jax.tree.map(lambda p, g: p - 0.1 * g / norm, params, grads)
 
 
+def unless_infinite(params, x):
+    grads = jax.grad(loss_fn)(params, x)
+    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]))
+    return jax.tree.map(lambda p, g: jnp.where(finite, p - 0.1 * g, p), params, grads)
+
+
 def inputs():
     rng = np.random.default_rng(0)
     normal = lambda *shape: rng.normal(size=shape).astype("float32")
@@ -86,9 +92,12 @@ def test_parts_are_gathered_and_gradients_scattered(
     assert not [note for note in evidence["notes"] if "the plan has not" in note]
 
 
-def test_what_couples_the_gradients_is_for_the_compiler(steps: Project) -> None:
-    says = ("goes on with its own part", "sum(jnp.sum(g**2)", "Use --backend jit")
-    steps.refused("JP046", "gen", "steps.py::by_norm", *WORDS, says=says, exit_code=1)
+@pytest.mark.parametrize(
+    ("name", "place"), [("by_norm", "sum(jnp.sum(g**2)"), ("unless_infinite", "jnp.where(finite, p")]
+)
+def test_what_couples_the_gradients_is_for_the_compiler(steps: Project, name: str, place: str) -> None:
+    says = ("goes on with its own part", place, "Use --backend jit")
+    steps.refused("JP046", "gen", f"steps.py::{name}", *WORDS, says=says, exit_code=1)
 
 
 def test_a_plan_with_parts_is_taken_back(steps: Project) -> None:

@@ -66,20 +66,17 @@ def disagreeing(refusal: Refusal) -> Refusal:
     )
 
 
-def couples_parts(refusal: Refusal, derivation: Derivation, plan: Plan) -> Refusal:
-    """What to say of code that goes on with parts of what is divided, where something needs all of them.
-
-    A `refusal` of the run shows that numbers differ, and where the derivation ended shows why.
-    """
+def couples_parts(derivation: Derivation, plan: Plan, span: Span) -> Refusal:
+    """What to say of code that goes on with parts of what is divided, where that is not derived to its end."""
     at = f" at `{derivation.primitive}`" if derivation.primitive else ""
     return Refusal(
         "JP046",
         "in shard_map code each device goes on with its own part of what is divided as soon as the gradients "
-        f"are scattered, and that is not the same{at}: {derivation.reason}",
+        f"are scattered, and that this gives the same is not derived{at}: {derivation.reason}",
         "Use --backend jit, where the compiler works out what else devices have to send each other, for the "
         "norm of all gradients say",
-        derivation.span or refusal.span,
-        (*(note for note in plan.notes if note.startswith("along `")), *refusal.details),
+        derivation.span or span,
+        tuple(note for note in plan.notes if note.startswith("along `")),
     )
 
 

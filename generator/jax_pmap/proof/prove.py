@@ -155,6 +155,10 @@ class _Proof:
         why = why_not_run(told) if self.how.run_code else NO_RUN
         if told.unshown:
             why = f"a run has no batch of {told.unshown[0]:,}"
+        if not found.complete and any(sync.like or any(sync.along) for sync in plan.syncs):
+            # What needs all of an array may show on rare inputs alone: a norm that clips, a gradient that is
+            # not finite in the part of one device.
+            raise RefusalError(couples_parts(found, plan, target.facts.span))
         if why and not found.complete:
             raise RefusalError(neither(found, why, target))
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
@@ -255,9 +259,6 @@ class _Proof:
             file = f"{self.emitted.name}_parallel.py"
             return untyped(found.error, file, self.code, target, self.session.directory)
         refusal = failure(check, found, target.facts.span)
-        parts = any(sync.like or any(sync.along) for sync in self.plan.syncs)
-        if parts and derived.derivation is not None and not derived.complete:
-            return RefusalError(couples_parts(refusal, derived.derivation, self.plan))
         return RefusalError(disagreeing(refusal) if derived.complete else refusal)
 
     def evidence(self, derived: Sequence[_Derived], answers: Sequence[protocol.Checks | None]) -> Evidence:
