@@ -97,6 +97,23 @@ def test_object_that_is_no_default_is_told_by_its_contents_unless_accepted(proje
     assert "the proof holds for the value it had" in project.run(*words, "--static", "cfg").words
 
 
+@pytest.mark.parametrize(
+    ("code", "inputs", "told"),
+    [
+        ("def f(x, cfg): return getattr(jnp, cfg.reduction)(x)", "with_config", 'if cfg.reduction != "sum":'),
+        ("def f(x, cfg): return cfg(x)", "with_callable", "`cfg` is not the function of the run"),
+    ],
+)
+def test_what_jit_takes_as_static_may_be_no_other_than_was_proved(
+    project: Project, code: str, inputs: str, told: str
+) -> None:
+    given = "def with_callable(): return rows(24), lambda x: jnp.mean(x)"
+    static = '@functools.partial(jax.jit, static_argnames="cfg")'
+    write(project, f"import functools\n\n\n{given}\n\n\n{static}\n{code}\n")
+    made = project.run("gen", "f.py::f", "--inputs", f"f.py::{inputs}")
+    assert told in made.stdout, made.stderr
+
+
 def test_object_that_is_the_default_is_compared(project: Project) -> None:
     write(project, "def f(x, cfg=Config()):\n    return getattr(jnp, cfg.reduction)(x)\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::inputs")

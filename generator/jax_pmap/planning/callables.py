@@ -94,7 +94,7 @@ def unknown(restricted: Mapping[str, str | None], facts: FunctionFacts, given: S
 
     `restricted` are the sources of static arguments, `given` the names of ``--static``.
     """
-    settled = {*given, *facts.static_parameters, *facts.bound_parameters, facts.receiver}
+    settled = {*given, *facts.bound_parameters, facts.receiver}
     return [name for name, source in restricted.items() if source is None and name not in settled]
 
 
