@@ -67,7 +67,7 @@ def disagreeing(refusal: Refusal) -> Refusal:
 
 
 def couples_parts(derivation: Derivation, plan: Plan, span: Span) -> Refusal:
-    """What to say of code that goes on with parts of what is divided, where that is not derived to its end."""
+    """What to say of code that goes on with parts of what is divided, where that is not derived."""
     at = f" at `{derivation.primitive}`" if derivation.primitive else ""
     return Refusal(
         "JP046",
