@@ -437,6 +437,8 @@ class Plan:
     chain: tuple[tuple[str, str], ...] = ()
     #: The emitted code takes batches that give each device a multiple of so many rows; 1 for any.
     multiple_of: int = 1
+    #: From and up to how many rows on a device, or in all, it takes no batches, as it is not equal for them.
+    too_few: tuple[tuple[int, int], ...] = ()
     #: What of the inputs is to be as in the proof, besides the ranks and kinds of the batch.
     forms: tuple[FixedForm, ...] = ()
     #: Of how many groups of consecutive rows each device gets its part; 1 where it gets rows in one piece.
@@ -453,6 +455,12 @@ class Plan:
     #: SHA-256 of the target's source text, to tell a plan that no longer fits.
     source_hash: str = ""
     schema_version: int = PLAN_SCHEMA_VERSION
+
+    @property
+    def too_few_rows(self) -> str:
+        """`too_few` in words: ``"1 to 3 or 8 rows"``."""
+        words = " or ".join(str(low) if low == high else f"{low} to {high}" for low, high in self.too_few)
+        return f"{words} row{'' if words == '1' else 's'}"
 
     @property
     def shares(self) -> int | None:

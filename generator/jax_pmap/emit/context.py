@@ -618,7 +618,18 @@ class Context:
             tests.append("len(sizes) > 1")
             message += ", the same in all of the batch (found {sizes})"
         tests.append(f"shape[{axis}] % {number if multiple == 1 else f'({number})'}")
+        if self.plan.too_few:
+            size = f"shape[{axis}]"
+            whole = [] if self.unit.processes else [size]
+            tests.append(f"not {{{', '.join([*whole, f'{size} // count'])}}}.isdisjoint({self._too_few()})")
+            message += f"; not {self.plan.too_few_rows} for a device, or in all"
         return " or ".join(tests), wrapped_f_string(message)
+
+    def _too_few(self) -> str:
+        """Source of the numbers of rows on a device with which a batch is refused."""
+        return tuple_source(
+            [str(low) if low == high else f"*range({low}, {high + 1})" for low, high in self.plan.too_few]
+        )
 
     def _batch_devices(self) -> str:
         """Source of the number of devices that an argument's batch is divided among."""

@@ -38,7 +38,7 @@ from jax_pmap.planning.search import Observed
 from jax_pmap.problems import error_details
 from jax_pmap.proof.machine import by_shapes, compiled_for, compiled_here
 from jax_pmap.proof.processes import run_in_processes
-from jax_pmap.proof.prove import How, InMultiples, OfForms, prove
+from jax_pmap.proof.prove import How, InMultiples, OfForms, OfMoreRows, prove
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -224,6 +224,8 @@ def _narrowed(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Pl
         except OfForms as only:
             forms = tuple(dict.fromkeys((*plan.forms, *only.forms)))
             plan = dataclasses.replace(plan, forms=forms)
+        except OfMoreRows as more:
+            plan = dataclasses.replace(plan, too_few=tuple(sorted({*plan.too_few, *more.rows})))
 
 
 def _at_once(planned: Planned, plan: Plan, evidence: Evidence) -> protocol.Memory | None:

@@ -66,6 +66,15 @@ def disagreeing(refusal: Refusal) -> Refusal:
     )
 
 
+def otherwise(refusal: Refusal) -> Refusal:
+    """What to say where the code is derived equal, and a run with another number of rows is not."""
+    return dataclasses.replace(
+        refusal,
+        reason=f"{refusal.reason}. With as many rows as are given it was derived equal; with so many it "
+        "works in another way",
+    )
+
+
 def couples_parts(derivation: Derivation, plan: Plan, span: Span) -> Refusal:
     """What to say of code that goes on with parts of what is divided, where that is not derived."""
     at = f" at `{derivation.primitive}`" if derivation.primitive else ""

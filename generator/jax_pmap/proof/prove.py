@@ -31,6 +31,11 @@ LIMITS = ("JP010", "JP011")
 LEFT_OUT = "derived, and not run"
 #: Said where the batch suits no odd number of devices.
 ON_EVEN = "derived from traces on {} devices: what is cut off on an odd number of them would not show"
+#: Said where the code refuses batches that give a device few rows.
+OTHER_WITH_FEW = (
+    "with {} on a device the function works in another way, and is not shown equal: "
+    "the code refuses such a batch"
+)
 #: Chained calls: what a first step gets wrong in the state, a second one shows.
 STEPS = 3
 
@@ -49,6 +54,14 @@ class OfForms(Exception):
     def __init__(self, forms: Sequence[protocol.FixedForm]) -> None:
         super().__init__(forms)
         self.forms = forms
+
+
+class OfMoreRows(Exception):
+    """The code is not shown equal where a device has some few rows, and is to refuse such batches."""
+
+    def __init__(self, rows: Sequence[tuple[int, int]]) -> None:
+        super().__init__(rows)
+        self.rows = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +98,8 @@ class _Derived:
     derivation: Derivation | None = None
     told: protocol.Derivation | None = None
     notes: tuple[str, ...] = ()
+    #: From and up to how many rows on a device it is another program, and is to be run.
+    few: tuple[tuple[int, int], ...] = ()
 
     @property
     def affordable(self) -> protocol.Affordable | None:
@@ -105,6 +120,7 @@ def prove(
             gives another result; JP061 where it is neither derived nor run.
         InMultiples: it is equal where shares are multiples of more than ``plan.multiple_of``.
         OfForms: it is equal for inputs of other forms than the given ones only where these are as given.
+        OfMoreRows: with some few rows on a device it is another program than with many, and not shown equal.
     """
     proof = _Proof(session, target, plan, code, say, how)
     # All are derived before the first is run: a run may take more time than there is, and end the worker.
@@ -164,7 +180,26 @@ class _Proof:
         even = found.complete and not plan.mesh and all(count % 2 == 0 for count in told.counts)
         notes = (ON_EVEN.format(" and ".join(map(str, told.counts))),) if even else ()
         notes = (*notes, *map(_only_as, plan.forms))
-        return _Derived(comparison, found.complete, found, told, notes)
+        if plan.too_few:
+            notes = (*notes, OTHER_WITH_FEW.format(plan.too_few_rows))
+        few = self._few(comparison)
+        if few and why:
+            raise OfMoreRows(few)
+        return _Derived(comparison, found.complete, found, told, notes, few)
+
+    def _few(self, comparison: protocol.Comparison) -> tuple[tuple[int, int], ...]:
+        """Rows on a device with which the function is another program than with many, and the code takes."""
+        plan = self.plan
+        if self.how.global_view or not any(used_axes(each.axes) for each in plan.arguments):
+            return ()
+        parts = plan.microbatches
+        asked = protocol.TellFew(comparison.roles, comparison.overrides, plan.multiple_of // parts)
+        told = self.session.ask(asked, "tracing the function")
+        return tuple(
+            (first * parts, last * parts)
+            for first, last in told
+            if not any(low <= first * parts and last * parts <= high for low, high in plan.too_few)
+        )
 
     def _zeros(self) -> tuple[str, ...] | None:
         """The leaves that are zero in rows which are added to uneven batches; None where none are added."""
@@ -192,6 +227,8 @@ class _Proof:
             counts, rows, why = self._size(each)
             self.notes |= {why: None}
             if not counts:
+                if each.few:
+                    raise OfMoreRows(each.few)
                 yield None
                 continue
             try:
@@ -220,7 +257,7 @@ class _Proof:
         )
         while True:
             asked = protocol.Prove(
-                comparison, self.emitted, counts, self.chosen is not None, self.how.remainder
+                comparison, self.emitted, counts, self.chosen is not None, self.how.remainder, derived.few
             )
             answer = self.session.ask(asked, "proving")
             failing = min((each.devices for each in answer.skipped), default=0)
@@ -248,6 +285,8 @@ class _Proof:
                 raise self._failed(derived, check, check.failure)
             if check.collectives is not None:
                 self.notes |= dict.fromkeys(unplanned(check.collectives, self.plan, self.how.global_view))
+        if answer.unlike:
+            raise OfMoreRows(answer.unlike)
         return answer
 
     def _failed(self, derived: _Derived, check: protocol.Check, found: protocol.Failure) -> RefusalError:

@@ -47,7 +47,7 @@ from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
 from jax_pmap.problems import error_details, error_line, error_span, first_line
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.causes import likeliest_cause, output_name
-from jax_pmap.proof.failures import disagreeing
+from jax_pmap.proof.failures import disagreeing, otherwise
 from jax_pmap.proof.inspection import inspected
 from jax_pmap.proof.layouts import Layouts, layout_words, read_convert, read_layout, with_axis
 from jax_pmap.proof.notes import adequacy, not_tried, rounding_alone
@@ -674,8 +674,9 @@ class _Verification:
                 and failure.what not in ("changed", "deleted", "keys")
                 for run in failed
             )
-            disagree = derived and contradicted and refusal.code == "JP045"
-            refusal = disagreeing(refusal) if disagree else refusal
+            if derived and contradicted and refusal.code == "JP045":
+                resized = all(run.checks[-1].resized for run in failed)
+                refusal = otherwise(refusal) if resized else disagreeing(refusal)
             found = self._found(layout, question, derivation, able, loaded, loaded.notes)
             raise RefusalError(dataclasses.replace(refusal, found=found))
         modes = self._modes(able[-1], question, layout, loaded)

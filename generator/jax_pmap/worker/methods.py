@@ -18,6 +18,7 @@ from . import (
     capture,
     donation,
     draws,
+    few,
     host_arrays,
     load,
     neighbours,
@@ -467,6 +468,24 @@ def tell_sizes(request: protocol.TellSizes) -> tuple[int, ...]:
     return telling_rows(request.roles, {}) or ()
 
 
+def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
+    """Rows with which the target is another program than with many; see `few`.
+
+    None where it is one program for a symbol, which is equal to no number.
+    """
+    target, roles, multiple = current(), request.roles, request.multiple
+
+    def found() -> tuple[tuple[int, int], ...]:
+        packed, axes = Packed(target.values(request.overrides), roles.statics), leaf_axes(roles)
+        size = next(iter(sizes_for(arguments.batch_size(target.data[0], axes))), 0) * multiple
+        if not size or telling_rows(roles, request.overrides, multiple) is None:
+            return ()
+        with prove.x64(target.x64):
+            return few.few_rows(target.reference, packed, axes, size, multiple)
+
+    return target.once("few", protocol.encode((roles, request.overrides, multiple)), found)
+
+
 def prove_code(request: protocol.Prove) -> protocol.Checks:
     """Run the emitted file on several device counts beside the reference; see `proving.prove_emitted`."""
     asked = request.comparison
@@ -739,6 +758,7 @@ HANDLERS: Handlers = {
     protocol.FindModuleMethods: find_module_methods,
     protocol.Observe: observing.observe_code,
     protocol.TellSizes: tell_sizes,
+    protocol.TellFew: tell_few,
     protocol.SurveyDraws: survey_draws,
     protocol.Derive: derive_code,
     protocol.Prove: prove_code,

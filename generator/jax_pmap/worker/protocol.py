@@ -889,6 +889,15 @@ class TellSizes(Request[tuple[int, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
+class TellFew(Request[tuple[tuple[int, int], ...]]):
+    """From and up to how many rows, multiples of some number, the target is another program than for many."""
+
+    roles: Roles
+    overrides: Mapping[str, str]
+    multiple: int
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """A draw of random numbers on a share."""
 
@@ -1267,6 +1276,8 @@ class Checks:
     equal_draws: bool = False
     notes: tuple[str, ...] = ()
     adequacy: Adequacy = Adequacy()
+    #: Of the few rows on a device that were asked for, those with which it is not shown equal.
+    unlike: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -1280,6 +1291,8 @@ class Prove(Request[Checks]):
     fixed: bool
     #: What it does with batches that the devices do not share evenly.
     remainder: str
+    #: From and up to how many rows on a device it is run besides; see `TellFew`.
+    few: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from .comparing import Parallel
 from .compiled import compiled, executables
 from .donation import check_donation
 from .explain import with_cause
+from .few import is_equal, runs_on_few
 from .generator import repeat_draws
 from .protocol import Check, Checks, Dtypes, Failure, Problem, Skipped
 from .server import describe_exception, summary
@@ -134,7 +135,7 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
         question = trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
         sizes, skipped = usable_sizes(trials, counts, base, shares)
     most = max(sizes, default=0)
-    proof = _Emitted(trials, emitted, base, most, skipped, asked.remainder)
+    proof = _Emitted(trials, emitted, base, most, skipped, asked.remainder, asked.few)
 
     def enough() -> bool:
         # Much is looked at on the most devices alone.
@@ -150,19 +151,28 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
     if not enough():
         return Checks((), tuple(skipped))
     adequacy = question.adequacy(list(sizes))
-    return Checks(tuple(checks), tuple(skipped), proof.folded, tuple(proof.notes), adequacy)
+    unlike = tuple(proof.unlike)
+    return Checks(tuple(checks), tuple(skipped), proof.folded, tuple(proof.notes), adequacy, unlike)
 
 
 class _Emitted:
     """Emitted code on one device count after the other; on the `most` devices, more is looked at."""
 
     def __init__(
-        self, trials: Trials, emitted: Emitted, base: int, most: int, skipped: list[Skipped], remainder: str
+        self,
+        trials: Trials,
+        emitted: Emitted,
+        base: int,
+        most: int,
+        skipped: list[Skipped],
+        remainder: str,
+        few: Sequence[tuple[int, int]],
     ) -> None:
         self.trials, self.question, self.emitted = trials, trials.question, emitted
         self.base, self.most, self.skipped, self.remainder = base, most, skipped, remainder
-        #: Whether any key is folded, and what the runs came upon.
-        self.folded, self.notes = False, list[str]()
+        self.few = few
+        #: Whether any key is folded, what the runs came upon, and those of the `few` that are not equal.
+        self.folded, self.notes, self.unlike = False, list[str](), list[tuple[int, int]]()
 
     def stages(self, count: int, size: int) -> Iterator[Sequence[Check]]:
         """The runs on one device count; none where it is skipped."""
@@ -204,6 +214,9 @@ class _Emitted:
             self.notes += nans.noted(lost_nans(self.trials, call, count, size))
         if self.remainder != "error":
             yield check_uneven(parallel, function, self.base, self.remainder)
+        if most:
+            shares = emitted.mesh.shares if emitted.mesh is not None else count
+            self.unlike += [each for each in self.few if not is_equal(runs_on_few(parallel, each, shares))]
 
     def keys(self, call: Callable[[Values], Any], count: int, size: int, *, run: bool) -> Sequence[Check]:
         """A failure where keys are wrong, or results that hold no noise; see `noise.own_draws`."""

@@ -13,6 +13,7 @@ from .arguments import Packed, Values
 from .calling import Calling
 from .comparing import Parallel
 from .drawn_keys import DRAWING
+from .few import check_few
 from .generator import repeat_draws
 from .jaxpr.forward import goes_into
 from .jaxpr.trace import NUMBERS, Traced, traced_arrays
@@ -194,6 +195,7 @@ class _Written:
         more, notes = check_sizes(self.parallel, lies_on, caller.laid_out)
         self.notes += notes
         yield more
+        yield check_few(self.parallel, caller.laid_out)
         if self.asked.unshown:
             yield self.unshown(self.asked.unshown)
         self.notes += nans.noted(lost)

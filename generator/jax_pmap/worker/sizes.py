@@ -39,6 +39,8 @@ MOST_ROWS, MOST_WORK = 1 << 18, 2e10
 #: Bytes that the reference may take for so many rows, and numbers that it may compute. With all
 #: triples of rows, say, a batch of thousands is out of reach.
 TAKEN, COMPUTED = 1 << 31, 1e11
+#: Bytes of the inputs of a device, up to which what it computes of them is handed to the user's own code.
+HANDED = 1 << 14
 
 
 def check_sizes(
@@ -155,6 +157,12 @@ def run_large(parallel: Parallel, sizes: Sequence[int] = ()) -> Check | None:
     None where there is none, or the reference fails on it.
     """
     trials, count = parallel.trials, parallel.count
+    if calls_out(trials.question):
+        # On simulated devices, jax does not come back from callbacks with large arrays.
+        row = strengthen.size_of(trials.question.data[0]) // arguments.batch_size(
+            trials.question.data[0], trials.question.axes
+        )
+        sizes = (min(MANY, HANDED // max(row, 1)) * count,)
     many = next((rows for rows in sizes or (MANY * count, MANY) if enlarge(trials, rows)), 0)
     if not many:
         return None
@@ -195,7 +203,8 @@ def is_out_of_reach(question: "Question", rows: int) -> bool:
 def minds_size(question: "Question", function: Callable[[Values], Any] | None = None, count: int = 1) -> bool:
     """Whether a function, by default the reference, computes otherwise with many rows than with those given.
 
-    True where it cannot be traced without numbers. Rows are a multiple of `count`, `MANY` for each device.
+    True where it cannot be traced without numbers, and where it calls out of jax. Rows are a multiple of
+    `count`, `MANY` for each device.
     A slice that takes all of a small batch and part of a large one is not in the program of the small one.
     What grows or shrinks with the batch otherwise than in proportion is taken for a sign of it too.
     """
@@ -206,11 +215,26 @@ def minds_size(question: "Question", function: Callable[[Values], Any] | None = 
             few, more = (program(question, traced, rows) for rows in (base, 2 * base))
             if len(more.operations) >= len(few.operations) + base:
                 return False  # Rows are gone through one by one, and would be so thousands of times.
-            return not alike(few, more, program(question, traced, MANY * count // base * base))
+            return few.calls_out or not alike(
+                few, more, program(question, traced, MANY * count // base * base)
+            )
     except (MemoryError, Problem):
         raise
     except BaseException:
         return True
+
+
+def calls_out(question: "Question") -> bool:
+    """Whether the reference calls what jax does not see, as far as it is traced."""
+    try:
+        with prove.x64(question.x64):
+            return program(
+                question, question.traceable, arguments.batch_size(question.data[0], question.axes)
+            ).calls_out
+    except (MemoryError, Problem):
+        raise
+    except BaseException:
+        return False
 
 
 def program(question: "Question", function: Callable[[Values], Any], rows: int) -> Program:

@@ -12,7 +12,7 @@ from jax.extend.core import Literal
 
 from ..leaves import is_key
 from .versions import NO_MEANING, opened, size_at
-from .walk import constants_in, equations, programs_in
+from .walk import UNSEEN, constants_in, equations, programs_in
 
 #: Numbers of an array in a program that are compared one by one.
 MOST_NUMBERS = 4096
@@ -30,9 +30,17 @@ class Program:
     #: Arrays that stand in it: what was computed while it was traced, of the size of the batch perhaps.
     constants: tuple[np.ndarray, ...]
 
+    @property
+    def calls_out(self) -> bool:
+        """Whether it calls what jax does not see, which may do anything for another number of rows."""
+        return any(words.split()[0] in UNSEEN for words in self.operations)
 
-def program_of(traced: Any, rows: int) -> Program:
-    """What a function is for some number of rows, of its jaxpr, in which a symbol may stand for these."""
+
+def program_of(traced: Any, rows: int, *, spread: bool = True) -> Program:
+    """What a function is for some number of rows, of its jaxpr, in which a symbol may stand for these.
+
+    Without `spread`, less what repeats an array along axes of one element, of which one row needs none.
+    """
     operations: list[str] = []
     numbers: list[float] = []
     constants = list(constants_in(traced))
@@ -50,6 +58,8 @@ def program_of(traced: Any, rows: int) -> Program:
         operations.append(" ".join(words))
 
     for equation in equations(traced):
+        if not spread and spreads(equation):
+            continue
         words = [equation.primitive.name]
         for name, value in equation.params.items():
             if name not in NO_MEANING:
@@ -61,6 +71,14 @@ def program_of(traced: Any, rows: int) -> Program:
         np.asarray(each) for each in constants if not is_key(each) and each.dtype != jax.dtypes.float0
     )
     return Program(rows, tuple(operations), np.asarray(numbers, np.float64), arrays)
+
+
+def spreads(equation: Any) -> bool:
+    """Whether an equation repeats an array along axes of one element, and does nothing else to it."""
+    if equation.primitive.name != "broadcast_in_dim":
+        return False
+    rank = len(equation.outvars[0].aval.shape)
+    return tuple(equation.params["broadcast_dimensions"]) == tuple(range(rank)) and rank > 0
 
 
 def _split(value: Any, words: list[str], numbers: list[float], rows: int) -> None:
@@ -124,6 +142,19 @@ def alike(few: Program, more: Program, many: Program) -> bool:
 
     with np.errstate(all="ignore"):
         return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z)))
+
+
+def in_proportion(one: Program, other: Program) -> bool:
+    """Whether programs differ by numbers alone, and these are in proportion to the rows, or inversely."""
+    if one.operations != other.operations or len(one.numbers) != len(other.numbers):
+        return False
+    if len(one.constants) != len(other.constants) or not all(
+        map(np.array_equal, one.constants, other.constants)
+    ):
+        return False
+    x, y, times = one.numbers, other.numbers, other.rows / one.rows
+    kept = np.isclose(x, y, rtol=1e-6, atol=0, equal_nan=True)
+    return bool(np.all(kept | np.isclose(x * times, y, atol=0) | np.isclose(x, y * times, atol=0)))
 
 
 def _summary(array: np.ndarray) -> list[float]:

@@ -9,10 +9,26 @@ from .versions import inner_jaxpr, opened, primitive_name
 IN_ORDER = ("cond_jaxpr", "body_jaxpr")
 #: Primitives that run the jaxprs they hold, on their operands, and give what those give.
 CONTROL = frozenset({"jit", "scan", "while", "cond", "shard_map", "xla_pmap"})
-
-
 #: Of these, those that run a program on each of several devices.
 MAPS = frozenset({"shard_map", "xla_pmap"})
+#: Primitives that leave jax.
+FOREIGN = frozenset(
+    {
+        "pure_callback",
+        "io_callback",
+        "debug_callback",
+        "debug_print",
+        "ffi_call",
+        "custom_call",
+        "call_exported",
+        "pallas_call",
+        "core_map",
+        "mpmd_map",
+        "inspect_sharding",
+    }
+)
+#: Of these, those that give something back.
+UNSEEN = FOREIGN - {"debug_callback", "debug_print", "inspect_sharding"}
 
 
 def subjaxprs(equation: Any) -> list[Any]:

@@ -25,6 +25,7 @@ from ..jaxpr.versions import (
     shard_map_specs,
     without_meaning,
 )
+from ..jaxpr.walk import FOREIGN
 from ..jaxpr.walk import equations as equations_in
 from . import rules  # noqa: F401 (registers them)
 from .added import Added
@@ -63,7 +64,7 @@ from .lattice import (
     Spread,
     Unknown,
 )
-from .measure import FOREIGN, measured, supposed
+from .measure import measured, supposed
 from .rounds import grouped, of_groups
 from .rules.elementwise import describe
 from .terms import (

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ..jaxpr.versions import bind, named_axes, without_meaning
+from ..jaxpr.walk import FOREIGN
 from .equation import Equation, Stuck
 from .lattice import Partial, Placement, Power, Replicated, Sharded
 from .rules.elementwise import describe, power_of
@@ -30,22 +31,6 @@ BELOW = (3, 7, 1000)
 MOST = 1 << 20
 #: Powers of the device count that results may be off by.
 POWERS: "tuple[Power, ...]" = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
-#: Primitives that leave jax: what they call is not called with numbers that we made up.
-FOREIGN = frozenset(
-    {
-        "pure_callback",
-        "io_callback",
-        "debug_callback",
-        "debug_print",
-        "ffi_call",
-        "custom_call",
-        "call_exported",
-        "pallas_call",
-        "core_map",
-        "mpmd_map",
-        "inspect_sharding",
-    }
-)
 #: Measurements of this process, by all that they depend on.
 _KNOWN: dict[Any, "tuple[Placement, ...] | str"] = {}
 

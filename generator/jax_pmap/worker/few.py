@@ -1,0 +1,148 @@
+"""Numbers of rows with which a function is another program than with many of them.
+
+``jnp.squeeze`` takes the axis of the batch away where it has one row, ``x.shape.index(w.shape[0])`` finds it
+where there are as many rows as weights, and ``argmin(images.shape)`` takes it for that of the colours where
+there are as few. Batches that are traced for what they tell give no device such a number of rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from . import arguments, prove
+from .arguments import LeafAxes, Packed, Values
+from .comparing import Parallel
+from .jaxpr.coincidences import Program, alike, in_proportion, program_of
+from .jaxpr.trace import Traced, abstract_leaves
+from .leaves import shape_of
+from .protocol import Check, Problem
+from .sizes import enlarge, run_size
+
+#: Rows that every program is traced for; and of how many operations one is at most that is traced for as many
+#: rows as other axes are long, how many of these lengths there are, and the longest of them.
+FIRST = (1, 2)
+FEW, MOST_LENGTHS, LONGEST = 1000, 8, 512
+
+
+def few_rows(
+    function: Callable[[Values], Any],
+    packed: Packed,
+    axes: LeafAxes,
+    size: int,
+    multiple: int = 1,
+    devices: int = 1,
+    *,
+    large: bool = True,
+) -> tuple[tuple[int, int], ...]:
+    """From and up to how many rows on each of some devices a function is another program than for many.
+
+    Only multiples of `multiple` are looked at. What the function does not take is left out: it raises.
+
+    Args:
+        function: is traced; it is called with values.
+        packed: the values.
+        axes: their batch axes.
+        size: many rows, on all of the devices.
+        multiple: what the rows on each are a multiple of.
+        devices: how many there are.
+        large: whether a program of many operations is looked at, too.
+    """
+    known: dict[int, Program | None] = {}
+
+    def program(rows: int) -> "Program | None":
+        if rows not in known:
+            try:
+                traced = Traced.of(function, packed, abstract_leaves(packed, axes, rows))
+            except (MemoryError, Problem):
+                raise
+            except BaseException:
+                known[rows] = None
+            else:
+                known[rows] = program_of(traced.jaxpr, rows, spread=False)
+        return known[rows]
+
+    given = program(size)
+    if given is None or (len(given.operations) > FEW and not large):
+        return ()
+
+    def is_other(rows: int) -> bool:
+        if given.calls_out:
+            return rows == 1
+        found = program(rows * devices)
+        if found is None or rows * devices == size or in_proportion(given, found):
+            return False
+        twice = program(2 * size)
+        return twice is None or not alike(given, twice, found)
+
+    tried = [*FIRST, *(lengths(packed, axes) if len(given.operations) <= FEW else ())]
+    return merged(_ranges(tried, multiple, is_other))
+
+
+def _ranges(
+    sizes: Iterable[int], multiple: int, is_other: Callable[[int], bool]
+) -> Iterator[tuple[int, int]]:
+    """The `sizes` with which it is another one, and those below where it seems to be for them, too."""
+    for rows in sizes:
+        if rows % multiple == 0 and is_other(rows):
+            less = rows - multiple
+            yield (multiple if less > 0 and is_other(less) else rows), rows
+
+
+def lengths(packed: Packed, axes: LeafAxes) -> list[int]:
+    """Lengths of axes other than the batch's, which a function may take this one for."""
+    shapes = [(shape_of(leaf), axis) for leaf, axis in zip(packed.leaves, packed.axes(axes), strict=True)]
+    others = {n for shape, axis in shapes for at, n in enumerate(shape) if at != axis and n <= LONGEST}
+    return sorted(others - {0, *FIRST})[:MOST_LENGTHS]
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Ranges in order, those that meet made one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def runs_on_few(parallel: Parallel, ends: tuple[int, int], shares: int) -> "Iterator[Check | None]":
+    """Runs with the most and the fewest rows of a range on each of some shares, and of the batch in all.
+
+    None stands for one that cannot be, or on which the reference fails.
+    """
+    trials = parallel.trials
+    base = arguments.batch_size(trials.question.data[0], trials.question.axes)
+    for rows in dict.fromkeys(ends[::-1]):
+        for size in (rows * shares, *([rows] if rows % shares == 0 else [])):
+            larger = size > base
+            yield (
+                run_size(parallel, size, -2 if larger else 0) if not larger or enlarge(trials, size) else None
+            )
+
+
+def is_equal(checks: "Iterable[Check | None]") -> bool:
+    """Whether all runs gave what the reference gives, or raised."""
+    return all(each is not None and (each.failure is None or each.raised is not None) for each in checks)
+
+
+def check_few(parallel: Parallel, laid_out: Callable[[Values], Any]) -> list[Check]:
+    """Runs of a parallel function with few rows on each device, where it or the reference is another then.
+
+    Up to the first that fails. What either of the two does not take is left out.
+    """
+    question, count = parallel.trials.question, parallel.count
+    packed, axes = Packed(question.data[0], question.statics), question.axes
+    size = arguments.batch_size(question.data[0], axes) // count * count
+    with prove.x64(question.x64):
+        found = {
+            *few_rows(question.traceable, packed, axes, size, large=False),
+            *few_rows(laid_out, packed, axes, size, devices=count, large=False),
+        }
+    checks: list[Check] = []
+    for ends in sorted(found):
+        for check in runs_on_few(parallel, ends, count):
+            if check is not None and check.raised is None:
+                checks.append(check)
+                if check.failure is not None:
+                    return checks
+    return checks
