@@ -165,3 +165,58 @@ def test_code_in_place_checks_its_inputs_and_is_made_again(shared: Project) -> N
     text = Path("forms.py").read_text()
     assert text.count('as_proved("grouped: `x`", x, ("float", None, 4))') == 1
     assert text.count("def as_proved(") == 1
+
+
+CONSTANTS = """\
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+fields = {"data_fields": ["scale"], "meta_fields": ["axis", "width", "power"]}
+
+
+@functools.partial(jax.tree_util.register_dataclass, **fields)
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    scale: jax.Array
+    axis: int = -1
+    width: int = 3
+    power: int = 2
+
+
+def energy(parts, x):
+    norm = parts["norm"]
+    x = x.reshape(-1, norm.width) * norm.scale
+    return jnp.mean((x - x.mean(norm.axis, keepdims=True)) ** norm.power)
+
+
+def inputs():
+    return {"norm": Norm(np.ones(3))}, np.random.default_rng(0).normal(size=(24, 3))
+"""
+CALLS_WITH = """\
+import numpy as np
+import constants
+from constants import Norm
+from energy_pmap import energy
+
+x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
+for norm in (Norm(np.ones(4), width=4), Norm(np.ones(4), width=4, power=3)):
+    assert np.allclose(energy({"norm": norm}, x), constants.energy({"norm": norm}, x), rtol=1e-4)
+energy({"norm": Norm(np.ones(4), 0, 4)}, x)
+"""
+
+
+def test_constants_of_own_containers_are_held_to_the_proof_where_they_decide(
+    shared: Project,
+) -> None:
+    shared.write("constants.py", CONSTANTS)
+    words = ("constants.py::energy", "--inputs", "constants.py::inputs", "--no-run", "-o", "energy_pmap.py")
+    made = shared.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    assert "the code checks that `parts['norm'].axis` is -1, as here" in made.words
+    ran = subprocess.run([sys.executable, "-c", CALLS_WITH], env=simulated(4), capture_output=True, text=True)
+    assert "ValueError: energy: `parts['norm'].axis` must be -1" in ran.stderr

@@ -170,7 +170,7 @@ class Context:
             "unseen": self.backend is not Backend.JIT and any(guard.is_side for guard in plan.guards),
             "modes": any(self._moded(graph=True)),
             "flags": any(self._moded(graph=False)),
-            "forms": bool(self._form_guards()),
+            "forms": any(not form.value for form in plan.forms),
             "form_kind": self._kind(
                 [a for a in self.arguments if any(a.name == form.argument for form in plan.forms)]
             ),
@@ -277,7 +277,11 @@ class Context:
         """Lines of the mapped function that refuse inputs of forms for which it is not proved."""
         lines = []
         for argument in self.arguments:
-            if not (own := [each for each in self.plan.forms if each.argument == argument.name]):
+            forms_of = [each for each in self.plan.forms if each.argument == argument.name]
+            for each in forms_of:
+                if (guard := self._guard(each.leaf, (each.value,) if each.value else ())) is not None:
+                    lines += [f"if {guard['condition']}:", f"    raise ValueError({guard['message']})"]
+            if not (own := [each for each in forms_of if not each.value]):
                 continue
             forms = []
             for leaf in argument.leaves:

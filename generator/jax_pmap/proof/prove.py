@@ -360,6 +360,8 @@ class _Proof:
 
 def _only_as(form: protocol.FixedForm) -> str:
     """What is said of a form of the inputs for which alone the code is right."""
+    if form.value:
+        return f"the code checks that `{form.leaf}` is {form.value}, as here"
     if form.axis is None:
         return f"the code checks that `{form.argument}` has the ranks, kinds and parts that it has here"
     return f"the code checks that axis {form.axis} of `{form.leaf}` is as long as it is here"

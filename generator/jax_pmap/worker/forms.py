@@ -1,10 +1,12 @@
-"""Inputs of other forms than the given ones: of other widths, ranks, kinds and numbers of layers.
+"""Inputs of other forms than the given ones: of other widths, ranks, kinds, numbers of layers and constants.
 
 ``x.T.reshape(x.shape)`` is ``x`` where that has one column, and ``x.T.reshape(4, -1).T`` where it has four;
 both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` is a mean over the batch where
 `w` is a vector, and none where it is a matrix.
 """
 
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,12 +17,15 @@ import numpy as np
 from .arguments import LeafAxes, Packed, Values, graph_variables
 from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
+from .neighbours import INSTALLED
 from .protocol import FixedForm
 
 #: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
 MOST_LEAVES = 4
 #: Arrays of one width that have another one by themselves.
 MOST_APART = 4
+#: Constants in the user's own containers that have other values, and names that some of them may be.
+MOST_CONSTANTS, REDUCING = 8, ("mean", "sum", "max", "none")
 #: Where the first other width is looked for, at least.
 LEAST_WIDTH = 3
 
@@ -55,6 +60,7 @@ def others(
     yield from forms.ranks()
     yield from forms.kinds()
     yield from forms.lengths()
+    yield from forms.constants()
 
 
 class _Forms:
@@ -139,6 +145,27 @@ class _Forms:
             said = f"`{changed[0]}` of {length + 1} parts"
             yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, rows)), said, given),)
 
+    def constants(self) -> Iterator[tuple[Other, ...]]:
+        """Other values of each constant that a container of the user's own class holds beside its leaves."""
+        given = {name: value for name, value in self.values.items() if name not in self.packed.constants}
+        found = [each for name, value in given.items() for each in held(value, name)]
+        for owner, field, path in found[:MOST_CONSTANTS]:
+            value, ways = getattr(owner, field), []
+            name = re.split(r"\W", path)[0]
+            form = (FixedForm(name, path, value=repr(value)),)
+            for other in different(value):
+                try:
+                    object.__setattr__(owner, field, other)
+                    packed = Packed(self.values, self.statics)
+                except Exception:
+                    continue
+                finally:
+                    object.__setattr__(owner, field, value)
+                if packed.trees != self.packed.trees and len(packed.leaves) == len(self.leaves):
+                    ways.append(Other(packed, tuple(self.leaves), f"`{path}` = {other!r}", form))
+            if ways:
+                yield tuple(ways)
+
     def _owner(self, index: int) -> str:
         return self.packed.owners[index][0]
 
@@ -153,6 +180,44 @@ class _Forms:
         return Other(
             self.packed, tuple(made), f"`{self.names[index]}` of shape {list(leaf.shape)}{kind}", given
         )
+
+
+def held(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
+    """Objects of the user's own classes in a value, attributes that are constants, and their paths."""
+    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
+    if isinstance(value, dict):
+        parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    elif isinstance(value, (list, tuple)) and names is None:
+        parts = [(f"{path}[{index}]", part) for index, part in enumerate(value)]
+    elif names is None and (not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value])):
+        return
+    else:
+        names = names or [*vars(value)]
+        parts = [(f"{path}.{name}", getattr(value, name)) for name in names]
+        module = sys.modules.get(type(value).__module__)
+        if not INSTALLED.search(getattr(module, "__file__", None) or "<none>"):
+            yield from ((value, name, f"{path}.{name}") for name in names if different(getattr(value, name)))
+    for where, part in parts:
+        yield from held(part, where)
+
+
+def different(value: Any) -> list[Any]:
+    """Other values than a constant, the likeliest to be taken first; none of what is no plain constant."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [other for other in (0, 1, -1, 2 * value, value + 1) if other != value]
+    if isinstance(value, float):
+        return [2 * value + 1]
+    if isinstance(value, str):
+        return [other for other in REDUCING if other != value]
+    if type(value) is tuple and value:
+        return [
+            (*value[:at], other, *value[at + 1 :])
+            for at in range(len(value))
+            for other in different(value[at])
+        ]
+    return []
 
 
 def _as_array(leaf: Any) -> Any:

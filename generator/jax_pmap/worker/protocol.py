@@ -1052,13 +1052,15 @@ class Multiple:
 
 @dataclass(frozen=True, slots=True)
 class FixedForm:
-    """A size, or the ranks and kinds of an argument, for which alone something holds."""
+    """A size, the ranks and kinds of an argument, or a constant, for which alone something holds."""
 
     argument: str
     #: The leaf by its path from the argument on, as ``"params['w']"``.
     leaf: str
-    #: The axis whose size it is; None for the ranks and kinds of all leaves of the argument.
+    #: The axis whose size it is; None for the ranks and kinds of all leaves of the argument, or a `value`.
     axis: int | None = None
+    #: Source of the value of what is no leaf, a constant of a container (`leaf` is how the code reads it).
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
