@@ -191,3 +191,81 @@ def test_two_meshes_are_held_against_each_other(grid: Project):
     assert result.exit_code == 0, result.stderr
     assert "derived for all inputs and device counts" in result.words
     grid.refused("JP045", *question("over_one", "zero"), says=("differs on 3 devices",), exit_code=1)
+
+
+NOISE = """
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh
+    from jax.sharding import PartitionSpec as P
+
+    devices = np.array(jax.devices())
+    mesh = Mesh(devices.reshape(2 - devices.size % 2, -1), ("data", "model"))
+
+
+    def dropped(w, x, key):
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), x * w, 0.0)
+
+
+    def mapped(rows, fold):
+        specs = {"in_specs": (P(), P(rows), P()), "out_specs": P(rows), "check_vma": False}
+        return jax.jit(jax.shard_map(lambda w, x, key: dropped(w, x, fold(key)), mesh=mesh, **specs))
+
+
+    def along(*axes):
+        def fold(key):
+            for axis in axes:
+                key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+            return key
+
+        return fold
+
+
+    def summed(key):
+        return jax.random.fold_in(key, jax.lax.axis_index("data") + jax.lax.axis_index("model"))
+
+
+    by_both = mapped(("data", "model"), along("data", "model"))
+    by_data = mapped("data", along("data"))
+    by_one_of_two = mapped(("data", "model"), along("data"))
+    by_one_too_many = mapped("data", along("data", "model"))
+    by_their_sum = mapped(("data", "model"), summed)
+
+
+    def make_inputs(seed=0):
+        random = np.random.default_rng(seed)
+        return random.normal(size=3), random.normal(size=(24, 3)), jax.random.key(seed)
+"""
+
+
+@pytest.mark.parametrize("name", ["by_both", "by_data"])
+def test_keys_are_folded_along_each_axis_that_divides_the_rows(shared: Project, name: str):
+    shared.write("noise.py", NOISE)
+    words = (
+        "verify",
+        f"noise.py::{name}",
+        "--against",
+        "noise.py::dropped",
+        "--inputs",
+        "noise.py::make_inputs",
+    )
+    found = shared.run(*words, "--devices", "4")
+    assert found.exit_code == 0, found.stderr
+    assert "equal for equal draws" in found.words
+
+
+@pytest.mark.parametrize("name", ["by_one_of_two", "by_one_too_many", "by_their_sum"])
+def test_keys_that_are_folded_along_other_axes_are_wrong(shared: Project, name: str):
+    shared.write("noise.py", NOISE)
+    words = (
+        "verify",
+        f"noise.py::{name}",
+        "--against",
+        "noise.py::dropped",
+        "--inputs",
+        "noise.py::make_inputs",
+    )
+    shared.refused("JP045", *words, "--devices", "4", says=(name,), exit_code=1)

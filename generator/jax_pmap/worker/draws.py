@@ -229,6 +229,8 @@ class _Keys(Forward[Flow]):
         self.draws: list[Draw] = []
         self.marks: dict[Place, tuple[int, str, bool, frozenset[int]]] = {}
         self._numbers: dict[Any, int] = {}
+        #: Axes of meshes along which there is one device, which is the first.
+        self._single: set[Any] = set()
 
     def key(self, how: Any) -> frozenset[int]:
         """The key that is made in such a way."""
@@ -250,7 +252,8 @@ class _Keys(Forward[Flow]):
         if "in_axes" in params:  # pmap up to jax 0.7
             split = [axis is not None for axis in params["in_axes"]]
         else:
-            split = [bool(dims) for dims in shard_map_specs(params)[0]]
+            self._single |= {axis for axis, size in dict(params["mesh"].shape).items() if size == 1}
+            split = [not dims.keys() <= self._single for dims in shard_map_specs(params)[0]]
         return [
             dataclasses.replace(fact, varying=fact.varying or one, folded=fact.folded or (one and key))
             for fact, one, key in zip(facts, split, map(one_key_each, equation.invars), strict=True)
@@ -278,6 +281,8 @@ class _Keys(Forward[Flow]):
             return [dataclasses.replace(key, varying=varying, folded=folded, keys=keys[0], behind=behind)]
         if name in LEVELLING:
             return [dataclasses.replace(together, varying=False, index=False)] * count
+        if name == "axis_index" and equation.params["axis_name"] in self._single:
+            return [together]
         if name in SPREADING:
             return [dataclasses.replace(together, varying=True, index=name == "axis_index")] * count
         inner = inner_jaxpr(params)

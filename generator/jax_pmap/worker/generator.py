@@ -87,6 +87,17 @@ def moved(key: Any, blocks: Any) -> Any:
     return key.at[1].add(jnp.asarray(blocks).astype(jnp.uint32) << BLOCK_BITS)
 
 
+def folded(key: Any, index: Any, number: Any) -> Any:
+    """`key` for block `index` of a `number` of them, in each of the blocks it may be for already.
+
+    A key that is folded with the index along each axis of a mesh gets the number of the device among all.
+    """
+    return moved(
+        key,
+        block_of(key) * (jnp.asarray(number).astype(jnp.uint32) - 1) + jnp.asarray(index).astype(jnp.uint32),
+    )
+
+
 def digest(key: Any) -> Any:
     """One word made of a key, but for its block."""
     word = mixed(key[0] + np.uint32(0x9E3779B9))
@@ -164,20 +175,20 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
     # Part of the key of jax's caches, so that nothing compiled with another generator is used again.
     jax.config.update("jax_random_seed_offset", 2 * (1009 * shares.size + shares.rows) + int(shares.siblings))
     fold_in, axis_index = jax.random.fold_in, jax.lax.axis_index
-    indices: list[Any] = []
+    #: Indices of devices, and along which axis each is one.
+    indices: list[tuple[Any, Any]] = []
 
     def marked_index(axis_name: Any) -> Any:
-        indices.append(axis_index(axis_name))
-        return indices[-1]
+        indices.append((axis_index(axis_name), axis_name))
+        return indices[-1][0]
 
     def fold_in_or_move(key: Any, data: Any) -> Any:
-        if not any(data is index for index in indices):
+        axis = next((name for index, name in indices if data is index), None)
+        words = None if axis is None else jax.random.key_data(key)
+        if words is None or words.ndim != 1:
             return fold_in(key, data)
         # A fold with the device's own index keeps the draws of the devices apart: its share is that block.
-        words = jax.random.key_data(key)
-        if words.ndim != 1:
-            return fold_in(key, data)
-        there = moved(words, data)
+        there = folded(words, data, jax.lax.psum(1, axis))
         return jax.random.wrap_key_data(there, impl=jax.random.key_impl(key)) if is_key(key) else there
 
     gate = SAMPLING.get(GATE)

@@ -53,9 +53,11 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
     tried: list[Call] = []
     every = layouts(calling, question.data[0], question.axes, question.statics)
     kept = [fitting(calling, each) for each in asked.layouts or itertools.islice(every, MOST_LAYOUTS)]
-    for siblings in (False, True)[: 2 if question.repeat else 1]:
-        trials.question = dataclasses.replace(question, siblings=siblings)
-        shares = trials.question.shares(sizes[count], count)
+    for drawn in generators(calling, question, count) if question.repeat else [question]:
+        trials.question = drawn
+        if drawn.among:  # That is of a `shard_map`, which divides the batch itself.
+            kept = kept[:1]
+        shares = drawn.shares(sizes[count], count)
         trial, allowed = trials.at("given", 0, sizes[count], shares)
         with prove.x64(question.x64), repeat_draws(shares):
             for layout in kept:
@@ -135,7 +137,7 @@ class _Written:
         if trials.question.repeat:
             # What is wrong with the keys says more than the numbers that come of it.
             yield self.keys()
-            trials.question = own_keys(trials, self.make, self.count, self.size)
+            trials.question = own_keys(trials, self.calling, self.make, self.count, self.size)
         question, program = trials.question, self.make(self.given())
         if not question.derived:
             _search(trials, program, self.count)
@@ -287,16 +289,37 @@ def _search(trials: Trials, program: Caller, count: int) -> None:
         trials.question = dataclasses.replace(question, found=found)
 
 
-def own_keys(trials: Trials, make: Callable[[Trial], Caller], count: int, size: int) -> Question:
-    """The question with the generator for which the function is equal on the first inputs.
+def generators(calling: Calling, question: Question, count: int) -> Iterator[Question]:
+    """The question with each generator that may give a parallel function the reference's random numbers.
 
-    That is one in which a key folded with the device's index is that device's own, or one in which those are
-    too that come of splitting a key into as many as there are devices.
+    That is one in which a key folded with the device's index is that device's own; one in which those are too
+    that come of splitting a key into as many as there are devices; and, on a mesh of several axes, those in
+    which devices along one of these have the rows, and those along the others draw the same for them.
     """
+    yield dataclasses.replace(question, siblings=False)
+    yield dataclasses.replace(question, siblings=True)
+    values = arguments.cut(question.data[0], question.axes, count)
+    whole = Caller(calling, question.axes, dict.fromkeys(values, "whole"), count, None)
+    traced = traced_arrays(whole.laid_out, Packed(values, question.statics))
+    sizes = {
+        size
+        for equation in (equations(traced) if traced is not None else ())
+        if equation.primitive.name == "shard_map"
+        for size in dict(equation.params["mesh"].shape).values()
+    }
+    for size in sorted(sizes):
+        if 1 < size < count:
+            yield dataclasses.replace(question, siblings=False, among=size)
+
+
+def own_keys(
+    trials: Trials, calling: Calling, make: Callable[[Trial], Caller], count: int, size: int
+) -> Question:
+    """The question with the first of `generators` for which the function is equal on the first inputs."""
     question = trials.question
-    for siblings in (False, True):
-        trials.question = dataclasses.replace(question, siblings=siblings)
-        shares = trials.question.shares(size, count)
+    for drawn in generators(calling, question, count):
+        trials.question = drawn
+        shares = drawn.shares(size, count)
         trial, allowed = trials.at("given", 0, size, shares)
         with prove.x64(question.x64), repeat_draws(shares):
             if attempt(make(trial), trial.values[0], allowed[0]).ends == "equal":
