@@ -514,6 +514,32 @@ def test_a_batch_on_the_second_axis(project: Project):
     assert result.exit_code == 0, result.stderr
 
 
+def test_an_axis_that_is_not_the_devices_is_no_way_of_calling(project: Project):
+    """Where steps are taken for the batch, each device has one of them, and that is mapped."""
+    code = """
+
+    def descent(w, x, y):
+        def one(w, xy):
+            loss, grad = jax.value_and_grad(lambda w: jnp.mean((xy[0] @ w - xy[1]) ** 2))(w)
+            return w - 0.1 * grad, loss
+
+        return jax.lax.scan(one, w, (x, y))
+
+
+    p_descent = jax.pmap(descent, "d", in_axes=(None, 1, 1), out_axes=None)
+
+
+    def few():
+        random = np.random.default_rng(0)
+        return random.normal(size=7), random.normal(size=(3, 24, 7)), random.normal(size=(3, 24))
+    """
+    project.write("axis.py", textwrap.dedent(OTHER_AXIS) + textwrap.dedent(code))
+    words = ("axis.py::p_descent", "--against", "axis.py::descent", "--inputs", "axis.py::few")
+    says = ("it works on 1 of 3 devices; --shard NAME:AXIS says",)
+    options = ("--devices", "3", "--layout", "x=inner,y=inner", "--shard", "x", "--shard", "y")
+    project.refused("JP021", "verify", *words, *options, says=says, exit_code=2)
+
+
 def test_a_refusal_names_the_inputs_and_the_elements(project: Project):
     project.write("axis.py", OTHER_AXIS)
     against = ("--against", "axis.py::steps", "--inputs", "axis.py::inputs", "--devices", "2")

@@ -30,7 +30,7 @@ from .parallel import (
     inconsistent,
     layouts,
 )
-from .protocol import Call, Calls, Check, Checks, Failure, Problem
+from .protocol import Call, Calls, Check, Checks, Failure, Problem, Raised
 from .prove import Trial
 from .proving import check_count, lost_nans, until_failure, usable_sizes
 from .sizes import check_odd, check_ragged, check_sizes, run_large
@@ -189,6 +189,14 @@ class _Written:
             result = caller.laid_out(given.values[0])
             wrong = None if caller.raw else numbers_for_arrays(question, result)
         lies_on = devices_of(result)
+        if "inner" in caller.layout.values() and 0 < lies_on < count:
+            # It maps another axis, of one element say, where each device has one row.
+            said = (
+                f"it works on {lies_on} of {count} devices; --shard NAME:AXIS says which axis is the batch's"
+            )
+            yield [
+                Check(count, "given", size, failure=Failure("exception", error=Raised("ValueError", said)))
+            ]
         lost = lost_nans(trials, self.make(given), count, size)
         if wrong is None and lost:
             dropped = lost_by_itself(question, caller, given.values[0], lost)
