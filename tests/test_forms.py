@@ -170,6 +170,7 @@ def test_code_in_place_checks_its_inputs_and_is_made_again(shared: Project) -> N
 CONSTANTS = """\
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -194,8 +195,12 @@ def energy(parts, x):
     return jnp.mean((x - x.mean(norm.axis, keepdims=True)) ** norm.power)
 
 
+class Nothing(NamedTuple):
+    pass
+
+
 def inputs():
-    return {"norm": Norm(np.ones(3))}, np.random.default_rng(0).normal(size=(24, 3))
+    return {"norm": Norm(np.ones(3)), "state": Nothing()}, np.random.default_rng(0).normal(size=(24, 3))
 """
 CALLS_WITH = """\
 import numpy as np

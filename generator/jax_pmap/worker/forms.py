@@ -192,7 +192,7 @@ def held(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
     elif names is None and (not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value])):
         return
     else:
-        names = names or [*vars(value)]
+        names = [*vars(value)] if names is None else names
         parts = [(f"{path}.{name}", getattr(value, name)) for name in names]
         module = sys.modules.get(type(value).__module__)
         if not INSTALLED.search(getattr(module, "__file__", None) or "<none>"):

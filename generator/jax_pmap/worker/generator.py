@@ -57,12 +57,18 @@ class Shares:
     """How a batch of `rows` is cut: into shares of `size`, the last of which may be shorter.
 
     With `siblings`, a key that is split into as many as there are shares gives each device its own, like one
-    that is folded with the device's index.
+    that is folded with the device's index. Where several axes of a mesh divide the rows, `strides` are how
+    many shares further the next device along each of them has its own.
     """
 
     size: int
     rows: int
     siblings: bool = False
+    strides: tuple[tuple[str, int], ...] = ()
+
+    def stride(self, axis: Any) -> int:
+        """How many shares the index along an axis of the devices counts."""
+        return dict(self.strides).get(axis, 1)
 
     def places(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """For every element of a draw of `shape`, a word for its place in its block, and its block."""
@@ -85,17 +91,6 @@ def block_of(key: Any) -> Any:
 def moved(key: Any, blocks: Any) -> Any:
     """`key` for as many blocks further on."""
     return key.at[1].add(jnp.asarray(blocks).astype(jnp.uint32) << BLOCK_BITS)
-
-
-def folded(key: Any, index: Any, number: Any) -> Any:
-    """`key` for block `index` of a `number` of them, in each of the blocks it may be for already.
-
-    A key that is folded with the index along each axis of a mesh gets the number of the device among all.
-    """
-    return moved(
-        key,
-        block_of(key) * (jnp.asarray(number).astype(jnp.uint32) - 1) + jnp.asarray(index).astype(jnp.uint32),
-    )
 
 
 def digest(key: Any) -> Any:
@@ -151,7 +146,7 @@ def repeating(shares: Shares, key_shape: tuple[int, ...]) -> Any:
         split=split,
         random_bits=random_bits,
         fold_in=fold_in,
-        name=f"shares_{shares.size}_{shares.rows}_{shares.siblings}",
+        name=f"shares_{shares.size}_{shares.rows}_{shares.siblings}_{shares.strides}",
         tag=f"shares{shares.size}of{shares.rows}{'s' if shares.siblings else ''}",
     )
 
@@ -173,7 +168,9 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
     for holder in HOLDERS:
         vars(holder)["threefry_prng_impl"] = REGISTRY["threefry2x32"]
     # Part of the key of jax's caches, so that nothing compiled with another generator is used again.
-    jax.config.update("jax_random_seed_offset", 2 * (1009 * shares.size + shares.rows) + int(shares.siblings))
+    strides = sum(1_000_003 * stride for _, stride in shares.strides)
+    number = 2 * (1009 * shares.size + shares.rows) + int(shares.siblings)
+    jax.config.update("jax_random_seed_offset", number + strides)
     fold_in, axis_index = jax.random.fold_in, jax.lax.axis_index
     #: Indices of devices, and along which axis each is one.
     indices: list[tuple[Any, Any]] = []
@@ -188,7 +185,7 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
         if words is None or words.ndim != 1:
             return fold_in(key, data)
         # A fold with the device's own index keeps the draws of the devices apart: its share is that block.
-        there = folded(words, data, jax.lax.psum(1, axis))
+        there = moved(words, data * shares.stride(axis))
         return jax.random.wrap_key_data(there, impl=jax.random.key_impl(key)) if is_key(key) else there
 
     gate = SAMPLING.get(GATE)

@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from .few import check_few
 from .generator import repeat_draws
 from .jaxpr.forward import goes_into
 from .jaxpr.trace import NUMBERS, Traced, traced_arrays
+from .jaxpr.versions import shard_map_specs
 from .jaxpr.walk import equations
 from .leaves import category
 from .parallel import (
@@ -55,7 +57,7 @@ def try_layouts(trials: Trials, calling: Calling, asked: protocol.TryLayouts) ->
     kept = [fitting(calling, each) for each in asked.layouts or itertools.islice(every, MOST_LAYOUTS)]
     for drawn in generators(calling, question, count) if question.repeat else [question]:
         trials.question = drawn
-        if drawn.among:  # That is of a `shard_map`, which divides the batch itself.
+        if drawn.among or drawn.strides:  # That is of a `shard_map`, which divides the batch itself.
             kept = kept[:1]
         shares = drawn.shares(sizes[count], count)
         trial, allowed = trials.at("given", 0, sizes[count], shares)
@@ -302,22 +304,33 @@ def generators(calling: Calling, question: Question, count: int) -> Iterator[Que
 
     That is one in which a key folded with the device's index is that device's own; one in which those are too
     that come of splitting a key into as many as there are devices; and, on a mesh of several axes, those in
-    which devices along one of these have the rows, and those along the others draw the same for them.
+    which keys are folded along each of the axes that divide the rows together, and those in which devices
+    along one axis have the rows, and draw the same as those along the others.
     """
     yield dataclasses.replace(question, siblings=False)
     yield dataclasses.replace(question, siblings=True)
     values = arguments.cut(question.data[0], question.axes, count)
     whole = Caller(calling, question.axes, dict.fromkeys(values, "whole"), count, None)
     traced = traced_arrays(whole.laid_out, Packed(values, question.statics))
-    sizes = {
-        size
-        for equation in (equations(traced) if traced is not None else ())
-        if equation.primitive.name == "shard_map"
-        for size in dict(equation.params["mesh"].shape).values()
+    found = equations(traced) if traced is not None else ()
+    maps = [each.params for each in found if each.primitive.name == "shard_map"]
+    together = {
+        strides
+        for params in maps
+        for names in shard_map_specs(params)[0]
+        if len(strides := strides_of(names, dict(params["mesh"].shape))) > 1
     }
+    for strides in sorted(together):
+        yield dataclasses.replace(question, siblings=False, strides=strides)
+    sizes = {size for params in maps for size in dict(params["mesh"].shape).values() if 1 < size < count}
     for size in sorted(sizes):
-        if 1 < size < count:
-            yield dataclasses.replace(question, siblings=False, among=size)
+        yield dataclasses.replace(question, siblings=False, among=size)
+
+
+def strides_of(names: Mapping[str, int], mesh: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Of axes of a mesh that divide the first axis of an array, how many parts devices are apart."""
+    along = [name for name, dimension in names.items() if dimension == 0]
+    return tuple((name, math.prod(mesh[after] for after in along[at + 1 :])) for at, name in enumerate(along))
 
 
 def own_keys(

@@ -81,6 +81,8 @@ class Question:
     others: bool = True
     #: Among how many devices the batch is divided, where these are not all; 0 where they are.
     among: int = 0
+    #: Of axes of a mesh that divide it together, how many shares apart devices along each have theirs.
+    strides: tuple[tuple[str, int], ...] = ()
 
     @property
     def wide(self) -> bool:
@@ -148,7 +150,9 @@ class Question:
     def shares(self, rows: int, count: int) -> Shares | None:
         """The shares of `rows` on `count` devices that random numbers are drawn for, if they are."""
         rows, number = rows // self.minibatches, self.among or count
-        return Shares(-(-rows // number), rows, self.siblings) if self.repeat and rows else None
+        if not self.repeat or not rows:
+            return None
+        return Shares(-(-rows // number), rows, self.siblings, self.strides)
 
     def widths(self, kind: Dtypes) -> bool:
         """Whether integers have the widths in a precision that they have in the user's 64-bit mode."""
