@@ -58,6 +58,16 @@ def tall(params, batch):
     return jnp.tanh(batch["x"] @ kernel) @ params["down"]["kernel"]
 
 
+def turned(params, batch):
+    def loss(params):
+        heads = hidden(params, batch).reshape(len(batch["x"]), -1, 4)
+        even, odd = heads[..., ::2], heads[..., 1::2]
+        heads = jnp.stack([even - odd, even * odd], -1).reshape(len(batch["x"]), -1)
+        return jnp.mean((heads @ params["down"]["kernel"] + params["down"]["bias"]) ** 2)
+
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+
+
 def deep(layers, batch):
     def layer(x, p):
         x = x + jax.nn.softmax(x @ p["up"]) @ p["down"]
@@ -278,3 +288,10 @@ def test_faults_are_found(steps: Project) -> None:
         steps.write(f"no_{name}.py", gen.stdout.replace(before, after))
         verified = ("verify", f"no_{name}.py::deep", "--against", *words, "--devices", "4")
         steps.refused("JP045", *verified, says=("differ",), exit_code=1)
+
+
+def test_heads_of_a_number_of_columns_ask_for_no_multiple_of_rows(steps: Project) -> None:
+    document = json.loads(made(steps, "turned", "inputs", *RULES, "--no-run").stdout)
+    assert document["evidence"]["derivation"]["complete"]
+    assert document["plan"]["multiple_of"] == 1
+    assert {("psum", "model")} <= {(row["op"], *row["along"]) for row in document["plan"]["syncs"]}

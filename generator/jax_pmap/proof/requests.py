@@ -72,6 +72,7 @@ def mesh_of(plan: Plan) -> protocol.Mesh | None:
     return protocol.Mesh(
         {axis.name: axis.size for axis in plan.mesh},
         plan.shares or 0,
+        plan.axis_name,
         tuple(None if leaf.role is Role.STATIC else leaf.spec for leaf in leaves),
     )
 

@@ -426,9 +426,8 @@ def calling_of(
 
 def on_mesh(mesh: protocol.Mesh) -> OnMesh:
     """The mesh that a request describes."""
-    return OnMesh(
-        mesh.axes, mesh.shares, tuple(None if each is None else spec_of(each) for each in mesh.specs)
-    )
+    specs = tuple(None if each is None else spec_of(each) for each in mesh.specs)
+    return OnMesh(mesh.axes, mesh.shares, mesh.along, specs)
 
 
 def spec_of(axes: Sequence[Sequence[str]]) -> PartitionSpec:

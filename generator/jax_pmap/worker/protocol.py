@@ -992,8 +992,9 @@ class Mesh:
     """A mesh of devices."""
 
     axes: Mapping[str, int]
-    #: Among how many devices the batch is divided.
+    #: Among how many devices the batch is divided, and along which axis.
     shares: int
+    along: str
     #: For each leaf of the result the axes that divide each dimension; None for what is no array.
     specs: tuple[tuple[tuple[str, ...], ...] | None, ...]
 
@@ -1048,6 +1049,8 @@ class Multiple:
     primitive: str
     #: The user's expressions that led there, the innermost first.
     places: tuple[Place, ...] = ()
+    #: The axis of the mesh along which the rows are divided.
+    axis: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,8 +315,9 @@ class OnMesh:
 
     #: Devices along each axis.
     axes: Mapping[str, int]
-    #: Among how many devices the batch is divided.
+    #: Among how many devices the batch is divided, and along which axis.
     shares: int
+    along: str
     #: For each leaf of the result, and of what is changed in place; None for what is no array.
     specs: "tuple[jax.sharding.PartitionSpec | None, ...]"
 

@@ -467,6 +467,13 @@ def _compared(
         raise _Untraced(failed, programs=programs)
     jaxprs = [each.jaxpr for each in programs]
     found = derive(reference.jaxpr, jaxprs, leaf_names(packed)) if len(jaxprs) > 1 or not failed else None
+    if found is not None and mesh is not None:
+        # Those of parts of other arrays hold on the mesh that there is, as it was traced.
+        conditions, unmet = (
+            tuple(each for each in some if each.axis == mesh.along)
+            for some in (found.conditions, found.unmet)
+        )
+        found = dataclasses.replace(found, conditions=conditions, unmet=unmet)
     if failed or found is None:
         raise _Untraced(failed, found, programs)
     return found

@@ -279,7 +279,7 @@ def walker(terms: Terms, jaxprs: Sequence[Any]) -> Interpreter:
 def multiples(conditions: Iterable[Condition]) -> tuple[Multiple, ...]:
     """Conditions with their places in the source."""
     return tuple(
-        Multiple(each.multiple, each.length, primitive_name(each.path[0]), places_of(each.path))
+        Multiple(each.multiple, each.length, primitive_name(each.path[0]), places_of(each.path), each.axis)
         for each in conditions
     )
 
