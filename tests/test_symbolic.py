@@ -59,9 +59,16 @@ def test_numbers_make_of_it_what_they_are_traced_to(function, dtype):
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x: x[: len(x) // 2], lambda x: jnp.arange(len(x) % 3), lambda x: np.zeros(len(x))]
+    "function",
+    [
+        lambda x: x[: len(x) // 2],
+        lambda x: jnp.arange(len(x) % 3),
+        lambda x: np.zeros(len(x)),
+        lambda x: x.reshape(24, 5),
+        lambda x: lax.map(lambda row: x.reshape(8, 3, 5) + row, x),
+    ],
 )
-def test_what_is_no_polynomial_in_the_rows_is_found(function):
+def test_what_is_not_for_all_rows_is_found(function):
     leaf = jax.ShapeDtypeStruct((symbolic.rows(), 5), F32)
     made = symbolic.traced(lambda: jax.make_jaxpr(function)(leaf))
     assert made is None or not symbolic.has_polynomials(made)

@@ -78,8 +78,15 @@ def is_polynomial(size: Any) -> bool:
 
 
 def has_polynomials(jaxpr: Any) -> bool:
-    """Whether all sizes in a program are polynomials in the rows."""
+    """Whether all sizes in a program are polynomials in the rows, and reshaped arrays keep their elements.
+
+    jax lets a reshape of an array with a symbol have any size.
+    """
     for equation in equations(jaxpr):
+        if equation.primitive.name == "reshape":
+            before, after = (math.prod(each[0].aval.shape) for each in (equation.invars, equation.outvars))
+            if before != after:
+                return False
         dims = [d for v in equation.outvars for d in getattr(v.aval, "shape", ())]
         dims += [equation.params["dim"]] if equation.primitive.name == "dim_as_value" else []
         if not all(map(is_polynomial, dims)):
