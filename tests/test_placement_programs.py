@@ -960,6 +960,29 @@ def test_split_keys() -> None:
     assert found.complete and found.draws, found.endings
 
 
+@pytest.mark.parametrize("down", [True, False])
+def test_own_keys_beside_others_of_the_same_key(down: bool) -> None:
+    """A key of the program may be the one that a device makes with its index, unless that counts down."""
+
+    def program(axis: Any, key: Any, x: Any, w: Any) -> Any:
+        own = key
+        if axis is not None:
+            own = jax.random.fold_in(key, ~index(axis) if down else index(axis))
+        other = jax.random.split(key)[1]
+        return x + jax.random.normal(own, x.shape), w + jax.random.normal(other, w.shape)
+
+    assert derived(program, (keys(), X, W), (R, S, R), (S, R)).complete is down
+
+
+def test_own_keys_that_are_made_in_two_ways() -> None:
+    def program(axis: Any, key: Any, x: Any) -> Any:
+        one = key if axis is None else jax.random.fold_in(key, index(axis))
+        other = key if axis is None else jax.random.fold_in(key, ~index(axis))
+        return jax.random.normal(one, x.shape) + x * jax.random.normal(other, x.shape)
+
+    assert not derived(program, (keys(), X), (R, S), S).complete
+
+
 # --- pmap -------------------------------------------------------------------------------------
 
 

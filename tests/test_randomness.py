@@ -268,16 +268,6 @@ def test_a_plan_with_a_fold_is_taken_back(shared):
             "JP051",
             "numbers that all devices share are drawn from it too",
         ),
-        (
-            "return x + jax.random.normal(key, x.shape), jax.random.normal(jax.random.split(key)[1], (2, 3))",
-            "JP051",
-            "other keys are made of it too",
-        ),
-        (
-            "return x + jax.random.normal(key, x.shape), jax.random.fold_in(key, 1)",
-            "JP051",
-            "other keys are made of it too",
-        ),
     ],
 )
 def test_what_mixes_examples_or_draws_is_refused(shared, body, code, says):
@@ -289,6 +279,110 @@ def test_what_mixes_examples_or_draws_is_refused(shared, body, code, says):
         "    return jax.random.key(seed), x\n",
     )
     shared.refused(code, "gen", f"{file}::mixed", "--inputs", f"{file}::inputs", says=(says,), exit_code=1)
+
+
+BESIDE = """
+    def shared(key, x):
+        own = jnp.mean(x + jax.random.normal(key, x.shape), axis=0)
+        return own + jax.random.normal(jax.random.split(key)[1], own.shape)
+
+
+    def carried(key, x):
+        first, second = jax.random.split(key)
+        noise = jax.random.normal(first, x.shape) * jax.random.uniform(second, x.shape)
+        key, _ = jax.random.split(key)
+        return jnp.mean(x + noise, axis=0), key
+
+
+    def given_back(key, x):
+        return jnp.mean(x + jax.random.normal(key, x.shape), axis=0), key
+
+
+    def inputs(seed):
+        return jax.random.key(seed), rows(seed, 16, 5)
+"""
+DOWNWARD = "jax.random.fold_in({}, ~jax.lax.axis_index(AXIS))"
+
+
+@pytest.mark.parametrize(("name", "key"), [("shared", "key"), ("carried", "first"), ("given_back", "key")])
+def test_a_key_of_which_other_keys_are_made_is_folded_with_numbers_that_none_of_them_has(shared, name, key):
+    """`split(key)[1]` and `fold_in(key, 1)` are one key, and device 1 must not have it."""
+    shared.write("beside.py", source(BESIDE))
+    made = shared.run("gen", f"beside.py::{name}", "--inputs", "beside.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert DOWNWARD.format(key) in re.sub(r"\(\s+", "(", made.stdout)
+    assert "derived for all inputs" in made.stderr
+
+
+BY_HAND = """
+    def one(key, x):
+        own = jax.random.fold_in(key, INDEX)
+        mean = jax.lax.pmean(jnp.mean(x + jax.random.normal(own, x.shape), axis=0), "b")
+        return mean + jax.random.normal(jax.random.split(key)[1], mean.shape)
+
+
+    mapped = jax.pmap(one, axis_name="b", in_axes=(None, 0), out_axes=None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "exit_code"), [('jax.lax.axis_index("b")', 1), ('~jax.lax.axis_index("b")', 0)]
+)
+def test_devices_that_count_upward_beside_other_keys_are_caught(shared, index, exit_code):
+    shared.write("beside.py", source(BESIDE))
+    file = f"by_hand_{exit_code}.py"
+    shared.write(file, source(BY_HAND).replace("INDEX", index))
+    asked = ("--against", "beside.py::shared", "--inputs", "beside.py::inputs")
+    found = shared.run("verify", f"{file}::mapped", *asked)
+    assert found.exit_code == exit_code, found.stdout + found.stderr
+
+
+HELD = """
+    import flax.linen as nn
+    import optax
+
+
+    class Streams:
+        def __init__(self, key):
+            self.key = key
+
+        def __call__(self, *names):
+            self.key, *keys = jax.random.split(self.key, len(names) + 1)
+            return dict(zip(names, keys))
+
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            order = jnp.argsort(jax.random.uniform(self.make_rng("order"), x.shape[1:]))
+            return nn.Dropout(0.5, deterministic=False)(nn.Dense(4)(x[:, order]))
+
+
+    model = Model()
+
+
+    def step(params, key, x):
+        streams = Streams(key)
+
+        def loss_fn(params):
+            return jnp.mean(model.apply(params, x, rngs=streams("order", "dropout")) ** 2)
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        return optax.apply_updates(params, jax.tree.map(lambda g: -0.1 * g, grads)), loss, streams.key
+
+
+    def inputs(seed):
+        x, key = rows(seed, 16, 5), jax.random.PRNGKey(seed)
+        return model.init({"params": key, "order": key, "dropout": key}, x), key, x
+"""
+
+
+def test_of_keys_that_a_call_gives_those_of_examples_are_folded(shared):
+    shared.write("held.py", source(HELD))
+    made = shared.run("gen", "held.py::step", "--inputs", "held.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert folds(made.stdout) == ['keys["dropout"]']
+    assert made.stdout.count('streams("order", "dropout")') == 1
 
 
 LOOP = """

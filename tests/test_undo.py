@@ -118,6 +118,12 @@ def indented(body):
             "return draw(jax.random.fold_in(k, jax.lax.axis_index(AXIS)))",
             "return draw(k)",
         ),
+        ("return draw(jax.random.fold_in(k, ~jax.lax.axis_index(AXIS)))", "return draw(k)"),
+        (
+            "return f((lambda d: {**d, 'a': jax.random.fold_in(d['a'], jax.lax.axis_index(AXIS))})(g(x)))",
+            "return f(g(x))",
+        ),
+        ("return (lambda m: {**m, 'a': m['a']})(g(x))",) * 2,
         ("g = jax.lax.all_gather(x, axis_name=AXIS, axis=0, tiled=True).T\nreturn g", "g = x.T\nreturn g"),
         ("# Once.\nif modes(w) != {'a=True'}:\n    raise ValueError('no')\nreturn w", "return w"),
         ("if flags(w) != {'a=True'}:\n    return x\nreturn w",) * 2,

@@ -359,6 +359,9 @@ class Sync:
     like: str = ""
     #: The axes of a mesh along which it goes; ``""`` is that of the batch.
     along: tuple[str, ...] = ("",)
+    #: Of a ``"fold_in"``, whether the index counts down from the largest number there is: other keys are made
+    #: of the key, by small numbers.
+    downward: bool = False
 
 
 @dataclass(frozen=True, slots=True)

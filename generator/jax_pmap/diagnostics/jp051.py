@@ -9,14 +9,13 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "Numbers drawn for examples need a key that is another on every device, and numbers drawn for "
         "parameters one that is the same. At the place named here one key serves both, perhaps in different "
-        "rounds of a loop, or is returned or split as well, or draws and shares cannot be matched."
+        "rounds of a loop, or draws and shares cannot be matched."
     ),
     why=(
         "With one key everywhere, all devices draw the same dropout mask for other examples: eight devices "
         "give one eighth of the randomness, and nothing looks wrong. With other keys for the parameters' "
         "noise, the copies of the parameters drift apart. A key is folded with the device's index only where "
-        "all that is drawn from it belongs to examples, and where no other key is made of it: "
-        "`split(key)[1]`, `fold_in(key, 1)` and the key of device 1 are one and the same."
+        "all that is drawn from it belongs to examples."
     ),
     cure=(
         "Split the key with `jax.random.split` and use one part for the examples alone; of Flax NNX, give "

@@ -393,6 +393,9 @@ class _Unweaving(cst.CSTTransformer):
         copied = self.copies.get(original.func.value) if isinstance(original.func, cst.Name) else None
         if copied == "__call__" and updated.args:
             return updated.with_changes(func=updated.args[0].value, args=updated.args[1:])
+        made = updated.func
+        if isinstance(made, cst.Lambda) and not made.deep_equals(original.func) and _gives_back(made):
+            return updated.args[0].value  # What holds keys, of which some are folded.
         each = original.args[0].value if _dotted(original.func).endswith(".tree.map") else None
         if isinstance(each, cst.Lambda) and self._is_division(each.body):
             return updated.args[1].value
@@ -424,6 +427,8 @@ class _Unweaving(cst.CSTTransformer):
             return True
         if name.endswith(f".random.{FOLD}") and len(call.args) == 2:
             index = call.args[1].value
+            if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):
+                index = index.expression
             return (
                 isinstance(index, cst.Call)
                 and _dotted(index.func).endswith(".lax.axis_index")
@@ -537,6 +542,12 @@ def _left_alone(line: cst.CSTNode) -> str | None:
     """The target of an assignment that gives a name, or several, what it has already."""
     found = _assigned(line)
     return found[0] if found is not None and _is_again(found[1], found[0]) else None
+
+
+def _gives_back(made: cst.Lambda) -> bool:
+    """Whether a function of one value gives what it is given."""
+    names = [each.name.value for each in made.params.params]
+    return len(names) == 1 and _is_again(made.body, names[0])
 
 
 def _is_again(value: cst.BaseExpression, source: str) -> bool:

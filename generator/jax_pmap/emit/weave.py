@@ -327,9 +327,14 @@ class Editor(cst.CSTTransformer):
             return call_on(f"{self.gather_joined}(x, {count}, {rows}{axis})", value)
         if sync.op != FOLD:
             return wrap_call(f"{self.jax}.lax.{sync.op}", value, self.axes(sync.along), sync.axis)
-        if sync.paths != ("",):
-            return cst.parse_expression(rebuild(sync.value, [sync], lambda _, key: self.fold(key)))
-        return call_on(self.fold("key"), parenthesized(value))
+        if sync.paths == ("",):
+            return call_on(self.fold("key", sync), parenthesized(value))
+        if isinstance(value, cst.Name | cst.Attribute):
+            return cst.parse_expression(self.folded(sync.value, sync))
+        # What makes the keys is evaluated once.
+        call = cst.parse_expression(f"(lambda keys: {self.folded('keys', sync)})(x)")
+        assert isinstance(call, cst.Call)
+        return call.with_changes(args=[cst.Arg(value)])
 
     def in_parts(self, sync: Sync, value: str) -> str:
         """Source of a value put together of the devices' parts, or summed and divided into such."""
@@ -372,9 +377,14 @@ class Editor(cst.CSTTransformer):
         block = cst.With([cst.WithItem(call)], cst.IndentedBlock(suite.body[first:], footer=suite.footer))
         return function.with_changes(body=suite.with_changes(body=[*suite.body[:first], block], footer=()))
 
-    def fold(self, key: str) -> str:
+    def fold(self, key: str, sync: Sync) -> str:
         """Source of a key that is another on every device."""
-        return f"{self.jax}.random.fold_in({key}, {self.jax}.lax.axis_index({self.axis}))"
+        index = f"{self.jax}.lax.axis_index({self.axis})"
+        return f"{self.jax}.random.fold_in({key}, {'~' if sync.downward else ''}{index})"
+
+    def folded(self, keys: str, sync: Sync) -> str:
+        """Source of the containers of keys again, with those folded that `sync` names."""
+        return rebuild(keys, [sync], lambda _, key: self.fold(key, sync))
 
     def tapped_here(self, expression: Expression) -> bool:
         """Whether an expression is tapped where it stands; a result made whole is, once it is whole."""

@@ -10,6 +10,7 @@ those of an argument are folded when the function begins, and are as they were w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.ops import FOLD
@@ -145,11 +146,18 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
             if drawn - own:
                 barred.add(at)
             continue
-        # Source that takes a container apart names it several times; a display's members speak for it.
-        text = by_number[mark.point].text
-        again = bool(mark.path) and not text.replace(".", "").replace("_", "").isalnum()
-        if mark.kept or mark.divided or not mark.bare or drawn - own or again:
+        # A display's members speak for it, and what is subscripted may be changed there.
+        holds = bool(mark.path) and not (by_number[mark.point].is_call or named(by_number[mark.point]))
+        if mark.kept or not mark.bare or drawn - own or holds:
             barred.add(at)
+    divided = {(mark.point, mark.path) for mark in answer.marks if mark.divided}
+
+    def preference(number: int) -> tuple[bool, bool, int]:
+        """The last place, if there is one, where the key has a name and no other keys are made of it."""
+        mark = answer.marks[number]
+        held = bool(mark.path) and mark.point >= 0 and not named(by_number[mark.point])
+        return not held, not mark.divided, number
+
     chosen: list[tuple[int, str]] = []
     lost = []
     for i in sorted(needed):
@@ -159,8 +167,8 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
         free = [n for n, at in places.items() if at not in barred]
         if not free:
             lost.append(i)
-        elif places[max(free)] not in chosen:
-            chosen.append(places[max(free)])
+        elif (best := places[max(free, key=preference)]) not in chosen:
+            chosen.append(best)
     for at in list(chosen):
         # What another fold further up has kept apart already needs none of its own.
         others = {i for other in chosen if other != at for i in surely[other]}
@@ -175,13 +183,20 @@ def _choose(observer: Observer, answer: protocol.Draws, needed: set[int]) -> tup
         by_point.setdefault(point, []).append(path)
     for point, paths in by_point.items():
         expression = by_number[point]
+        downward = any((point, path) in divided for path in paths)
         tree = next((m.tree for m in answer.marks if m.point == point and m.tree), None)
         containers = () if paths == [""] else containers_above(paths, tree)
         if containers is None:
             lost += sorted(needed)
             continue
-        out.append(Sync(FOLD, expression.text, "wrap", expression.span, tuple(paths), containers))
+        fold = Sync(FOLD, expression.text, "wrap", expression.span, tuple(paths), containers)
+        out.append(replace(fold, downward=downward))
     return sorted(out, key=lambda sync: (sync.span.line, sync.span.column)), lost
+
+
+def named(expression: Expression) -> bool:
+    """Whether an expression is a name, with or without attributes, that may be written several times."""
+    return expression.text.replace(".", "").replace("_", "").isalnum()
 
 
 def _objects(
@@ -242,8 +257,6 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
                 why = "it is also returned, and would then differ between devices"
             elif shared:
                 why, within = SHARED, mark.path
-            elif any(answer.marks[n].divided for n in same):
-                why = "other keys are made of it too: `split(key)[1]` and `fold_in(key, 1)` are device 1's"
             elif answer.draws[i].mixed:
                 why = "in another round of a loop numbers that all devices share are drawn from it"
             else:

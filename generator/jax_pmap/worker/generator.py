@@ -171,21 +171,30 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
     strides = sum(1_000_003 * stride for _, stride in shares.strides)
     number = 2 * (1009 * shares.size + shares.rows) + int(shares.siblings)
     jax.config.update("jax_random_seed_offset", number + strides)
-    fold_in, axis_index = jax.random.fold_in, jax.lax.axis_index
-    #: Indices of devices, and along which axis each is one.
-    indices: list[tuple[Any, Any]] = []
+    fold_in, axis_index, invert = jax.random.fold_in, jax.lax.axis_index, jax.core.Tracer.__invert__
+    #: What stands for a device's index along an axis, that index, and the axis: as it is, or counting down
+    #: from the largest number.
+    indices: list[tuple[Any, Any, Any]] = []
 
     def marked_index(axis_name: Any) -> Any:
-        indices.append((axis_index(axis_name), axis_name))
-        return indices[-1][0]
+        index = axis_index(axis_name)
+        indices.append((index, index, axis_name))
+        return index
+
+    def marked_inverse(value: Any) -> Any:
+        inverse = invert(value)
+        indices.extend(
+            [(inverse, index, axis) for made, index, axis in indices if made is value and value is index]
+        )
+        return inverse
 
     def fold_in_or_move(key: Any, data: Any) -> Any:
-        axis = next((name for index, name in indices if data is index), None)
-        words = None if axis is None else jax.random.key_data(key)
-        if words is None or words.ndim != 1:
+        found = next(((index, axis) for made, index, axis in indices if made is data), None)
+        if found is None or (words := jax.random.key_data(key)).ndim != 1:
             return fold_in(key, data)
+        index, axis = found
         # A fold with the device's own index keeps the draws of the devices apart: its share is that block.
-        there = moved(words, data * shares.stride(axis))
+        there = moved(words, index * shares.stride(axis))
         return jax.random.wrap_key_data(there, impl=jax.random.key_impl(key)) if is_key(key) else there
 
     gate = SAMPLING.get(GATE)
@@ -196,12 +205,14 @@ def repeat_draws(shares: Shares | None) -> Iterator[None]:
         return gate(name, key if name == "key_data" else rekeyed(key, shares), **options)
 
     jax.random.fold_in, jax.lax.axis_index = fold_in_or_move, marked_index
+    jax.core.Tracer.__invert__ = marked_inverse
     if gate is not None:
         SAMPLING[GATE] = rekeying_gate
     try:
         yield
     finally:
         jax.random.fold_in, jax.lax.axis_index = fold_in, axis_index
+        jax.core.Tracer.__invert__ = invert
         if gate is not None:
             SAMPLING[GATE] = gate
         jax.config.update("jax_random_seed_offset", offset)

@@ -46,6 +46,7 @@ from .lattice import (
     Blocks,
     Copies,
     Dealt,
+    Downward,
     Extreme,
     Index,
     Loose,
@@ -212,6 +213,8 @@ class Interpreter:
         self._owned: dict[Term, Any] = {}
         #: What the values that loops give their bodies come of.
         self._first: dict[Term, Term] = {}
+        #: Keys of which the devices' own are made by small numbers, as other keys are.
+        self._beside: set[Term] = set()
         #: Numbers that were met in the traces.
         self._scalars: dict[Any, Value] = {}
         self._drawn: dict[Term, bool] = {}
@@ -703,7 +706,7 @@ class Interpreter:
                     made.append(self.unknown(why, equation))
                     continue
                 term = operands[same.of].term
-                why = self._mixes_keys(term, places, (name, tuple(operand.term for operand in operands)))
+                why = self._mixes_keys(term, places, name, operands)
                 if why:
                     made.append(self.unknown(why, equation))
                     continue
@@ -766,15 +769,25 @@ class Interpreter:
         ]
         return all(form == forms[0] for form in forms[1:])
 
-    def _mixes_keys(self, key: Term, places: Sequence[Placement], way: Any) -> str:
+    def _mixes_keys(
+        self, key: Term, places: Sequence[Placement], name: str, operands: Sequence[Value]
+    ) -> str:
         """Why a key of a device's own may not be made of this one: "" where it may."""
         if not any(isinstance(place, (OwnKey, OwnKeys)) for place in places):
             return ""
+        way = (name, *((operand.term, operand.places) for operand in operands))
+        # No `split` and no counter reaches the numbers that the index counts down.
+        apart = any(isinstance(place, Downward) for operand in operands for place in operand.places)
         if self._owned.setdefault(key, way) != way:
             return "two keys of this device's own are made of one key of the whole program"
-        while key in self._first and key not in self._behind:
+        keys = [key]
+        while key in self._first and (apart or key not in self._behind):
             key = self._first[key]  # What a loop is given is in one of its rounds a key from outside.
             self._owned.setdefault(key, way)
+            keys.append(key)
+        if apart:
+            return ""
+        self._beside.update(keys)
         return SAME_KEY if key in self._behind else ""
 
     def _comes_of_own(self, key: Term) -> bool:
@@ -789,7 +802,7 @@ class Interpreter:
             found = frozenset() if node.op in DRAWS else frozenset(node.operands) - self._behind
             self._behind |= found
             ahead |= found
-        return not self._behind.isdisjoint(self._owned)
+        return not self._behind.isdisjoint(self._beside)
 
     def _of_groups(self, name: str, params: Sequence[Mapping[str, Any]], operands: Sequence[Value]) -> bool:
         """Whether a slice begins, on any number of devices, with one of the groups of a device's rows.
@@ -1229,7 +1242,7 @@ class Interpreter:
             return Unknown(describe(place))
         if isinstance(place, (Sharded, Blocks, Copies, OwnKeys)):
             return replace(place, axis=place.axis + 1)
-        if isinstance(place, (Positions, Index)):
+        if isinstance(place, (Positions, Index, Downward)):
             return Unknown("positions are stacked by a loop")
         return place
 

@@ -130,6 +130,11 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
+class Downward:
+    """What ``~axis_index`` gives: as an unsigned number, the index down from the largest there is."""
+
+
+@dataclass(frozen=True, slots=True)
 class Positions:
     """Positions within the share: `Sharded` along `axis`, but for the first row's own position.
 
@@ -184,7 +189,7 @@ class Unknown:
 
 Placement: TypeAlias = (
     "Replicated | Sharded | Partial | Spread | Extreme | Mixed | Loose | Dealt | Row | Rounds | Running"
-    " | Index | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
+    " | Index | Downward | Positions | OwnKey | Blocks | Copies | OwnKeys | Unknown"
 )
 WHOLE = Replicated()
 P = TypeVar("P", Replicated, Sharded, Partial, Mixed, Blocks, Copies)

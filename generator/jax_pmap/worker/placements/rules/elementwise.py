@@ -11,6 +11,7 @@ from ..lattice import (
     Blocks,
     Copies,
     Dealt,
+    Downward,
     Extreme,
     Index,
     Loose,
@@ -85,7 +86,7 @@ def describe(place: Placement) -> str:
         return "a value that is only this device's part of a sum is used as if it were the whole sum"
     if isinstance(place, Extreme):
         return f"this device's {place.op}imum is used as if it were that of the whole batch"
-    if isinstance(place, Index):
+    if isinstance(place, (Index, Downward)):
         return "the device's index takes part in the computation"
     if isinstance(place, (Mixed, Dealt)):
         return "the groups that rows are divided into are of other rows on a device than in the whole batch"
@@ -289,6 +290,8 @@ def convert(eq: Equation, x: Placement, **params: Any) -> Result:
         if isinstance(x, Positions):
             holds_positions(eq)
         return Same(x) if isinstance(x, Index) else x
+    if isinstance(x, Downward) and eq.dtypes[0] == "uint32":
+        return Same(x)
     given, made = eq.terms[eq.operands[0].term].dtype, eq.dtypes[0]
     if isinstance(x, Extreme):
         if not (given == "bool" or kind_of(made) == "f" or widens(given, made)):
@@ -403,6 +406,8 @@ def function(eq: Equation, *places: Placement, **_: Any) -> Result:
         return extreme_of_truths(eq, *places)
     if eq.name == "not" and isinstance(places[0], Extreme):
         return Extreme(opposite(places[0].op))
+    if eq.name == "not" and places[0] == Index():
+        return Same(Downward())
     # Bits may come from, or go to, an axis of their own.
     how = (layout if eq.name == "bitcast_convert_type" else alike)(eq, places)
     no_powers(eq, places)

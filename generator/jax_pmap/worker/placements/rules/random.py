@@ -7,7 +7,7 @@ distribution to the rows that the whole-batch program draws with the one key, an
 from typing import Any
 
 from ..equation import Equation, Result, Same, Stuck, rule
-from ..lattice import Index, OwnKey, OwnKeys, Placement, Replicated, Sharded
+from ..lattice import Downward, Index, OwnKey, OwnKeys, Placement, Replicated, Sharded
 from .elementwise import describe, power_of
 
 
@@ -20,7 +20,8 @@ def stateful(eq: Equation, *places: Placement, **_: Any) -> Result:
 @rule("random_fold_in")
 def fold_in(eq: Equation, key: Placement, data: Placement, **_: Any) -> Result:
     """Folding the device's index into a key makes it the device's own."""
-    if isinstance(data, Index) and data.length == 0 and key == Replicated():
+    plain = isinstance(data, Downward) or (isinstance(data, Index) and data.length == 0)
+    if plain and key == Replicated():
         return Same(OwnKey())
     return keyed(eq, key, data)
 

@@ -10,6 +10,7 @@ from ..equation import Equation, Result, Same, Stuck, rule
 from ..lattice import (
     Blocks,
     Copies,
+    Downward,
     Extreme,
     Index,
     Mixed,
@@ -34,7 +35,7 @@ def broadcast_in_dim(
 ) -> Result:
     """Along new axes; one that grows with the share holds this device's part of as many copies."""
     varying = eq.varying()
-    if isinstance(x, Index) or (isinstance(x, Positions) and x.column is not None):
+    if isinstance(x, (Index, Downward)) or (isinstance(x, Positions) and x.column is not None):
         raise Stuck(describe(x))
     if isinstance(x, (Sharded, Positions)):
         axis = broadcast_dimensions[x.axis]
