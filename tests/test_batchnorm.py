@@ -111,6 +111,30 @@ OTHERS = """
         return *eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, axis_name, mode="batch"), x
 
 
+    class Rows(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.BatchNorm(use_running_average=False, axis_name="rows")(nn.Dense(4)(x))
+
+
+    over_rows = nn.vmap(
+        Rows,
+        in_axes=0,
+        variable_axes={"params": None, "batch_stats": None},
+        split_rngs={"params": False},
+        axis_name="rows",
+    )()
+
+
+    def in_map_step(variables, x):
+        y, updates = over_rows.apply(variables, x, mutable=["batch_stats"])
+        return jnp.mean(jnp.tanh(y), axis=0), updates
+
+
+    def in_map_inputs():
+        return over_rows.init(jax.random.key(0), x), x
+
+
     def two_axes():
         return equinox_inputs(("batch", "devices"))
 
@@ -176,6 +200,7 @@ ROLES = {
     "equinox_step": (("x",), ("layer", "state")),
     "equinox_training": (("x",), ("layer", "state")),
     "equinox_gathered": (("wanted",), ("layer", "state")),
+    "in_map_step": (("x",), ("variables",)),
     "stateful_step": ((), ()),
     "own_step": (("x",), ()),
 }
@@ -224,6 +249,8 @@ def refused(answer: Generated | Refusal, code: str) -> str:
         ("batchnorm.py::train_step", "example_without_axis", "flax.linen", Backend.PMAP),
         ("others.py::haiku_step", "haiku_inputs", "haiku", Backend.SHARD_MAP),
         ("others.py::nnx_step", "nnx_inputs", "flax.nnx", Backend.PMAP),
+        ("others.py::equinox_training", "equinox_inputs", "equinox.nn in maps", Backend.PMAP),
+        ("others.py::in_map_step", "in_map_inputs", "flax.linen in maps", Backend.PMAP),
     ],
 )
 def test_a_layer_without_axis_is_told_the_axis(
@@ -234,7 +261,8 @@ def test_a_layer_without_axis_is_told_the_axis(
     assert answer.plan.layers == (library,)
     assert answer.evidence.proved and {check.devices for check in answer.evidence.checks} >= {3, 8}
     assert "@over_devices" in answer.code
-    assert any(f"layers of {library} that name no axis" in note for note in answer.plan.notes)
+    bare = library.removesuffix(" in maps")
+    assert any(f"layers of {bare} that name no axis" in note for note in answer.plan.notes)
 
 
 def test_layers_are_told_beside_metrics_that_gather_and_state_that_could_be_split(ask: Ask) -> None:
@@ -250,14 +278,21 @@ def test_layers_are_told_beside_metrics_that_gather_and_state_that_could_be_spli
     assert answer.evidence.derived
 
 
-def test_a_layer_that_cannot_be_told_is_named_with_the_way_out(ask: Ask) -> None:
-    # Its own vmap binds the one axis: the devices need another.
-    said = refused(ask("others.py::equinox_step", "equinox_inputs"), "JP066")
+def test_where_a_map_inside_has_the_name_of_the_axis_that_of_the_devices_has_another(ask: Ask) -> None:
+    answer = ask("others.py::equinox_step", "equinox_inputs")
+    assert isinstance(answer, Generated), answer.reason
+    assert answer.plan.axis_name == "devices" and answer.evidence.derived
+    # One that was asked for stays, and is the inner one inside that map.
+    said = refused(ask("others.py::equinox_step", "equinox_inputs", axis_name="batch"), "JP066")
     assert "`layer` (equinox.nn.BatchNorm, others.py:86)" in said
+    assert "its axis 'batch' is that of a map inside the function" in said
     assert "--backend jit" in said
     assert 'Write `axis_name=("batch", "devices")`' in said
+
+
+def test_a_layer_that_cannot_be_told_is_named_with_the_way_out(ask: Ask) -> None:
     said = refused(ask("others.py::own_step", "own_inputs"), "JP067")
-    assert "`mean = x.mean(axis=0)` (others.py:105) is taken over the examples" in said
+    assert "`mean = x.mean(axis=0)` (others.py:" in said and "is taken over the examples" in said
     assert 'over the axis "batch"' in said and "of a mean by `jax.lax.pmean`" in said
 
 
@@ -282,7 +317,9 @@ def test_a_training_step_averages_over_its_own_map_and_the_devices(ask: Ask) -> 
     assert isinstance(answer, Generated), answer.reason
     assert answer.evidence.derived
     # What a layer of its own axis alone is given is not gathered: every device would do all the work.
-    refused(ask("others.py::equinox_gathered", "noise_inputs"), "JP066")
+    answer = ask("others.py::equinox_gathered", "noise_inputs")
+    assert isinstance(answer, Generated), answer.reason
+    assert {sync.op for sync in answer.plan.syncs} == {"pmean", "fold_in"}
 
 
 def test_running_averages_need_no_axis(ask: Ask) -> None:

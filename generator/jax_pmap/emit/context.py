@@ -47,6 +47,8 @@ _SCATTERED = {"psum": "sum", "pmean": "mean", "psum_scatter": "sum", "pmean_scat
 
 #: What is imported for libraries whose layers are synchronised by intercepting calls.
 LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
+#: Stands behind a library in `Plan.layers` where maps inside the function bind axes of its layers.
+IN_MAPS = " in maps"
 #: Names that the helpers in the templates use beside the user's arguments.
 HELPER_LOCALS = frozenset(
     {"axes", "axis", "count", "found", "getattr", "index", "isinstance", "kind", "leaf", "len", "list"}
@@ -57,6 +59,8 @@ HELPER_LOCALS = frozenset(
 
 def over_devices(n: Names, layers: Sequence[str], own: Sequence[Intercepted] = ()) -> dict[str, Any]:
     """The variables of the helper that has layers of these libraries synchronised, and the user's `own`."""
+    in_maps = any(layer.endswith(IN_MAPS) for layer in layers)
+    layers = [layer.removesuffix(IN_MAPS) for layer in layers]
     known = {
         "flax.linen": (n.nn, "axis_name", f"isinstance(layer, {n.nn}.BatchNorm)"),
         # Batch norms, and quantisers with their codebooks.
@@ -73,6 +77,8 @@ def over_devices(n: Names, layers: Sequence[str], own: Sequence[Intercepted] = (
         "told": told,
         "copies": [(each.method, each.copy) for each in own],
         "nnx_layers": "flax.nnx" in layers,
+        "equinox_layers": "equinox.nn" in layers,
+        "in_maps": in_maps,
         "call": call,
     }
 
@@ -218,11 +224,12 @@ class Context:
             unused |= {"Mesh", "NamedSharding", "P"}
         if not self._own_draws():
             unused.add("contextlib")
-        if not any(part.equinox for part in self.partition.parts):
-            unused.add("eqx")
         if not self._told() and not self.partition.wrapped:
             unused |= {"hashlib", "sys", "types"}
-        layers = () if self.backend is Backend.JIT else self.plan.layers
+        told = () if self.backend is Backend.JIT else self.plan.layers
+        layers = [layer.removesuffix(IN_MAPS) for layer in told]
+        if not any(part.equinox for part in self.partition.parts) and "equinox.nn" not in layers:
+            unused.add("eqx")
         graphs = self.plan.mutated or self._own_draws() or self._moded(graph=True)
         if not graphs and "flax.nnx" not in layers:
             unused.add("nnx")

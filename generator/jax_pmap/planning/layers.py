@@ -7,8 +7,9 @@ import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
+from jax_pmap.emit.context import IN_MAPS
 from jax_pmap.emit.render import over_devices_source
-from jax_pmap.model import Refusal, Span
+from jax_pmap.model import Refusal, Request, Span
 from jax_pmap.planning.coupling import COUPLED, shortened
 from jax_pmap.planning.roles import Roles
 from jax_pmap.problems import INSTALLED, shown_file
@@ -18,7 +19,9 @@ from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import Frame, Layer, Problem
 
 #: Libraries whose layers read the name of the axis when they are called.
-TOLD = frozenset({"flax.linen", "flax.nnx", "haiku"})
+TOLD = frozenset({"flax.linen", "flax.nnx", "haiku", "equinox.nn"})
+#: Names of the axis of the devices, where a map inside the function has the one asked for.
+OTHER_NAMES = ("devices", "replicas", "shards")
 #: Layers that a message names.
 SHOWN = 2
 #: Refusals that a layer may be the reason of: what fails on a share does not compute too little.
@@ -33,15 +36,27 @@ def to_synchronise(
     The emitted code then has them take mean and variance over all devices; the worker does so from now on, of
     the function as it is written too, where there is one device.
     """
-    found = tuple(sorted({row.layer.rpartition(".")[0].removesuffix(".nets") for row in rows}))
-    if not found or not all(library in TOLD for library in found):
+    libraries = sorted({row.layer.rpartition(".")[0].removesuffix(".nets") for row in rows})
+    inner = {axis for row in rows if row.mapped for axis in row.axes}
+    if not libraries or not all(library in TOLD for library in libraries) or target.axis_name in inner:
         return ()
+    in_maps = IN_MAPS if inner else ""
+    found = tuple(library + in_maps for library in libraries)
     code = over_devices_source(found, target.axis_name)
     try:
         same = session.ask(protocol.Synchronise(code, tuple(statics)), "telling layers the axis")
     except Problem:
         return ()
     return found if same else ()
+
+
+def axis_beside(target: Target, request: Request, rows: Sequence[Layer]) -> Target:
+    """The target, mapped over an axis of another name where a map inside it binds one of that name."""
+    inner = {axis for row in rows if row.mapped for axis in row.axes}
+    if target.axis_name not in inner or request.axis_name is not None or target.own_axis:
+        return target
+    name = next((name for name in OTHER_NAMES if name not in inner), target.axis_name)
+    return dataclasses.replace(target, axis_name=name)
 
 
 def coupling(session: Session, target: Target, refusal: Refusal, statics: Sequence[str]) -> list[Layer]:

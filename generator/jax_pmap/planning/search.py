@@ -34,7 +34,7 @@ from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
-from jax_pmap.planning.layers import coupling, named, to_synchronise
+from jax_pmap.planning.layers import axis_beside, coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import (
     Found,
@@ -397,10 +397,11 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
     if not tried.layers:
         return None
     said = _said(case, refusal, tried, finder)
-    layers = to_synchronise(case.session, case.target, tried.layers, roles.statics)
+    target = axis_beside(case.target, case.request, tried.layers)
+    layers = to_synchronise(case.session, target, tried.layers, roles.statics)
     if not layers:
         return None
-    told = dataclasses.replace(case, layers=layers)
+    told = dataclasses.replace(case, target=target, layers=layers)
     again = _Tried()
     found = _try(told, roles, whole, again)
     if found is None and again.fallback is not None:

@@ -94,7 +94,7 @@ def noting(
                     path_of(self, cls, arguments),
                     kind.axis,
                     tuple(str(axis) for axis in axes),
-                    kind.mapped,
+                    kind.mapped or bool(axes),
                     tuple(
                         (frame.filename, frame.lineno or 0, frame.name)
                         for frame in traceback.extract_stack()
