@@ -896,6 +896,34 @@ def test_keys_of_no_examples() -> None:
     derived(program, (keys(), X), (R, S), (S, R))
 
 
+def moments(axis: Any, x: Any) -> Any:
+    """Two means, on devices averaged in one array, as libraries do it."""
+    both = jnp.mean(x, axis=0), jnp.mean(x**2, axis=0)
+    if axis is not None:
+        both = jax.lax.pmean(jnp.stack(both), axis)
+    return jnp.sin(both[0]) + jnp.cos(both[1] - both[0] ** 2)
+
+
+def test_what_is_stacked_and_taken_apart_again() -> None:
+    found = derived(moments, (X,), S, R)
+    assert found.complete, found.endings
+
+    def gradient(axis: Any, w: Any, x: Any) -> Any:
+        grads = jax.grad(lambda w: jnp.sum(moments(axis, x * w)))(w)
+        return grads if axis is None else jax.lax.pmean(grads, axis)
+
+    found = derived(gradient, (W, X), (R, S), R)
+    assert found.complete, found.endings
+
+
+def test_pieces_of_other_rows_are_no_pieces() -> None:
+    def program(axis: Any, x: Any, w: Any) -> Any:
+        joined = jnp.concatenate([x, w])
+        return joined[: len(x)] if axis is None else joined[len(w) :]
+
+    assert not derived(program, (W, floats(3)), (R, R), R).complete
+
+
 def test_effects_are_not_followed() -> None:
     def called(axis: Any, x: Any) -> Any:
         return io_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)

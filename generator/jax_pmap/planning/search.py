@@ -103,6 +103,7 @@ def find_plan(
     """
     with session.within_limit("looking for a plan", "Say what is divided (--shard NAME)"):
         case, finder, whole, inside = _prepared(session, target, loaded, request, say, saved)
+        case = _with_layers(case, finder, whole)
         if inside or (saved is not None and saved.made):
             return _inside(case, finder, whole, inside)
         tried = _Tried()
@@ -155,6 +156,19 @@ def _prepared(
     session.ask(protocol.Precision(finder.statics), "tracing the function")
     case = Case(session, target, call_graph, body, loaded, request, say, saved, mutated, called.fitting)
     return case, finder, whole, inside
+
+
+def _with_layers(case: Case, finder: RoleFinder, whole: protocol.Traced) -> Case:
+    """The case with layers that take statistics of the batch they see told to take them over all devices.
+
+    Where they are given what all devices have whole, that changes nothing.
+    """
+    wanted = case.saved is None or bool(case.saved.layers)
+    if not whole.layers or not wanted or case.request.backend is Backend.JIT:
+        return case
+    target = axis_beside(case.target, case.request, whole.layers)
+    layers = to_synchronise(case.session, target, whole.layers, finder.statics)
+    return dataclasses.replace(case, target=target, layers=layers) if layers else case
 
 
 def _plan_inside(case: Case, whole: protocol.Traced, tried: _Tried) -> Observed | None:

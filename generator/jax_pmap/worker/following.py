@@ -10,11 +10,12 @@ import jax
 from jax.export import is_symbolic_dim
 
 from . import arguments, protocol
+from . import layers as library_layers
 from .arguments import Packed, Values
 from .jaxpr import symbolic
 from .jaxpr.trace import NUMBERS, Traced, abstract_leaves
 from .leaves import category, is_key, leaf_paths, shape_of, skeleton
-from .protocol import Row
+from .protocol import Layer, Row
 from .target import Target, become, current, leaf_axes
 from .type_tests import Watch, may_part, parted
 
@@ -62,6 +63,7 @@ class Followed:
         rest: its leaves that are no arrays.
         returned: what the target itself returned.
         watch: what the user's code did; nothing where that was not watched.
+        layers: calls of layers that take statistics of the batch they see.
         x64: whether jax had 64 bits.
     """
 
@@ -76,6 +78,7 @@ class Followed:
     rest: tuple[Any, ...]
     returned: Returned
     watch: Watch
+    layers: tuple[Layer, ...]
     x64: bool
 
     @property
@@ -111,8 +114,10 @@ def follow(
     own = list(packed.leaves if leaves is None else leaves)
     traced = [is_traced(index, leaf) for index, leaf in enumerate(own)]
     made: list[tuple[Any, ...]] = []
+    calls: list[Layer] = []
 
     def run(given: Sequence[Any], other: Any) -> list[Any]:
+        calls.clear()
         tracers = iter(given)
         parts = [next(tracers) if is_one else leaf for leaf, is_one in zip(own, traced, strict=True)]
         taken = packed.unpack(parts)
@@ -123,7 +128,7 @@ def follow(
             watch.begin(other)
             watch.stands_for(parts, own)
             watching = watch([target.fn.__globals__, vars(target.module)])
-        with watching:
+        with watching, library_layers.noted(values, calls):
             out, changed, structures = _called(target, taken, anything=leaves is None and is_traced is every)
         result = (out, tuple(changed.values())) if changed else out
         flat, tree = jax.tree.flatten(result)
@@ -165,6 +170,7 @@ def follow(
         rest,
         returned,
         watch,
+        tuple(dict.fromkeys(calls)),
         bool(jax.config.jax_enable_x64),
     )
 

@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ KINDS = (
 )
 
 
-def find(run: Callable[[], Any], arguments: dict[str, Any], bound: frozenset[str]) -> list[Layer]:
+def find(run: Callable[[], Any], arguments: dict[str, Any], bound: Collection[str]) -> list[Layer]:
     """Every call of such a layer, while `run` is traced, that synchronises over none of the axes `bound`.
 
     Args:
@@ -63,22 +63,32 @@ def find(run: Callable[[], Any], arguments: dict[str, Any], bound: frozenset[str
         bound: the axes that the function needs.
     """
     rows: list[Layer] = []
+    with noted(arguments, rows):
+        # A function that was compiled before is not run again.
+        jax.clear_caches()
+        run()
+    return apart_from(rows, bound)
+
+
+def apart_from(rows: Sequence[Layer], bound: Collection[str]) -> list[Layer]:
+    """Those of the calls that synchronise over none of the axes `bound`."""
+    return [row for row in rows if not set(bound) & set(row.axes)]
+
+
+@contextlib.contextmanager
+def noted(arguments: dict[str, Any], rows: list[Layer]) -> Iterator[None]:
+    """While this holds, every call of such a layer is noted in `rows`."""
     with contextlib.ExitStack() as stack:
         for kind in KINDS:
             # What is not imported is not used, and importing it here could fail.
             cls = getattr(sys.modules.get(kind.module), kind.name, None)
             if cls is not None and "__call__" in vars(cls):
-                stack.enter_context(noting(kind, cls, arguments, bound, rows))
-        # A function that was compiled before is not run again.
-        jax.clear_caches()
-        run()
-    return rows
+                stack.enter_context(noting(kind, cls, arguments, rows))
+        yield
 
 
 @contextlib.contextmanager
-def noting(
-    kind: Kind, cls: Any, arguments: dict[str, Any], bound: frozenset[str], rows: list[Layer]
-) -> Iterator[None]:
+def noting(kind: Kind, cls: Any, arguments: dict[str, Any], rows: list[Layer]) -> Iterator[None]:
     """While this holds, calls of `cls` are noted in `rows`."""
     saved = vars(cls)["__call__"]
 
@@ -87,7 +97,7 @@ def noting(
         method = saved.__get__(self, type(self))
         given = inspect.signature(method).bind(*args, **kwargs)
         axes = kind.axes(self)
-        if kind.of_batch(self, given) and not bound & set(axes):
+        if kind.of_batch(self, given):
             rows.append(
                 Layer(
                     f"{kind.module}.{kind.name}",

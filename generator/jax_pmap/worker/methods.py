@@ -51,11 +51,12 @@ from .examples import (
     plain,
 )
 from .following import follow, for_all_sizes
-from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for
+from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
 from .kept_state import left_by_calls
 from .leaves import bytes_of, category, is_abstract, to_float64
 from .listed import listing
+from .one_device import OneDevice
 from .parallel_reference import ParallelReference, find_layout, shapes_of
 from .placements.derive import same_meaning
 from .protocol import Comparison, Problem
@@ -269,10 +270,24 @@ def repeat_rows(request: protocol.RepeatRows) -> tuple[protocol.Row, ...] | None
 def synchronise(request: protocol.Synchronise) -> bool:
     """Have layers of the target take the statistics of a batch over the devices.
 
-    On one device that changes nothing, which is tried.
+    On one device that changes nothing: what is traced means the same, or gives the same, which is tried.
     """
     target, wide = current(), widened(request.statics) is not None
     values = target.values({})
+    packed = Packed(values, request.statics)
+    over_devices = load.define(request.code, "<jax-pmap>", "over_devices", {})
+    # The axis that it needs is none of the target's as it was.
+    told = dataclasses.replace(
+        target,
+        over_devices=over_devices,
+        fn=over_devices(target.fn),
+        one_device=OneDevice(target.one_device.axes),
+    )
+    with prove.x64(target.x64):
+        one, other = (traced_arrays(each.reference, packed) for each in (target, told))
+    if one is not None and other is not None and same_meaning(one, other, leaf_names(packed)):
+        become(told)
+        return True
     if is_abstract(values):
         return False
 
@@ -284,13 +299,15 @@ def synchronise(request: protocol.Synchronise) -> bool:
         return [np.asarray(leaf) for leaf in leaves if category(leaf) == "array"]
 
     before = results()
-    over_devices = load.define(request.code, "<jax-pmap>", "over_devices", {})
-    become(dataclasses.replace(target, over_devices=over_devices, fn=over_devices(target.fn)))
+    become(told)
     # What is zero but for rounding, as the gradient of a bias ahead of such a layer, has no scale of its own.
     scale = max((float(np.abs(leaf).max(initial=0)) for leaf in before), default=0.0)
     close = (1e-9 if wide else 1e-4) * scale
     pairs = zip(before, results(), strict=True)
-    return all(np.allclose(one, other, 0, close, equal_nan=True) for one, other in pairs)
+    same = all(np.allclose(one, other, 0, close, equal_nan=True) for one, other in pairs)
+    if not same:
+        become(target)
+    return same
 
 
 def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:

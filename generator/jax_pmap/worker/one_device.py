@@ -1,7 +1,8 @@
 """Code that synchronises over a mapped axis, run as on a map over one device."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,9 +15,9 @@ from .server import describe_exception, text_of
 class OneDevice:
     """Runs code with the axes bound that it turns out to need, each to one device."""
 
-    def __init__(self) -> None:
+    def __init__(self, axes: Mapping[str, Raised] = MappingProxyType({})) -> None:
         #: The axes found so far: name, and the error of running without.
-        self.axes: dict[str, Raised] = {}
+        self.axes: dict[str, Raised] = dict(axes)
 
     def run(self, body: Callable[[], Any]) -> Any:
         """What `body` returns.

@@ -603,6 +603,8 @@ class Traced:
     #: Whether it runs anything on several devices by itself.
     mapped: bool = False
     mutated: tuple[Mutated, ...] = ()
+    #: Calls of layers that take statistics of the batch they see, over no axis that the function needs.
+    layers: tuple[Layer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def trace(request: protocol.Trace) -> Traced:
         callbacks=effects.callbacks(found.jaxpr),
         mapped=is_mapped(found.jaxpr),
         mutated=tuple(changes),
+        layers=tuple(layers.apart_from(found.layers, target.one_device.axes)),
     )
 
 
@@ -74,7 +75,7 @@ def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
         rows = layers.find(
             lambda: jax.eval_shape(arrays_of(target.reference, packed), packed.leaves),
             values,
-            frozenset(target.one_device.axes),
+            target.one_device.axes,
         )
     return tuple(rows)
 

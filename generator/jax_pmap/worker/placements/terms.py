@@ -804,6 +804,8 @@ class Terms:
         if not any(factor for _, factor in rows):
             # Zero times one of them is as much as zero times all.
             rows = [row for row in rows if self.nodes[row[0]].shape == shape][:1] or rows
+        elif any(factor and self.nodes[term].shape == shape for term, factor in rows):
+            rows = [row for row in rows if row[1]]
         if len(rows) == 1:
             return self.scale(rows[0][1], rows[0][0])
         over, under = (
@@ -1259,6 +1261,55 @@ def _pad(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: s
     return t.fill(0, shape, dtype) if nothing else None
 
 
+def _slice(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    given, of = dict(params), t[operands[0]].shape
+    if shape is None or of is None or any(step != 1 for step in given["strides"] or ()):
+        return None
+    rows = list(zip(given["start_indices"], given["limit_indices"], strict=True))
+    cut = [axis for axis, row in enumerate(rows) if row != (0, of[axis])]
+    if not cut:
+        return operands[0]
+    return _part(t, operands[0], cut[0], *rows[cut[0]], shape, dtype) if len(cut) == 1 else None
+
+
+def _unstack(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
+    given = dict(params)
+    if shape is None:
+        return None
+    at = int(given.get("result", 0))
+    return _part(t, operands[0], given["axis"], at, at + 1, shape, dtype)
+
+
+def _part(t: Terms, term: Term, axis: int, start: int, stop: int, shape: Shape, dtype: str) -> "Term | None":
+    """What was put together, or padded, where no more than one piece of it is taken again."""
+    node = t[term]
+    if node.op == "stack" and dict(node.params)["axis"] == axis and stop - start == 1:
+        return t.apply("reshape", (), (node.operands[start],), shape, dtype)
+    if node.op == "concatenate" and dict(node.params)["dimension"] == axis:
+        for operand in node.operands:
+            size = t[operand].shape[axis]  # type: ignore[index]
+            if (start, stop) == (0, size):
+                return t.apply("reshape", (), (operand,), shape, dtype)
+            start, stop = start - size, stop - size
+        return None
+    if node.op in ("sum", "scale"):
+        members = [(each, by) for each, by in t.linear(term) if each != term]
+        taken = [(_part(t, each, axis, start, stop, shape, dtype), by) for each, by in members]
+        known = [(each, by) for each, by in taken if each is not None]
+        return t.add(known, shape, dtype) if known and len(known) == len(taken) else None
+    if node.op == "pad":
+        inner, around = node.operands
+        config = dict(node.params)["padding_config"]
+        (before, _, between), size = config[axis], t[inner].shape[axis]  # type: ignore[index]
+        if between or any(any(row) for at, row in enumerate(config) if at != axis):
+            return None
+        if (start, stop) == (before, before + size):
+            return t.apply("reshape", (), (inner,), shape, dtype)
+        if stop <= before or start >= before + size:
+            return t.spread(around, shape)
+    return None
+
+
 def _concatenate(t: Terms, params: Any, operands: tuple[Term, ...], shape: Any, dtype: str) -> "Term | None":
     return operands[0] if len(operands) == 1 else _stack(t, params, operands, shape, dtype)
 
@@ -1345,6 +1396,8 @@ NORMAL: dict[str, Normal] = {
     "gt": _compare("gt"),
     "le": _compare("le"),
     "pad": _pad,
+    "slice": _slice,
+    "unstack": _unstack,
     "concatenate": _concatenate,
     "stack": _stack,
     "scatter_add": _scatter_add,
