@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -349,11 +350,23 @@ def test_counts_that_the_original_does_not_take_are_named(project: Project) -> N
     assert "run on 4, 8 devices" in made.stdout
 
 
-def test_a_function_that_changes_by_itself_is_refused_for_that(project: Project) -> None:
+def test_a_function_that_changes_by_itself_is_refused_for_that(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    ask = Session.ask
+
+    def noted(self: Session, request: Any, *doing: Any) -> Any:
+        asked.append(type(request).__name__)
+        return ask(self, request, *doing)
+
+    monkeypatch.setattr(Session, "ask", noted)
     code = "import time\n\n\ndef f(p, batch):\n    return jnp.mean(batch['x'] @ p['w']) * (time.time() % 9)\n"
     write(project, code)
     says = ("`f` returns another result each time it is traced, by `time.time()`",)
     project.refused("JP049", "gen", "f.py::f", "--inputs", "f.py::dicts", says=says, exit_code=1)
+    # Two traces say it, before anything is tried.
+    assert "Observe" not in asked and asked.count("Repeats") == 1
 
 
 PARALLEL = """\

@@ -39,6 +39,23 @@ def or_changing(session: Session, target: Target, refusal: Refusal, statics: Seq
             f"{target.source.shown_path}::{target.source.qualname} --against FILE::FUNC",
             target.facts.span,
         )
+    return _changes(target)
+
+
+def check_repeats(session: Session, target: Target, statics: Sequence[str]) -> None:
+    """Refuse a function whose text calls what changes by itself, where that changes the result.
+
+    Raises:
+        RefusalError: JP049, at the call.
+    """
+    if _changing(target) is None:
+        return
+    if session.ask(protocol.Repeats(tuple(statics)), "tracing the function twice") == "other":
+        raise RefusalError(_changes(target))
+
+
+def _changes(target: Target) -> Refusal:
+    """That the function returns another result each time it is traced, and by what."""
     call = _changing(target)
     span = target.parsed.span(call) if call is not None else target.facts.span
     what = f"`{target.parsed.segment(call)}`" if call is not None else "something it calls"

@@ -52,7 +52,7 @@ from jax_pmap.planning.notes import plan_notes
 from jax_pmap.planning.parts import in_parts
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, reference_runs
-from jax_pmap.planning.repeats import or_changing
+from jax_pmap.planning.repeats import check_repeats, or_changing
 from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles
 from jax_pmap.planning.tensor import along_axis
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
@@ -148,6 +148,7 @@ def _prepared(
     loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *notes))
     check_opaque(target, whole)
     check_mutation(target, loaded, whole.mutated)
+    check_repeats(session, target, finder.statics)
     if request.backend is not Backend.JIT:
         callbacks = callback_notes(target, session.directory, whole.callbacks)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *callbacks))
