@@ -75,6 +75,9 @@ class Bodies:
         self.scopes: dict[int, Scope] = {}
         self.statements: dict[int, Statement] = {}
         self.by_point: dict[int, Expression] = {}
+        #: Names of other scopes, which are no values of the bodies, and whether they are tapped all the same.
+        self.outer: dict[int, Expression] = {}
+        self.outer_tapped = False
         self.children: dict[int, list[Expression]] = {}
         self.owner: dict[int, Statement] = {}
         self.gradients: dict[int, GradientCall] = {}
@@ -104,6 +107,7 @@ class Bodies:
         for statement in body.statements.values():
             for _, point in statement.names:
                 self.owner[point] = statement
+        self.outer |= {expression.point: expression for expression in body.free}
         for expression in body.expressions:
             self.by_point[expression.point] = expression
             self.owner[expression.point] = body.statements[expression.statement]
@@ -115,6 +119,16 @@ class Bodies:
             runs = [run for run in home.facts.function_runs if place(run.span) == place(expression.span)]
             if runs and expression.is_call:
                 self.runs[expression.point] = runs
+
+    def expression(self, point: int) -> Expression | None:
+        """The expression at a point, names of other scopes too."""
+        return self.by_point.get(point) or self.outer.get(point)
+
+    def where(self, point: int | None) -> Statement | None:
+        """The statement that a point belongs to."""
+        if point in self.outer:
+            return self.statements[self.outer[point].statement]
+        return None if point is None else self.owner.get(point)
 
     def around(
         self,

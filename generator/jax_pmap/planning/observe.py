@@ -58,7 +58,7 @@ class Observer(Placer):
     def _taps(self) -> frozenset[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.by_point)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
-        return frozenset(taps | set(self.touched))
+        return frozenset(taps | set(self.touched) | set(self.outer if self.outer_tapped else ()))
 
     def _code(self, syncs: Sequence[Sync]) -> protocol.Tapped:
         """The target and the functions of the user's that it calls, tapped, with collectives in them."""

@@ -306,7 +306,10 @@ class RoleFinder:
     # -- the search --------------------------------------------------------------------------
 
     def candidates(self) -> Iterator[Roles]:
-        """Assignments that trace with fewer rows, the likeliest first, none twice."""
+        """Assignments that trace with fewer rows, the likeliest first, none twice.
+
+        Where none does, the likeliest of all: a number in the code may be that of the rows.
+        """
         seen: set[frozenset[tuple[tuple[str, int], int]]] = set()
 
         def is_new(chosen: dict[tuple[str, int], int]) -> bool:
@@ -340,6 +343,10 @@ class RoleFinder:
                 yield roles
             else:
                 waiting.append(size)
+        if not self.found and (likeliest := next(iter(self._assignments()), None)) is not None:
+            chosen = self._as_pmapped(next(likeliest, {}))
+            if chosen and all(self._shape(place)[axis] >= self.enough for place, axis in chosen.items()):
+                yield self._roles(chosen)
 
     def elsewhere(self, roles: Roles) -> Iterator[Roles]:
         """`roles` with another axis, of one size, in place of that of every leaf that they divide.
