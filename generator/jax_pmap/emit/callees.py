@@ -460,10 +460,11 @@ class CallGraph:
         """A method on the caller's own object, unless it may be another one for another object."""
         parsed = parse(source)
         facts = read(source, parsed)
-        of_class = caller.detached and caller.facts.is_class_method
-        if not movable(facts, parsed) or facts.is_class_method != of_class:
-            # Looked up on a class, a method has its object among the arguments, or none at all.
-            return None
+        of_object = facts.receiver and not facts.is_class_method
+        if not movable(facts, parsed) or (of_object and caller.facts.is_class_method):
+            return None  # Looked up on a class, a method has its object among the arguments.
+        if facts.is_class_method and caller.detached and not caller.facts.is_class_method:
+            return None  # The copy would be given the caller's object.
         owner, _, name = source.qualname.rpartition(".")
         if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):
             return None

@@ -364,11 +364,13 @@ class _File:
         name += "" if self.is_own(other) else f"` of `{other.source.shown_path}"
         note = f"# `{name}` on one device's share, for `{self.target.facts.name}`."
         lines = shifted(text, base)
-        static = ["@staticmethod"] if other.function.method_of and not other.facts.receiver else []
-        static = [f"{base}{line}" for each in (*static, *decorated(other.facts)) for line in each.split("\n")]
+        of_object = other.facts.receiver and not other.facts.is_class_method
+        kind = "" if of_object else "@classmethod" if other.facts.receiver else "@staticmethod"
+        above = [kind] if kind and other.function.method_of else []
+        above = [f"{base}{line}" for each in (*above, *decorated(other.facts)) for line in each.split("\n")]
         if self.is_own(other) and base == indent_of(first):
             lines = as_written(other.function.parsed, lines, self.unit)
-        return "\n".join([base + note, *static, *lines])
+        return "\n".join([base + note, *above, *lines])
 
     def _blank_after(self, line: int) -> int:
         count = 0
