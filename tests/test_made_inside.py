@@ -86,6 +86,14 @@ CODE = '''
         return jax.grad(loss)(params)
 
 
+    def adapted(params, data, key):
+        """The data set has rows that devices share evenly, and another name where they are drawn."""
+        rows = jax.random.randint(key, (BATCH,), 0, len(data["x"]))
+        batch = jax.tree.map(lambda each: each[rows], data)
+        grads = jax.grad(lambda p: jnp.mean((net(p, batch["x"])[:, 0] - batch["y"]) ** 2))(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g / jnp.sqrt(1 + g**2), params, grads)
+
+
     def p_net(i, h, o):
         draw = np.random.default_rng(i).normal
         return {"a": draw(size=(i, h)).astype("float32"), "b": draw(size=(h, o)).astype("float32")}
@@ -96,6 +104,11 @@ CODE = '''
     def for_clamped(): return np.full(5, 0.3, "f4"), np.linspace(-1, 1, 500).reshape(100, 5), np.int32(4)
     def for_windows(): return p_net(200, 16, 1), np.arange(2000) % 200, jax.random.key(4)
     def for_shaken(): return np.linspace(-1, 1, 5, dtype="float32"), jax.random.key(2)
+
+
+    def for_adapted():
+        data = np.random.default_rng(0).normal(size=(240, 5)).astype("float32")
+        return p_net(5, 16, 1), {"x": data, "y": data[:, 0]}, jax.random.key(3)
 
 
     def for_twice_drawn():
@@ -146,6 +159,12 @@ def test_positions_that_choose_from_a_share_are_those_in_the_share(made: Project
 def test_a_batch_that_another_function_makes_is_divided_there(made: Project) -> None:
     found = plan(made, "twice_drawn")
     assert divided(found) == {"jax.random.randint(key, (BATCH,), 0, len(images))"}
+    assert {sync["op"] for sync in found["syncs"]} == {"own_share", "pmean"}
+
+
+def test_a_data_set_is_not_sent_where_rows_are_drawn_from_it(made: Project) -> None:
+    found = plan(made, "adapted")
+    assert divided(found) == {'jax.random.randint(key, (BATCH,), 0, len(data["x"]))'}
     assert {sync["op"] for sync in found["syncs"]} == {"own_share", "pmean"}
 
 

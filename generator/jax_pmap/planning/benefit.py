@@ -80,6 +80,11 @@ def gathers_argument(observation: Observation, facts: FunctionFacts) -> bool:
     return any(sync.op == "all_gather" and is_argument(sync.value, facts) for sync in observation.syncs)
 
 
+def gathers_all(observation: Observation, roles: Roles) -> bool:
+    """Whether all that was split is put together again, as a data set is from which rows are drawn."""
+    return 0 < sum(map(len, roles.axes.values())) == len(observation.together)
+
+
 def is_argument(value: str, facts: FunctionFacts) -> bool:
     """Whether an expression is an argument or a part of one."""
     names = {parameter.name for parameter in facts.parameters}

@@ -65,6 +65,8 @@ class Observation:
     work: float = 0.0
     #: What every point showed, in the order of the trace.
     events: tuple[Row, ...] = ()
+    #: Numbers of the leaves of arguments that were split and are gathered as they are.
+    together: frozenset[int] = frozenset()
 
 
 def points_of(events: Sequence[Event], holds: Callable[[Event], bool]) -> frozenset[int]:
@@ -187,7 +189,15 @@ class Decider:
             idle=dict(answer.idle),
             closed=dict(state.closed),
             events=answer.events,
+            together=self._put_together(state, events),
         )
+
+    def _put_together(self, state: State, events: Sequence[Event]) -> frozenset[int]:
+        """Numbers of the split leaves of arguments that are gathered as they are, by whatever name."""
+        gathered = {sync.span for sync in state.syncs if sync.op == "all_gather"}
+        points = {each.point for each in self.table.by_point.values() if each.span in gathered}
+        leaves = [leaf for event in events if event.point in points for leaf in event.leaves]
+        return frozenset(leaf["together"] for leaf in leaves if "together" in leaf)
 
     def _now_another(self, state: State) -> Refusal | None:
         """The refusal of a method with collectives in it, where an object was seen to have another one."""

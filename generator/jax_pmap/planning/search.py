@@ -24,6 +24,7 @@ from jax_pmap.planning.benefit import (
     MOST_OF_IT,
     depends_on_batch,
     gathered_in_vain,
+    gathers_all,
     gathers_argument,
     in_vain,
     is_divided,
@@ -217,6 +218,9 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         parts = _parts_of_minibatches(case, finder, tried)
         if parts is not None:
             return _plan(case, *parts, whole)
+        drawn = _drawn_from_it(case, finder, whole, tried)
+        if drawn is not None:
+            return drawn
     if tried.fallback is not None:
         roles, found = _or_along(case, finder, *tried.fallback)
         if roles is not tried.fallback[0]:
@@ -238,6 +242,19 @@ def _parts_of_minibatches(case: Case, finder: RoleFinder, tried: _Tried) -> tupl
     return (found.roles, found.outcome) if found.share < gathered else None
 
 
+def _drawn_from_it(case: Case, finder: RoleFinder, whole: protocol.Traced, tried: _Tried) -> Observed | None:
+    """The plan that divides rows where they are drawn, of arguments that were split in vain.
+
+    Asked for once, before fewer of these arguments are split.
+    """
+    if tried.gathering is None or tried.inside is not None or tried.observed > 1:
+        return None
+    roles, observation = tried.gathering
+    if case.saved is None and begins_inside(case.body, observation):
+        tried.inside = Inside(case, finder.without_batch()).best(roles, roles, gathered=True)
+    return _plan_inside(case, whole, tried)
+
+
 def _or_along(case: Case, finder: RoleFinder, roles: Roles, found: Confirmed) -> tuple[Roles, Confirmed]:
     """What was found, or what divides the same along another axis, gathers nothing and leaves less to do."""
     if case.saved is not None or not is_gathered(found.observation):
@@ -254,15 +271,16 @@ def _or_along(case: Case, finder: RoleFinder, roles: Roles, found: Confirmed) ->
 
 def _or_inside(case: Case, finder: RoleFinder, roles: Roles, found: Confirmed) -> tuple[Roles, Confirmed]:
     """What was found, or what divides values where they are made, if a device then has less to do."""
-    whole_there = found.observation.work > HALF or finder.divides_state(roles)
+    in_vain_split = gathers_all(found.observation, roles)
+    whole_there = in_vain_split or found.observation.work > HALF or finder.divides_state(roles)
     if whole_there and case.saved is None and begins_inside(case.body, found.observation):
-        other = Inside(case, finder.without_batch()).best(roles)
-        if (
-            other is not None
-            and isinstance(other.outcome, Confirmed)
-            and other.share < found.observation.work
-        ):
-            return other.roles, other.outcome
+        batch = roles if in_vain_split else None
+        other = Inside(case, finder.without_batch()).best(roles, batch, gathered=in_vain_split)
+        if other is not None and isinstance(other.outcome, Confirmed):
+            # What every device has whole need not be sent.
+            unsent = in_vain_split and other.share <= HALF and not is_gathered(other.outcome.observation)
+            if unsent or other.share < found.observation.work:
+                return other.roles, other.outcome
     return roles, found
 
 
@@ -462,6 +480,8 @@ class _Tried:
     fallback: tuple[Roles, Confirmed] | None = None
     #: Rows of the minibatches that it cuts the batch into, where these are of one size whatever the batch.
     minibatch: int = 0
+    #: What gathers all that was split, with the roles that it was found with.
+    gathering: tuple[Roles, Observation] | None = None
     #: What became of dividing values where the function makes them, once that was looked at.
     inside: Found | None = None
 
@@ -514,6 +534,8 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
         return None
     if compiled:
         return outcome
+    if tried.gathering is None and gathers_all(observation, roles):
+        tried.gathering = roles, observation
     vain, share = in_vain(observation, facts), observation.share or 0.0
     argument = gathers_argument(observation, facts)
     # An axis that does not divide over the devices was not made to be split, and gathers tell the same.

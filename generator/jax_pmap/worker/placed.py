@@ -231,7 +231,7 @@ def placed_events(
 
     An event is ``{"point", "occurrence", "leaves": [{"path", "category", "kind", "shape", "dtype"}]}``. A
     point that is passed a different number of times on a share than on the whole batch (a loop over rows)
-    has ``"unaligned"``.
+    has ``"unaligned"``, and a leaf ``"together"`` that is a split argument put together again: its number.
 
     Raises:
         Apart: the shares are traced to other programs for other counts of devices.
@@ -242,6 +242,7 @@ def placed_events(
         for term, axis in zip(whole.inputs, packed.axes(axes), strict=True)
     ]
     walk.run([each.jaxpr for each in shares], given)
+    divided = {v.term: index for index, v in enumerate(given) if isinstance(v.places[0], Sharded)}
     if len({len(each.events) for each in shares}) > 1:
         raise Apart("it goes another way on other numbers of devices")
     found = values_of(walk, shares)
@@ -276,8 +277,12 @@ def placed_events(
                 leaf = leaf_kind(left, right, whole.values, found, counts, point in results, parameters)
                 answer["leaves"] += [leaf] if leaf is not None else []
                 number = right[0].get("index")
-                if leaf is not None and number in found and walk.is_zero(found[number][0]):
+                if leaf is None or number not in found:
+                    continue
+                if walk.is_zero(found[number][0]):
                     zeros.append((point, leaf))
+                if leaf["kind"] == REPLICATED and found[number][0].term in divided:
+                    leaf["together"] = divided[found[number][0].term]
             for leaf in answer["leaves"] if point in results else ():
                 # No caller could put it together.
                 leaf["kind"] = VARYING if leaf["kind"] in (MAPPED, GROUPED_KIND) else leaf["kind"]
