@@ -159,6 +159,34 @@ def test_every_way_to_a_key_is_followed(shared):
     assert "key folded with the device's index" in result.words
 
 
+WALK = """
+    class Walk:
+        def __init__(self, rate):
+            self.rate = rate
+
+        def _moved(self, state, x):
+            key, noise_key = jax.random.split(state["key"])
+            return {**state, "key": key}, x + self.rate * jax.random.normal(noise_key, x.shape)
+
+        def step(self, state, x):
+            state, x = self._moved(state, x)
+            return {**state, "steps": state["steps"] + 1}, jnp.sum(x**2, axis=1)
+
+
+    def inputs(seed):
+        return Walk(0.1), {"key": jax.random.key(seed), "steps": np.int32(0)}, rows(seed, 24, 5)
+"""
+
+
+def test_a_key_is_followed_into_the_methods_that_a_method_calls(shared):
+    shared.write("walk.py", source(WALK))
+    words = ("walk.py::Walk.step", "--inputs", "walk.py::inputs", "--output-format", "json")
+    result = shared.run("plan", *words)
+    assert result.exit_code == 0, result.stderr
+    syncs = json.loads(result.stdout)["plan"]["syncs"]
+    assert [(sync["op"], sync["value"]) for sync in syncs] == [("fold_in", "noise_key")]
+
+
 UNUSED_DRAW = """
     def decode(w, key, x):
         code_key, pixel_key = jax.random.split(key)

@@ -79,7 +79,7 @@ def find_folds(
         found, lost = _choose(observer, answer, needed)
         if lost and not opened:
             opened = True
-            _open_everything(observer)
+            observer.open_called()
             continue
         if lost or not found:
             return _entangled(observer, answer, lost or sorted(needed))
@@ -218,17 +218,6 @@ def _objects(
         else:
             out += [name + path.removesuffix(".key") for other, path in chosen if other == point]
     return out
-
-
-def _open_everything(observer: Observer) -> None:
-    """Take the bodies of the user's functions that are used anywhere into the tables."""
-    known = {body.function.name.value for body in observer.bodies}
-    for body in observer.bodies:
-        names = sorted({name for statement in body.statements.values() for name in statement.reads} - known)
-        for name in names:
-            known.add(name)
-            if name not in body.local_names:
-                observer.open(name, body)
 
 
 def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) -> Refusal:
