@@ -464,6 +464,19 @@ def class_tokens(axis: Any, w: Any, x: Any) -> Any:
     return mean(axis, jnp.mean(jnp.tanh(rows)))
 
 
+def prefixes(axis: Any, w: Any, v: Any) -> Any:
+    """A recurrence by halves, the innermost of which has no element at the places in between."""
+
+    def join(one: Any, other: Any) -> Any:
+        return other[0] * one[0], other[0] * one[1] + other[1]
+
+    def loss(w: Any) -> Any:
+        _, states = lax.associative_scan(join, (jnp.broadcast_to(w, v.shape), v), axis=1)
+        return jnp.mean(jnp.tanh(states))
+
+    return mean(axis, jax.grad(loss)(w))
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -516,6 +529,7 @@ EQUAL = [
     (in_one_batch, (W, X, X), (R, S, S), R),
     (spectrum, (W, X), (R, S), R),
     (class_tokens, (W, X), (R, S), R),
+    (prefixes, (W, V), (R, S), R),
     (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),
 ]
 

@@ -501,6 +501,8 @@ class Terms:
         if known is not None:
             return known[1]
         data = np.asarray(array)
+        if not data.size and kind_of(dtype) in "fciub":
+            return self.fill(0, data.shape, dtype)
         flat = data.reshape(-1)
         if (
             data.size
@@ -590,6 +592,8 @@ class Terms:
         """
         if op in IDENTITIES:
             return operands[0]
+        if shape and 0 in shape and kind_of(dtype) in "fciub":
+            return self.fill(0, shape, dtype)  # All arrays with no element are one.
         if shape and op in SPREADING:
             operands = [self.spread(term, shape) for term in operands]
         pulled = self._pulled(op, params, operands, shape, dtype)
