@@ -89,6 +89,13 @@ class Followed:
             return None
         return Traced(self.jaxpr, self.tree, self.rest, self.kinds)
 
+    def with_rows(self, rows: int) -> "Followed":
+        """It as it would be traced for so many, where it has a symbol for them."""
+        numbers = symbolic.Numbers(rows)
+        out = tuple({**row, "shape": numbers.of(row["shape"])} for row in self.returned.rows)
+        returned = dataclasses.replace(self.returned, rows=out)
+        return dataclasses.replace(self, jaxpr=numbers.program(self.jaxpr), returned=returned)
+
 
 def follow(
     values: Values,
@@ -273,7 +280,7 @@ def of_shapes(statics: Sequence[str], leaves: Sequence[Any]) -> Followed:
     return target.once(OF_SHAPES, key, made, last=True)
 
 
-def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Traced | None:
+def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Followed | None:
     """The trace of the target with a symbol for the rows of its batch; None where no one program is for all.
 
     It is for all where the target is traced to it for the given rows, and Python goes the same way. Code may
@@ -282,15 +289,13 @@ def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Traced
     """
     target, axes, statics = current(), leaf_axes(roles), roles.statics
 
-    def made() -> Traced | None:
+    def made() -> Followed | None:
         values = target.values(overrides)
         packed, watched = Packed(values, statics), may_part()
         leaves = abstract_leaves(packed, axes, symbolic.rows())
         one = symbolic.traced_unasked(lambda: follow(values, statics, watched=watched, leaves=leaves))
         jax.clear_caches()
-        if one is None or any(map(is_symbolic_dim, one.rest)):
-            return None
-        if not symbolic.has_polynomials(one.jaxpr) or not symbolic.is_exact(one.jaxpr):
+        if one is None or any(map(is_symbolic_dim, one.rest)) or not symbolic.has_polynomials(one.jaxpr):
             return None
         rows = arguments.batch_size(values, axes)
         leaves = abstract_leaves(packed, axes, rows or None)
@@ -298,12 +303,11 @@ def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Traced
         given = next((each for each in known if each.watch.taken or not watched), None)
         if given is None:
             given = follow(values, statics, watched=watched, leaves=leaves)
-        if parted(one.watch, given.watch) or not symbolic.is_at(one.jaxpr, rows, given.jaxpr):
-            return None
-        return one.program
+        same = symbolic.is_at(one.jaxpr, rows, given.jaxpr) and parted(one.watch, given.watch) is None
+        return one if same else None
 
     key = protocol.encode((roles, overrides)), bool(jax.config.jax_enable_x64)
-    found: Traced | None = target.once("for all sizes", key, made, last=True)
+    found: Followed | None = target.once("for all sizes", key, made)
     return found
 
 

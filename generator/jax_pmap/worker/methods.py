@@ -473,7 +473,8 @@ def telling_rows(
         packed = Packed(target.values(overrides), roles.statics)
         size = next(iter(sizes_for(arguments.batch_size(target.data[0], leaf_axes(roles)))), 0) * multiple
         with prove.x64(target.x64):
-            one = for_all_sizes(roles, overrides)
+            followed = for_all_sizes(roles, overrides)
+            one = None if followed is None else followed.program
             return telling.telling(target.reference, one, target.fn, packed, leaf_axes(roles), size, multiple)
 
     return target.once("telling", protocol.encode((roles, overrides, multiple)), found)

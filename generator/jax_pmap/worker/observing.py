@@ -8,6 +8,7 @@ from typing import Any
 from . import arguments, observe, placed, protocol, prove
 from .arguments import Packed, Values
 from .around import furnish
+from .following import for_all_sizes
 from .jaxpr import symbolic
 from .jaxpr.trace import Traced, abstract_leaves, counts_for, resized
 from .marks import is_no_mark
@@ -164,23 +165,13 @@ class Traces:
 
     @functools.cached_property
     def _is_one(self) -> bool:
-        """Whether the original is one program for all sizes of its batch, and is traced to that one."""
+        """Whether the original is one program for all sizes of its batch."""
         roles, target = self._request.roles, self._target
         fixed = self._request.own_sizes or roles.made or roles.minibatches > 1
         # Collectives of its own may make other numbers of the number of devices.
         if fixed or target.collectives or target.one_device.axes:
             return False
-
-        def compared() -> bool:
-            one, given = self._symbolic(self._request.original), self.whole().program
-            return (
-                one is not None
-                and (one.reached, len(one.events)) == (given.reached, len(given.events))
-                and symbolic.is_at(one.jaxpr, self._size, given.jaxpr)
-            )
-
-        key = protocol.encode(self._request.original), *self.about
-        return target.once("one program", key, compared)
+        return for_all_sizes(roles, self._request.overrides) is not None
 
     def _symbolic(self, code: protocol.Tapped) -> placed.Program | None:
         """Tapped code on a share of any size; None where Python code has to know it."""
@@ -199,6 +190,9 @@ class Traces:
 
     def _whole(self) -> placed.Whole:
         code, leaves = self._request.original, [leaf for leaf, _ in self._leaves]
+        made = self._symbolic(code) if self._is_one else None
+        if made is not None:
+            return placed.Whole(made.with_numbers(symbolic.Numbers(self._size, 1)), self.packed)
         try:
             program = placed.Program.of(
                 self._tapped(code), self.recorder, self.packed, leaves, wrap=self._target.one_device.run

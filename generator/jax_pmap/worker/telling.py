@@ -13,6 +13,7 @@ from .arguments import LeafAxes, Packed, Values
 from .budget import size as operations
 from .functions import codes, enclosed, unwrapped
 from .jaxpr.coincidences import alike, coincidences, program_of
+from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, counts_for
 from .neighbours import INSTALLED
 from .protocol import Problem
@@ -67,7 +68,7 @@ def telling(
         except BaseException:  # What grows with the square of the rows has no room: whoever calls it is told.
             return None
 
-    if one is not None:
+    if one is not None and is_exact(one.jaxpr):
 
         def equal_in(rows: int) -> list[int]:
             return coincidences(program_of(one.jaxpr, rows))

@@ -11,7 +11,7 @@ import numpy as np
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
-from .following import is_given_alike, of_inputs, of_shapes, traced_as
+from .following import Followed, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
 from .leaves import is_float, to_float64
@@ -40,8 +40,7 @@ def trace(request: protocol.Trace) -> Traced:
             if request.size is None:
                 found = of_inputs(statics, watched=request.watched and is_given_alike(statics))
             else:
-                packed = Packed(target.values({}), statics)
-                found = of_shapes(statics, abstract_leaves(packed, leaf_axes(request.roles), request.size))
+                found = of_size(request.roles, request.size)
         except (MemoryError, Problem):
             raise
         except BaseException as error:
@@ -64,6 +63,15 @@ def trace(request: protocol.Trace) -> Traced:
         mutated=tuple(changes),
         layers=tuple(layers.apart_from(found.layers, target.one_device.axes)),
     )
+
+
+def of_size(roles: protocol.Roles, rows: int) -> Followed:
+    """The trace of the target on so many rows."""
+    for_all = for_all_sizes(roles, {})
+    if for_all is not None:
+        return for_all.with_rows(rows)
+    packed = Packed(current().values({}), roles.statics)
+    return of_shapes(roles.statics, abstract_leaves(packed, leaf_axes(roles), rows))
 
 
 def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:

@@ -5,11 +5,11 @@ all of Python raises there. What does not is watched here: `isinstance`, an exce
 catches, and with these any other way through the code.
 """
 
+import ast
 import builtins
 import contextlib
 import functools
 import os
-import re
 import sys
 import sysconfig
 import types
@@ -37,9 +37,11 @@ ELSEWHERE = (
     "<",
 )
 
-#: Words without which code that goes another way for a size without a number raises, or compares it.
-PARTING = re.compile(
-    rb"\b(?:try|suppress|isinstance|issubclass|type|hasattr|getattr|callable|match|singledispatch)\b"
+#: Statements and functions without which code that goes another way for a size without a number raises, or
+#: compares it.
+PARTING = (ast.Try, ast.Match, getattr(ast, "TryStar", ast.Try))
+ASKING = frozenset(
+    {"suppress", "isinstance", "issubclass", "type", "hasattr", "getattr", "callable", "singledispatch"}
 )
 
 
@@ -233,9 +235,15 @@ def may_part() -> bool:
 def _may_part(file: str) -> bool:
     try:
         with open(file, "rb") as source:
-            return bool(PARTING.search(source.read()))
-    except OSError:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):  # It may be another one by now.
         return True
+    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)))
+    return any(
+        isinstance(node, PARTING) or getattr(node, "id", getattr(node, "attr", "")) in ASKING
+        for function in functions
+        for node in ast.walk(function)
+    )
 
 
 def parted(called: Watch, traced: Watch) -> "tuple[str, int, bool] | None":
