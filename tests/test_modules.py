@@ -139,7 +139,7 @@ def test_methods_of_the_object_are_found_where_they_are_surely_those(project):
         found = {name: around.find(f"self.{name}", around.origin) for name in names}
         return {name: beside.name for name, beside in found.items() if beside is not None}
 
-    every = {"_loss": "Agent._loss", "_static": "Agent._static", "_above": "Base._above"}
+    every = {name: f"Agent.{name}" for name in ("_loss", "_class", "_static")} | {"_above": "Base._above"}
     assert methods(METHODS) == every
     # Called on an object of this class, it is another one.
     del every["_loss"]

@@ -188,7 +188,7 @@ def test_the_worker_goes_on_after_a_problem(worker, folder):
 def test_a_record_is_what_it_was_once_it_was_json():
     roles = protocol.Roles({"batch": {0: 1}}, ("config",))
     chain = (("w", (0, "w")), ("b", (1, 2)))
-    mesh = protocol.Mesh({"data": 2}, 2, ((("data",), ()), None))
+    mesh = protocol.Mesh({"data": 2}, 2, "data", ((("data",), ()), None))
     emitted = protocol.Emitted("", "f", "m", "f.py", "batch", (0, 2), mesh)
     request = protocol.Derive(protocol.Comparison(roles, chain, 2), emitted, 1, 8, 0.5)
     line = protocol.encode({"method": "Derive", "request": request})

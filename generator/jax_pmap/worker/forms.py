@@ -156,6 +156,9 @@ class _Forms:
             for other in different(value):
                 try:
                     object.__setattr__(owner, field, other)
+                except Exception:
+                    break  # It is computed, or cannot be changed.
+                try:
                     packed = Packed(self.values, self.statics)
                 except Exception:
                     continue
@@ -184,19 +187,21 @@ class _Forms:
 
 def held(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
     """Objects of the user's own classes in a value, attributes that are constants, and their paths."""
-    names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
     if isinstance(value, dict):
         parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
-    elif isinstance(value, (list, tuple)) and names is None:
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        parts = [(f"{path}.{name}", part) for name, part in zip(value._fields, value, strict=True)]
+    elif isinstance(value, (list, tuple)):
         parts = [(f"{path}[{index}]", part) for index, part in enumerate(value)]
-    elif names is None and (not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value])):
+    elif not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value]):
         return
     else:
-        names = [*vars(value)] if names is None else names
-        parts = [(f"{path}.{name}", getattr(value, name)) for name in names]
+        parts = [(f"{path}.{name}", part) for name, part in vars(value).items()]
         module = sys.modules.get(type(value).__module__)
         if not INSTALLED.search(getattr(module, "__file__", None) or "<none>"):
-            yield from ((value, name, f"{path}.{name}") for name in names if different(getattr(value, name)))
+            yield from (
+                (value, name, f"{path}.{name}") for name, part in vars(value).items() if different(part)
+            )
     for where, part in parts:
         yield from held(part, where)
 
