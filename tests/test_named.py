@@ -137,3 +137,12 @@ def test_one_collective_takes_what_does_not_need_the_other() -> None:
     for second in (needs, "x.shape[0]"):
         both = f"y = jax.lax.psum(jnp.sum(x * y), axis_name=AXIS) / jax.lax.psum({second}, axis_name=AXIS)\n"
         assert named(both).count("= jax.lax.psum(") == 2
+
+
+def test_the_number_of_devices_has_one_name_in_a_block():
+    line = "z = jnp.tanh(x).reshape(ROWS // jax.lax.psum(1, axis_name=AXIS), 2)\n"
+    made = with_names(line + line.replace("z =", "y ="), "AXIS", "gather", (), 60)
+    assert made.count("psum") == 1
+    assert made.startswith("devices = jax.lax.psum(1, axis_name=AXIS)\n")
+    long = line.replace("psum(1,", "psum(z,")
+    assert with_names(long + long, "AXIS", "gather", (), 60).count("psum") == 2

@@ -25,7 +25,7 @@ AXIS = "batch"
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(0,), out_axes=None)
 def p_mean(x):
     """`mean` on one device's share; `x` leaves are (devices, per_device, ...)."""
-    assert jax.lax.psum(x.shape[0], axis_name=AXIS) == 24
+    assert x.shape[0] == 24 // jax.lax.psum(1, axis_name=AXIS)
     return jax.lax.pmean(x.mean(), axis_name=AXIS)
 
 

@@ -1,5 +1,5 @@
 # flags: gen step --inputs this::inputs
-"""The rows of the batch as a number in a configuration: on a device, those of its share."""
+"""The rows of the batch as numbers, in a configuration and in the code: on a device, those of its share."""
 
 from types import SimpleNamespace
 
@@ -7,23 +7,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SETTINGS = SimpleNamespace(rows=24, samples=3)
+SETTINGS = SimpleNamespace(rows=24, samples=3, rate=24)
 
 
-def step(w, rays):
+def rendered(w, rays, key):
+    depths = jnp.linspace(0.0, 1.0, SETTINGS.samples)
+    depths = depths + jax.random.uniform(key, (SETTINGS.rows, SETTINGS.samples))
+    points = jnp.tanh(rays @ w).reshape(SETTINGS.rows, SETTINGS.samples, 8)
+    ends = jnp.ones((24, 1, 8))
+    return jnp.concatenate([points * depths[..., None], ends], axis=1)
+
+
+def step(w, rays, key):
     def loss(w):
-        points = jnp.tanh(rays @ w).reshape(SETTINGS.rows, SETTINGS.samples, 2)
-        ends = jnp.ones((SETTINGS.rows, 1, 2))
-        return jnp.mean(jnp.sum(jnp.concatenate([points, ends], axis=1), axis=1) ** 2)
+        return jnp.mean(jnp.sum(rendered(w, rays, key), axis=1) ** 2)
 
     value, slope = jax.value_and_grad(loss)(w)
-    return w - 0.1 * slope, value
+    return w - slope / SETTINGS.rate, value
 
 
 def inputs(seed):
     rng = np.random.default_rng(seed)
     draw = lambda *shape: rng.normal(size=shape).astype("float32")
-    return draw(4, 6), draw(24, 4)
+    return draw(4, 24), draw(24, 4), jax.random.key(seed)
 # output
 """Data-parallel `step`: same call and same results as written_size_divided.py::step, on N devices."""
 
@@ -40,21 +46,28 @@ from written_size_divided import SETTINGS
 AXIS = "batch"
 
 
-@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=None)
-def p_step(w, rays):
+def rendered(w, rays, key):
+    depths = jnp.linspace(0.0, 1.0, SETTINGS.samples)
+    devices = jax.lax.psum(1, axis_name=AXIS)
+    depths = depths + jax.random.uniform(
+        jax.random.fold_in(key, jax.lax.axis_index(AXIS)),
+        (SETTINGS.rows // devices, SETTINGS.samples),
+    )
+    points = jnp.tanh(rays @ w).reshape(SETTINGS.rows // devices, SETTINGS.samples, 8)
+    ends = jnp.ones((24 // jax.lax.psum(1, axis_name=AXIS), 1, 8))
+    return jnp.concatenate([points * depths[..., None], ends], axis=1)
+
+
+@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0, None), out_axes=None)
+def p_step(w, rays, key):
     """`step` on one device's share; `rays` leaves are (devices, per_device, ...)."""
 
     def loss(w):
-        devices = jax.lax.psum(1, axis_name=AXIS)
-        points = jnp.tanh(rays @ w).reshape(
-            SETTINGS.rows // devices, SETTINGS.samples, 2
-        )
-        ends = own_share(jnp.ones((SETTINGS.rows, 1, 2)))
-        return jnp.mean(jnp.sum(jnp.concatenate([points, ends], axis=1), axis=1) ** 2)
+        return jnp.mean(jnp.sum(rendered(w, rays, key), axis=1) ** 2)
 
     value, slope = jax.value_and_grad(loss)(w)
     value, slope = jax.lax.pmean((value, slope), axis_name=AXIS)
-    return w - 0.1 * slope, value
+    return w - slope / SETTINGS.rate, value
 
 
 @functools.cache
@@ -104,19 +117,5 @@ def shard(rays):
     return jax.tree.map_with_path(split, rays)
 
 
-def own_share(x, axis=0):
-    """This device's part along `axis` of `x`, which every device has whole."""
-    count = jax.lax.psum(1, AXIS)
-    size, left = divmod(x.shape[axis], count)
-    if left:
-        raise ValueError(
-            f"step: axis {axis} of {x.shape} does not divide over {count} devices"
-        )
-    parts = x.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
-    return jax.lax.dynamic_index_in_dim(
-        parts, jax.lax.axis_index(AXIS), axis, keepdims=False
-    )
-
-
-def step(w, rays):
-    return p_step(replicate(w), shard(rays))
+def step(w, rays, key):
+    return p_step(replicate(w), shard(rays), key)

@@ -12,8 +12,9 @@ DIAGNOSTIC = Diagnostic(
         "line behind which it came."
     ),
     why=(
-        "Most often a size of the whole batch is written into the function: in a reshape, as the "
-        "length of a constant, in a loop."
+        "Most often a size of the whole batch is written into the function, as the length of a constant "
+        "or in a library's module. Where the function itself, or one of yours that it calls, says the rows "
+        "of the batch, they become those of the share; another number does not."
     ),
     cure=(
         "Take the size from a shape (`x.shape[0]`). If an argument was split that all devices "

@@ -76,7 +76,7 @@ class _Naming(cst.CSTTransformer):
         super().__init__()
         self.axis, self.gather, self.used, self.width = axis, gather, used, width
         self.depth = 0
-        #: The assignments in front of the statement at hand, and their names by what they hold.
+        #: The assignments in front of the statement at hand, and names by what they hold.
         self.lines: list[cst.SimpleStatementLine] = []
         self.assignments: dict[str, str] = {}
 
@@ -108,6 +108,7 @@ class _Naming(cst.CSTTransformer):
     def statements(self, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
         """`body` with the assignments in front of what they are for."""
         out: list[cst.BaseStatement] = []
+        self.assignments = {}
         for index, line in enumerate(body):
             if index and isinstance(line, cst.SimpleStatementLine):
                 line = self.explained(body[index - 1], line, body[index + 1 :])
@@ -163,12 +164,15 @@ class _Naming(cst.CSTTransformer):
         value = getattr(only, "value", None)
         if len(line.body) != 1 or not isinstance(value, cst.BaseExpression) or not _is_movable(value):
             return [line]
-        self.lines, self.assignments = [], {}
+        self.lines = []
+        # The number of devices has one name in a block; other collectives may have other operands by now.
+        devices = f".psum(1, axis_name={self.axis})"
+        self.assignments = {code: name for code, name in self.assignments.items() if code.endswith(devices)}
         around = len(_code(only)) - len(_code(value))
         room = self.width - 4 * self.depth
         short = self.shortened(value, room - around, room - 5)
         if not self.lines:
-            return [line]
+            return [line.with_changes(body=[only.with_changes(value=short)])]
         lines = together(self.lines, self.axis)
         first = lines[0].with_changes(leading_lines=line.leading_lines)
         last = line.with_changes(leading_lines=(), body=[only.with_changes(value=short)])

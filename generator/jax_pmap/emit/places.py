@@ -170,7 +170,7 @@ class Body:
         self.function = function
         self.statements: dict[int, Statement] = {}
         self.expressions: list[Expression] = []
-        #: Names of other scopes that are read inside an expression.
+        #: Names of other scopes that are read inside an expression, and whole numbers that stand in one.
         self.free: list[Expression] = []
         self.branches: list[Branch] = []
         self._blocks: tuple[int, ...] = ()
@@ -419,7 +419,7 @@ class Body:
     def _number(
         self, node: cst.CSTNode, statement: int, parent: int | None, test: bool, side_of: str | None
     ) -> int | None:
-        """Point of an expression that can be tapped; a name of another scope is kept too, but has none."""
+        """Point of an expression that can be tapped; names of other scopes and numbers are kept without."""
         # What may not be evaluated is looked at to know whether it was; a constant is what it is.
         wanted = isinstance(node, TAPPED) or (side_of is not None and not is_constant(node))
         if isinstance(node, cst.Name) and (side_of is None or is_constant(node)):
@@ -428,7 +428,7 @@ class Body:
             # What a call or an operation gives has no name: ``solve(a, b).T``.
             root = root_name(node)
             wanted = root is None or root in self.local_names
-        free = not wanted and isinstance(node, cst.Name | cst.Attribute) and parent is not None
+        free = not wanted and isinstance(node, cst.Name | cst.Attribute | cst.Integer) and parent is not None
         if not wanted and not free:
             return None
         expression = Expression(

@@ -75,9 +75,6 @@ class Bodies:
         self.scopes: dict[int, Scope] = {}
         self.statements: dict[int, Statement] = {}
         self.by_point: dict[int, Expression] = {}
-        #: Names of other scopes, which are no values of the bodies, and whether they are tapped all the same.
-        self.outer: dict[int, Expression] = {}
-        self.outer_tapped = False
         self.children: dict[int, list[Expression]] = {}
         self.owner: dict[int, Statement] = {}
         self.gradients: dict[int, GradientCall] = {}
@@ -107,7 +104,6 @@ class Bodies:
         for statement in body.statements.values():
             for _, point in statement.names:
                 self.owner[point] = statement
-        self.outer |= {expression.point: expression for expression in body.free}
         for expression in body.expressions:
             self.by_point[expression.point] = expression
             self.owner[expression.point] = body.statements[expression.statement]
@@ -120,15 +116,16 @@ class Bodies:
             if runs and expression.is_call:
                 self.runs[expression.point] = runs
 
-    def expression(self, point: int) -> Expression | None:
-        """The expression at a point, names of other scopes too."""
-        return self.by_point.get(point) or self.outer.get(point)
-
-    def where(self, point: int | None) -> Statement | None:
-        """The statement that a point belongs to."""
-        if point in self.outer:
-            return self.statements[self.outer[point].statement]
-        return None if point is None else self.owner.get(point)
+    def behind(self, statement: Statement) -> list[Statement]:
+        """A statement, and those of its function that what it reads is made in, the nearest first."""
+        found = [statement]
+        for each in found:
+            ahead = (s for s in self.statements.values() if s.scope == statement.scope)
+            made = [
+                s for s in ahead if place(s.span) < place(each.span) and dict(s.names).keys() & each.reads
+            ]
+            found += [s for s in sorted(made, key=lambda s: place(s.span), reverse=True) if s not in found]
+        return found
 
     def around(
         self,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_pmap.emit.decomposed import BY_ROW
-from jax_pmap.emit.ops import DIVIDE, OWN_SHARE, OWN_SIZE
+from jax_pmap.emit.ops import DIVIDE, OWN_SHARE
 from jax_pmap.emit.places import Statement
 from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
@@ -88,7 +88,7 @@ class Decider:
         """What an answer of the worker to `state` shows; None where `state` was changed: trace anew."""
         every = self._visible(state, answer.events)
         if answer.raised is not None:
-            return self._failed(state, answer, answer.raised, every)
+            return self._failed(state, answer.raised, answer.last, every)
         state.others = dict(answer.others)
         watch = self.table.watch
         watched = [event for event in every if event.point in watch.tests]
@@ -121,22 +121,20 @@ class Decider:
         return next(iter(state.hopeless.values()), None) or self._not_whole(final)
 
     def _failed(
-        self, state: State, answer: protocol.Observation, raised: protocol.Raised, every: Sequence[Event]
+        self, state: State, raised: protocol.Raised, last: int | None, every: Sequence[Event]
     ) -> Refusal | None:
-        """What becomes of a function that raised on a share, behind the point that it passed last."""
+        """What becomes of a function that raised on a share, behind the point that it passed `last`."""
         watch, owner = self.table.watch, self.table.owner
         watched = [event for event in every if event.point in watch.tests]
         passed = [event for event in every if event.point in owner and event.point not in watch.tests]
         if self.gathering.go_on(state, passed):
-            return None
-        if self.gathering.divide_sizes(state, list(map(Event, answer.events)), answer.last):
             return None
         if state.fresh:
             self._retreat(state)
             return None
         if self.mending.tests(state, passed, watched):
             return None
-        return fails_on_share(self.table.facts, raised, self.table.where(answer.last))
+        return fails_on_share(self.table.facts, raised, owner.get(last) if last is not None else None)
 
     def _take_awaited(self, state: State, events: Sequence[Event]) -> bool:
         """Whether a device goes on with its part of what was to become whole, and now is."""
@@ -247,7 +245,7 @@ class Decider:
         # What is gathered so that the function runs at all may be wrong for another reason still.
         rescued = state.attempts.rescue.added if state.attempts.rescue is not None else []
         for sync, point in state.fresh:
-            if sync in rescued or sync.op == OWN_SIZE:
+            if sync in rescued:
                 continue
             paths = None if sync.paths == ("",) else sync.paths
             wanted = f"sharded {sync.axis}" if sync.op == OWN_SHARE else "replicated"

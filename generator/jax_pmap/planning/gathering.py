@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from jax_pmap.emit.decomposed import TOGETHER, UPDATES, reduction
-from jax_pmap.emit.ops import FOLD, OWN_SHARE, OWN_SIZE
+from jax_pmap.emit.ops import FOLD, OWN_SHARE
 from jax_pmap.emit.places import Expression, Statement, inside, place
-from jax_pmap.emit.sizes import is_part
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event, Rescue, State
 from jax_pmap.planning.syncs import Placer
@@ -220,7 +219,7 @@ class Gathering:
         """
         if not events or not any(sync.op == "all_gather" for sync, _ in state.fresh):
             return False
-        for statement in self._behind(self.table.owner[events[-1].point]):
+        for statement in self.table.behind(self.table.owner[events[-1].point]):
             if statement.index in state.attempts.resized:
                 continue
             state.attempts.resized.add(statement.index)
@@ -232,46 +231,6 @@ class Gathering:
             if self.table.wrap_all(state, innermost, first, numbers=True):
                 return True
         return False
-
-    def divide_sizes(self, state: State, events: Sequence[Event], last: int | None) -> bool:
-        """Where a statement fails on a share, have numbers in it that are the rows of the batch be its own.
-
-        Such as the size of a batch that a configuration says: ``rays.reshape(config.rays, 3)``. Names from
-        outside the function are looked at where no others are such.
-
-        Args:
-            state: what is changed.
-            events: what was passed, also in functions that are not looked into.
-            last: the last point of that.
-        """
-        table, outer = self.table, self.table.outer_tapped
-        table.outer_tapped = False
-        failed = table.where(last)
-        if failed is None or any(sync.op != OWN_SIZE for sync, _ in state.fresh):
-            return False
-        split = [leaf for event in events for leaf in event.leaves if leaf.get("split") is not None]
-        rows = {leaf["shape"][leaf["split"]] for leaf in split}
-        added = False
-        for event in events:
-            expression, values = table.expression(event.point), [leaf.get("value") for leaf in event.leaves]
-            if expression is None or expression.statement != failed.index or not is_part(expression.text):
-                continue
-            if len(values) == 1 and type(values[0]) is int and values[0] in rows:
-                added |= state.add(Sync(OWN_SIZE, expression.text, "wrap", expression.span), event.point)
-        if not added and not outer:
-            table.outer_tapped = added = True
-        return added
-
-    def _behind(self, statement: Statement) -> list[Statement]:
-        """A statement, and those of its function that what it reads is made in, the nearest first."""
-        found = [statement]
-        for each in found:
-            ahead = (s for s in self.table.statements.values() if s.scope == statement.scope)
-            made = [
-                s for s in ahead if place(s.span) < place(each.span) and dict(s.names).keys() & each.reads
-            ]
-            found += [s for s in sorted(made, key=lambda s: place(s.span), reverse=True) if s not in found]
-        return found
 
     def take_shares(self, state: State, points: Sequence[int]) -> bool:
         """Go on with this device's part of awaited expressions; whether there was one."""

@@ -50,6 +50,8 @@ class Observer(Placer):
         """An observer of `body`; see `Placer` and `Decider`."""
         super().__init__(body, facts, axis_name, itemsize, call_graph, mutated, settled)
         self.session, self.say, self.onward = session, say, onward
+        #: Points of names of other scopes that are tapped as well.
+        self.beyond: frozenset[int] = frozenset()
         #: Rows of the batch that is observed, where it is not the given one.
         self.rows: int | None = None
         #: The last question that the worker was asked, and its answer.
@@ -58,7 +60,7 @@ class Observer(Placer):
     def _taps(self) -> frozenset[int]:
         taps = {point for s in self.statements.values() for _, point in s.names} | set(self.by_point)
         taps |= {s.value for s in self.statements.values() if s.kind == "return" and s.value is not None}
-        return frozenset(taps | set(self.touched) | set(self.outer if self.outer_tapped else ()))
+        return frozenset(taps | set(self.touched) | self.beyond)
 
     def _code(self, syncs: Sequence[Sync]) -> protocol.Tapped:
         """The target and the functions of the user's that it calls, tapped, with collectives in them."""
@@ -108,9 +110,9 @@ class Observer(Placer):
             self._last = request, self.session.ask(request, "tracing the function")
         return self._last[1]
 
-    def traced(self, roles: Roles) -> protocol.Observation:
-        """What the worker answers about the function as it stands."""
-        return self._run(roles, {}, 2, State())
+    def traced(self, roles: Roles, count: int = 2, syncs: Sequence[Sync] = ()) -> protocol.Observation:
+        """What the worker answers about the function as it stands, or with `syncs` in it."""
+        return self._run(roles, {}, count, State(list(syncs)))
 
     def observe(
         self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync] = ()

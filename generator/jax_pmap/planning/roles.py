@@ -9,6 +9,7 @@ stage confirms a candidate or rejects it.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import difflib
 import itertools
 import math
@@ -60,6 +61,8 @@ class Roles:
     rows: int = 0
     #: Of how many groups of consecutive rows each device has its part; 1 where it has rows in one piece.
     minibatches: int = 1
+    #: Whether the function fails with fewer rows: its code may say their number.
+    fixed: bool = False
 
     def request(self) -> protocol.Roles:
         """What the worker is told of them."""
@@ -308,7 +311,8 @@ class RoleFinder:
     def candidates(self) -> Iterator[Roles]:
         """Assignments that trace with fewer rows, the likeliest first, none twice.
 
-        Where none does, the likeliest of all: a number in the code may be that of the rows.
+        The likeliest of all comes where it does not, too (`Roles.fixed`), before any that leaves out what it
+        divides.
         """
         seen: set[frozenset[tuple[tuple[str, int], int]]] = set()
 
@@ -319,21 +323,34 @@ class RoleFinder:
             seen.add(mark)
             return True
 
-        def traced(assignments: Iterator[dict[tuple[str, int], int]]) -> Iterator[Roles]:
+        def traced(
+            assignments: Iterator[dict[tuple[str, int], int]], fixed: dict[tuple[str, int], int] | None
+        ) -> Iterator[Roles]:
             for chosen in map(self._as_pmapped, assignments):
                 sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
-                if not is_new(chosen) or len(sizes) > 1 or not self._traces(chosen):
+                if not is_new(chosen) or len(sizes) > 1:
+                    continue
+                if not self._traces(chosen):
+                    fixed = chosen if fixed == {} and min(sizes) >= self.enough else fixed
                     continue
                 self.found = True
+                if fixed and not fixed.keys() <= chosen.keys():
+                    yield dataclasses.replace(self._roles(fixed), fixed=True)
+                fixed = None
                 yield self._roles(chosen)
                 loose = self._loose(chosen)
                 for left_out in [loose, *({place} for place in sorted(loose))]:
                     fewer = {place: axis for place, axis in chosen.items() if place not in left_out}
                     if is_new(fewer):
                         yield self._roles(fewer)
+            if fixed:
+                yield dataclasses.replace(self._roles(fixed), fixed=True)
 
         # In turns: where a size is not the batch's, none of the ways to divide along it is right.
-        waiting = collections.deque(map(traced, self._assignments()))
+        waiting = collections.deque(
+            traced(assignments, None if number else {})
+            for number, assignments in enumerate(self._assignments())
+        )
         while waiting:
             size = waiting.popleft()
             for _ in range(AT_ONCE):
@@ -343,10 +360,6 @@ class RoleFinder:
                 yield roles
             else:
                 waiting.append(size)
-        if not self.found and (likeliest := next(iter(self._assignments()), None)) is not None:
-            chosen = self._as_pmapped(next(likeliest, {}))
-            if chosen and all(self._shape(place)[axis] >= self.enough for place, axis in chosen.items()):
-                yield self._roles(chosen)
 
     def elsewhere(self, roles: Roles) -> Iterator[Roles]:
         """`roles` with another axis, of one size, in place of that of every leaf that they divide.

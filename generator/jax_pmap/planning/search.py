@@ -225,6 +225,8 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         roles, found = _or_along(case, finder, *tried.fallback)
         if roles is not tried.fallback[0]:
             return _plan(case, roles, found, whole)
+    if tried.fixed is not None:
+        tried.refuse(*tried.fixed)
     return None
 
 
@@ -470,6 +472,8 @@ class _Tried:
     #: The refusal of the likeliest, and the roles it was for.
     refusal: Refusal | None = None
     blamed: Roles | None = None
+    #: The refusal of roles with which the function fails on fewer rows: said where there is no other.
+    fixed: tuple[Refusal, Roles] | None = None
     #: The layers that it comes of, once they were looked for.
     layers: Sequence[protocol.Layer] | None = None
     #: What is too small to be split, and the roles it was found with.
@@ -494,7 +498,7 @@ class _Tried:
 def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Confirmed | None:
     """Observe one assignment: what it confirmed, or None, with the reason in `tried`."""
     compiled = case.request.backend is Backend.JIT
-    tried.observed += 1
+    tried.observed += not roles.fixed
     if case.saved is not None and can_be_handed_out(case, roles):
         roles = dataclasses.replace(roles, minibatches=case.saved.minibatches)
     outcome = observe_variants(case, roles)
@@ -519,7 +523,10 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
             outcome = outcome if dealt is None else dealt
             tried.minibatch = tried.minibatch or cut.rows
     if isinstance(outcome, Refusal):
-        tried.refuse(outcome, roles)
+        if roles.fixed:
+            tried.fixed = outcome, roles
+        else:
+            tried.refuse(outcome, roles)
         return _global_view(case, roles, whole) if compiled and outcome.code in COMPILER_CAN else None
     observation, facts = outcome.observation, case.target.facts
     if not depends_on_batch(observation, case.target):

@@ -36,6 +36,7 @@ from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.planning.structure import check_structure
+from jax_pmap.planning.written import own_sizes
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
@@ -100,29 +101,38 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     undecided = undecided_constants(loaded.described, roles, target.facts, same)
     if undecided is not None:
         return undecided
-    observer = Observer(
-        case.session,
-        case.body,
-        target.facts,
-        target.axis_name,
-        itemsize(loaded),
-        case.say,
-        case.call_graph,
-        case.mutated,
-        onward,
-        [*told, *(name for name, given in restricted.items() if given is not None)],
-    )
+
+    def observing() -> Observer:
+        return Observer(
+            case.session,
+            case.body,
+            target.facts,
+            target.axis_name,
+            itemsize(loaded),
+            case.say,
+            case.call_graph,
+            case.mutated,
+            onward,
+            [*told, *(name for name, given in restricted.items() if given is not None)],
+        )
+
+    observer = observing()
     observer.open_called(roles.made)
     size = batch_of(roles, loaded)
     # As many shards as leave two rows to each: the more they differ, the more is seen.
     even = [count for count in (8, 4, 2, 1) if size >= 2 * count]
-    # What the function makes itself has as many rows on every call.
-    count = next((count for count in (*even, 3, 5, 7) if not roles.rows or size % count == 0), 1)
+    # What the function makes itself has as many rows on every call, and so has a batch whose rows it says.
+    as_many = bool(roles.rows) or roles.fixed
+    count = next((count for count in (*even, 3, 5, 7) if not as_many or size % count == 0), 1)
     # Which keys to fold does not depend on the plan; where a share fails without its collectives, it is
     # found when they are there.
     saved = on_whole(case.saved.syncs) if case.saved is not None else ()
     saved = tuple(sync for sync in saved if sync.op != FOLD)
     start = (*(sync for sync in roles.made if sync not in saved), *saved)
+    if roles.fixed and case.saved is None and request.backend is not Backend.JIT:
+        sizes = own_sizes(observing(), roles, count, start)
+        observer.open_called(sizes)
+        start = (*start, *sizes)
     folds = find_folds(observer, roles, {}, count, start, settled=False)
     if isinstance(folds, Refusal):
         return folds
