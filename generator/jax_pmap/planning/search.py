@@ -502,7 +502,8 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     if case.saved is not None and can_be_handed_out(case, roles):
         roles = dataclasses.replace(roles, minibatches=case.saved.minibatches)
     outcome = observe_variants(case, roles)
-    if tried.observed == 1 and not compiled and _couples(outcome, case.target):
+    is_first = roles.fixed or tried.observed == 1
+    if is_first and not compiled and _couples(outcome, case.target):
         other = observe_variants(case, roles, Onward.OWN_SHARES)
         if isinstance(other, Confirmed):
             most = MOST_IN_SHARES if is_gathered(other.observation) else MOST_OF_IT

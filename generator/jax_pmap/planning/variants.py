@@ -36,7 +36,7 @@ from jax_pmap.planning.plan import is_literal
 from jax_pmap.planning.reference import batch_of
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.planning.structure import check_structure
-from jax_pmap.planning.written import own_sizes
+from jax_pmap.planning.written import own_sizes, with_positions
 from jax_pmap.reading.target import Target
 from jax_pmap.session import Session
 from jax_pmap.worker import protocol
@@ -129,14 +129,15 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     saved = on_whole(case.saved.syncs) if case.saved is not None else ()
     saved = tuple(sync for sync in saved if sync.op != FOLD)
     start = (*(sync for sync in roles.made if sync not in saved), *saved)
+    starts = [start]
     if roles.fixed and case.saved is None and request.backend is not Backend.JIT:
         sizes = own_sizes(observing(), roles, count, start)
         observer.open_called(sizes)
-        start = (*start, *sizes)
-    folds = find_folds(observer, roles, {}, count, start, settled=False)
-    if isinstance(folds, Refusal):
-        return folds
-    base = observer.observe(roles, {}, count, (*start, *folds))
+        starts = [(*start, *each) for each in with_positions(observer, sizes)]
+    outcomes = (_observed(observer, roles, count, each) for each in starts)
+    base = next(outcomes)
+    for other in outcomes if isinstance(base, Refusal) else ():
+        base = other if not isinstance(other, Refusal) else base
     if isinstance(base, Refusal):
         return base
     if request.backend is not Backend.JIT:
@@ -179,6 +180,12 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     settled = base if syncs == base.syncs else observer.observe(roles, {}, count, syncs)
     listed = listings(observer, (base if isinstance(settled, Refusal) else settled).events)
     return Confirmed(final, found.variants, found.values, found.reached, listed, roles.minibatches)
+
+
+def _observed(observer: Observer, roles: Roles, count: int, start: Sequence[Sync]) -> Observation | Refusal:
+    """What is observed with collectives that `start`, and with the keys folded that it needs."""
+    folds = find_folds(observer, roles, {}, count, start, settled=False)
+    return folds if isinstance(folds, Refusal) else observer.observe(roles, {}, count, (*start, *folds))
 
 
 @dataclass(frozen=True, slots=True)

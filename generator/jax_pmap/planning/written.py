@@ -6,10 +6,11 @@ in those places at which it fails: what else it says, a rate that is made of it,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
-from jax_pmap.emit.ops import OWN_SIZE
-from jax_pmap.emit.places import Statement
+from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
+from jax_pmap.emit.places import Statement, inside, place
 from jax_pmap.emit.sizes import is_part
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
@@ -39,6 +40,21 @@ def own_sizes(observer: Observer, roles: Roles, count: int, start: Sequence[Sync
         observer.open_called()
         found = sizes.found() if len(observer.bodies) > known else None
     return found or ()
+
+
+def with_positions(observer: Observer, sizes: Sequence[Sync]) -> list[tuple[Sync, ...]]:
+    """`sizes`, and those with a device's part of all positions in place of its own: of ``jnp.arange(rows)``.
+
+    Both run: a device takes ``logits[jnp.arange(rows), labels]`` at the positions in its share, and compares
+    ``jnp.arange(rows)`` with those of all rows in a contrastive loss.
+    """
+    every = [each for body in observer.bodies for each in body.expressions]
+    syncs = []
+    for sync in sizes:
+        made = re.compile(rf"[\w.]*\barange\(\s*{re.escape(sync.value)}\s*\)")
+        around = [e for e in every if made.fullmatch(e.text) and inside(place(sync.span), place(e.span))]
+        syncs += [Sync(OWN_SHARE, e.text, "wrap", e.span, axis=0) for e in around] or [sync]
+    return [(*sizes,)] if syncs == [*sizes] else [(*sizes,), (*syncs,)]
 
 
 class _Sizes:

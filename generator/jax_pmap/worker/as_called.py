@@ -348,8 +348,11 @@ def beyond(room: int, seconds: float, *programs: Followed) -> str:
     for each in programs:
         jaxpr = each.jaxpr.jaxpr
         spent += operations(jaxpr) * COMPILING + 2 * work(jaxpr) / COMPUTING + rounds(jaxpr) * LOOPING
-        if peak(each.jaxpr) > room or spent * COMPILED / 2 > seconds:
-            return f"{human(peak(each.jaxpr))} and {spent * COMPILED / 2:.0f} s"
+        taken, needed = peak(each.jaxpr), spent * COMPILED / 2
+        if taken > room:
+            return f"{human(taken)}, more than the {human(room)} there are for it"
+        if needed > seconds:
+            return f"{needed:.1f} s, more than the {seconds:.1f} s there are for it"
     return ""
 
 
