@@ -89,6 +89,42 @@ def test_a_value_with_which_the_function_fails_is_not_tried(project: Project) ->
     assert "`columns` was tried with 1; the emitted function takes no other value" in made.words
 
 
+def test_a_function_of_a_library_is_told_by_its_name(project: Project) -> None:
+    """And one of the user's own, which may be edited, by what it does."""
+    write(
+        project,
+        """\
+        import jax.nn
+
+        def own(x):
+            return x + 1
+
+        def f(x, act, shift):
+            return shift(act(x)).mean()
+
+        def functions():
+            return jnp.ones((24, 3)), jax.nn.relu, own
+        """,
+    )
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::functions", "-o", "out.py")
+    assert "takes nothing but `jax.nn.relu`, and with --static act any" in made.words, made.stderr
+    assert "takes no function of other contents, and with --static shift any" in made.words
+    text = (project.folder / "out.py").read_text()
+    assert "from jax.nn import relu as proved_relu" in text and "if act is not proved_relu:" in text
+    said = "`act` is not `jax.nn.relu`, with which this was proved"
+    run = "import jax, out, f; x = f.jnp.ones((24, 3)); print(out.f(x, jax.nn.relu, f.own))"
+
+    def ran(code: str) -> str:
+        words = (sys.executable, "-c", code)
+        made = subprocess.run(
+            words, cwd=project.folder, env=simulated(8), capture_output=True, text=True, check=False
+        )
+        return " ".join((made.stdout + made.stderr).split())
+
+    assert ran(run) == "2.0"
+    assert said in ran(run.replace("nn.relu", "nn.silu"))
+
+
 def test_object_that_is_no_default_is_told_by_its_contents_unless_accepted(project: Project) -> None:
     write(project, "def f(x, cfg):\n    return getattr(jnp, vars(cfg)['reduction'])(x)\n")
     words = ("gen", "f.py::f", "--inputs", "f.py::with_config")

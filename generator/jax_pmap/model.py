@@ -233,6 +233,9 @@ class Leaf:
     #: Of a constant that no source says, a callable say: the digest of what it is, as the emitted code
     #: computes it (`contents`). The emitted code rejects any other.
     identity: str = ""
+    #: Of such a constant, the module and the name under which the emitted code can import it, to compare it
+    #: with: ``"jax.nn:relu"``; empty where there is none.
+    imported: str = ""
     #: How it lies on the mesh of the plan; empty where it is whole on every device, or there is no mesh.
     spec: Spec = ()
 

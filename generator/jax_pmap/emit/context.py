@@ -188,6 +188,7 @@ class Context:
             within = [f"with {n.jax}.set_mesh({n.mesh}()):", *(f"    {line}" for line in context["result"])]
             context["result"] = within
         types = [pair for pair in self.types if pair[0] not in unit.copied_from]
+        types += [_imported_as(each, name) for each, name in self._imported.items()]
         context["imports"] = import_block(unit.imports, unit.user_imports, types, n, self._needed())
         return context
 
@@ -239,7 +240,24 @@ class Context:
 
     def _told(self) -> bool:
         """Whether constants are told from others by what they are."""
-        return any(leaf.identity for argument in self.arguments for leaf in argument.leaves)
+        leaves = [leaf for argument in self.arguments for leaf in argument.leaves]
+        return any(leaf.identity and leaf.imported not in self._imported for leaf in leaves)
+
+    @functools.cached_property
+    def _imported(self) -> dict[str, str]:
+        """What constants are compared with: where it comes from, ``"jax.nn:relu"``, and its name in the file.
+
+        Nothing where the code stands in the user's own file.
+        """
+        found: dict[str, str] = {}
+        if self.unit.chosen_names is not None:
+            return found
+        taken = {*self.unit.taken_names, *dataclasses.astuple(self.n)}
+        for leaf in (leaf for argument in self.arguments for leaf in argument.leaves):
+            module, _, name = leaf.imported.partition(":")
+            if module and leaf.imported not in found:
+                found[leaf.imported] = _free(f"proved_{name}", {*taken, *found.values()})
+        return found
 
     def _own_draws(self) -> bool:
         """Whether the keys inside an object are folded."""
@@ -873,6 +891,17 @@ class Context:
 
     def _same(self, leaf: Leaf) -> dict[str, str]:
         """What refuses a constant other than the one that the plan was observed with."""
+        imported = self._imported.get(leaf.imported)
+        if imported is not None:
+            name = leaf.imported.replace(":", ".")
+            message = (
+                f"{self.unit.name}: `{leaf.path}` is not `{name}`, with which this was proved; to allow "
+                "another, generate again with inputs that use it"
+            )
+            return {
+                "condition": f"{leaf.path} is not {imported}",
+                "message": wrapped_f_string(escaped(message)),
+            }
         # Functions are told from others by their bytecode, which no two versions of Python have in common.
         message = (
             f"{self.unit.name}: `{leaf.path}` is not the {leaf.dtype} of the run this file was made from, on "
@@ -983,6 +1012,12 @@ def _outer_tuple_kept(axes: Axes) -> Axes:
 def _root(place: str) -> str:
     """``"state"`` of ``"state.model['head']"``."""
     return re.split(r"\W", place)[0]
+
+
+def _imported_as(imported: str, name: str) -> tuple[str, str]:
+    """The module and the member of ``"jax.nn:relu"``: ``("jax.nn", "relu as proved_relu")``."""
+    module, _, member = imported.partition(":")
+    return module, f"{member} as {name}"
 
 
 def _free(name: str, taken: Collection[str]) -> str:

@@ -53,8 +53,8 @@ class Observation:
     free: frozenset[str] = frozenset()
     #: What is read of static objects, by argument, as (source, value): see `callables.told_apart`.
     told: Mapping[str, tuple[tuple[str, str], ...]] = dataclasses.field(default_factory=dict)
-    #: Of constants that no source is equal to, by path, the digest of what they are.
-    same: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Of constants that no source is equal to, by path, what they are told from others by.
+    same: Mapping[str, protocol.Identity] = dataclasses.field(default_factory=dict)
     #: Branches of functions beside the target that no input took.
     guards: tuple[Guard, ...] = ()
     #: Methods beside the target that running it has shown.

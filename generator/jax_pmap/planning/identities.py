@@ -9,8 +9,8 @@ from jax_pmap.session import Session
 from jax_pmap.worker import protocol
 
 
-def identities(session: Session, expressions: Collection[str]) -> dict[str, str]:
-    """By expression, the digest by which the emitted code tells a constant from another one.
+def identities(session: Session, expressions: Collection[str]) -> dict[str, protocol.Identity]:
+    """By expression, what the emitted code tells a constant from another one by.
 
     Those are left out that have no contents to be told by.
     """

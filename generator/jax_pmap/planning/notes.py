@@ -95,9 +95,12 @@ def _static_notes(arguments: tuple[Argument, ...], observation: Observation) -> 
                 "another one needs no other collectives"
             )
         elif argument.static and any(leaf.identity for leaf in argument.leaves):
+            leaf = argument.leaves[0]
+            imported = leaf.imported.replace(":", ".")
+            allowed = f"nothing but `{imported}`" if imported else f"no {leaf.dtype} of other contents"
             yield (
-                f"`{argument.name}` is static; the emitted function takes no {argument.leaves[0].dtype} of "
-                f"other contents, and with --static {argument.name} any"
+                f"`{argument.name}` is static; the emitted function takes {allowed}, and with --static "
+                f"{argument.name} any"
             )
         elif argument.static and any(leaf.value for leaf in argument.leaves):
             read = ", ".join(f"{leaf.path} = {leaf.value}" for leaf in argument.leaves)

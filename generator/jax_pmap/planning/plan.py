@@ -10,6 +10,10 @@ from jax_pmap.model import Argument, Axes, AxesNode, Leaf, Role, Span, refused
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.roles import Described, Roles
 from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.worker import protocol
+
+#: Of what is told from others by nothing.
+UNTOLD = protocol.Identity("", "")
 
 
 def axes_tree(
@@ -93,7 +97,7 @@ def plan_arguments(
     roles: Roles,
     proved_values: Mapping[str, tuple[str, ...]],
     told: Mapping[str, tuple[tuple[str, str], ...]],
-    same: Mapping[str, str],
+    same: Mapping[str, protocol.Identity],
     donated: Sequence[str],
     fits: Mapping[str, int],
 ) -> tuple[Argument, ...]:
@@ -117,9 +121,10 @@ def plan_arguments(
             elif (name, index) in roles.keys:
                 role = Role.KEY
             value = leaf["repr"] if index in compared and is_literal(leaf["repr"]) else ""
-            identity = same.get(leaf["path"], "") if index in compared else ""
+            known = same.get(leaf["path"], UNTOLD) if index in compared else UNTOLD
             shape = tuple(leaf["shape"])
-            leaves.append(Leaf(leaf["path"], role, axis, shape, leaf["dtype"], value, identity))
+            told_by = known.digest, known.imported
+            leaves.append(Leaf(leaf["path"], role, axis, shape, leaf["dtype"], value, *told_by))
         if name in told:
             kinds = [type(ast.literal_eval(value)).__name__ for _, value in told[name]]
             leaves = [
@@ -127,7 +132,8 @@ def plan_arguments(
                 for (path, value), kind in zip(told[name], kinds, strict=True)
             ]
         if static and name in same:
-            leaves = [Leaf(name, Role.STATIC, None, (), argument["type"], identity=same[name])]
+            known = same[name]
+            leaves = [Leaf(name, Role.STATIC, None, (), argument["type"], "", known.digest, known.imported)]
         out.append(
             Argument(
                 name=name,

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import inspect
+import sys
+import types
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 from . import arguments, load, protocol, specs
 from .arguments import Values
 from .leaves import bytes_of, category, dtype_of, is_abstract, leaf_paths, shape_of, skeleton
+from .neighbours import INSTALLED
 from .protocol import Problem, Row
 from .server import describe_exception, summary
 from .target import become, current
@@ -199,23 +202,44 @@ def constants(request: protocol.Constants) -> Mapping[str, str | None]:
     return found
 
 
-def identities(request: protocol.Identities) -> Mapping[str, str | None]:
-    """The digest of what each expression is, as the function `name` of the code computes it.
-
-    None where it has no contents to be told by, or not the same for all inputs.
-    """
+def identities(request: protocol.Identities) -> Mapping[str, protocol.Identity | None]:
+    """What each expression is told from others by; see `protocol.Identities`."""
     target = current()
     contents = load.define(request.code, "<jax-pmap>", request.name, {})
-    found: dict[str, str | None] = {}
+    found: dict[str, protocol.Identity | None] = {}
     for expression in request.expressions:
-        given = set()
+        given: set[protocol.Identity | None] = set()
         for values in target.data:
             try:
-                given.add(contents(eval(expression, dict(values)))[0])
+                value = eval(expression, dict(values))
+                given.add(protocol.Identity(contents(value)[0], imported_as(value)))
             except Exception:
                 given.add(None)
         found[expression] = given.pop() if len(given) == 1 else None
     return found
+
+
+def imported_as(value: Any) -> str:
+    """``"jax.nn:relu"`` of what an installed module has by its own name; else ``""``.
+
+    By the module that users know, not ``"jax._src.nn.functions"``. What is the user's own is none: it may be
+    edited, and is still what has that name.
+    """
+    name, home = getattr(value, "__qualname__", ""), getattr(value, "__module__", None)
+    if not isinstance(home, str) or not isinstance(name, str) or not name.isidentifier():
+        return ""
+    top = home.partition(".")[0]
+    if not INSTALLED.search(getattr(sys.modules.get(top), "__file__", None) or "<none>"):
+        return ""
+    known = [
+        each
+        for each, module in list(sys.modules.items())
+        if each.partition(".")[0] == top
+        and not any(part.startswith("_") for part in each.split("."))
+        and isinstance(module, types.ModuleType)
+        and vars(module).get(name) is value
+    ]
+    return f"{min(known, key=lambda each: (each.count('.'), each))}:{name}" if known else ""
 
 
 def plain(value: Any) -> bool:

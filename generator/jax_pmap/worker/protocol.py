@@ -494,8 +494,22 @@ class Constants(Request[Mapping[str, str | None]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Identities(Request[Mapping[str, str | None]]):
-    """The digest of what each expression is, as the function `name` of `code` computes it.
+class Identity:
+    """What a constant is told from others by.
+
+    Attributes:
+        digest: of its contents.
+        imported: the module and the name under which emitted code can import it, where an installed module
+            has it by its own name: ``"jax.nn:relu"``; else empty.
+    """
+
+    digest: str
+    imported: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identities(Request[Mapping[str, Identity | None]]):
+    """What each expression is told from others by: its digest as the function `name` of `code` computes it.
 
     None where it has no contents to be told by, or not the same for all inputs.
     """
