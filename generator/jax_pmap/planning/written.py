@@ -19,7 +19,7 @@ from jax_pmap.planning.roles import Roles
 from jax_pmap.worker import protocol
 
 #: Traces after which it is given up.
-MOST_TRACES = 40
+MOST_TRACES = 20
 
 
 def own_sizes(observer: Observer, roles: Roles, count: int, start: Sequence[Sync]) -> tuple[Sync, ...]:
