@@ -119,6 +119,14 @@ def test_positions_are_those_in_the_share_or_among_all_rows(written: Project) ->
     assert ("own_size", "BATCH") in syncs(found) and split(found) == {"x", "y"}
 
 
+def test_the_compiler_needs_none_of_it_and_microbatches_have_fewer(written: Project) -> None:
+    made = written.run("gen", "written.py::states", "--inputs", "written.py::for_states", "--backend", "jit")
+    assert "mean last.mean()" in made.words and "//" not in made.stdout, made.stderr
+    words = ("gen", "written.py::states", "--inputs", "written.py::for_states", "--accumulate", "3")
+    said = "`BATCH`: it says how many rows a device has, and a microbatch has fewer"
+    written.refused("JP074", *words, says=(said,), exit_code=1)
+
+
 def test_what_no_number_mends_is_refused(written: Project) -> None:
     written.refused(
         "JP068", "plan", "written.py::of_library", "--inputs", "written.py::for_of_library", exit_code=1

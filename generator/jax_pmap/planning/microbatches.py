@@ -11,7 +11,7 @@ from jax_pmap.emit.adapted import adapted_callees, woven_target
 from jax_pmap.emit.axes import collapse, used_axes
 from jax_pmap.emit.microbatches import SUMS, Divided, Inner, plain
 from jax_pmap.emit.names import names_for
-from jax_pmap.emit.ops import FOLD
+from jax_pmap.emit.ops import FOLD, OWN_SIZE
 from jax_pmap.emit.places import Body
 from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import Plan, Refusal, RefusalError, Sync, refused
@@ -29,6 +29,10 @@ OTHERS = {
         "numbers are drawn for examples, with one key for all of them: each microbatch would draw the same "
         "ones, or others than the whole share does",
         "Draw the numbers before the step and pass them with the batch",
+    ),
+    OWN_SIZE: (
+        "it says how many rows a device has, and a microbatch has fewer",
+        "Take the number from a shape (`x.shape[0]`), or leave --accumulate out",
     ),
     **dict.fromkeys(
         AXIS_ARGUMENTS,

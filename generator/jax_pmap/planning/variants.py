@@ -130,7 +130,7 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     saved = tuple(sync for sync in saved if sync.op != FOLD)
     start = (*(sync for sync in roles.made if sync not in saved), *saved)
     starts = [start]
-    if roles.fixed and case.saved is None and request.backend is not Backend.JIT:
+    if roles.fixed and case.saved is None:
         sizes = own_sizes(observing(), roles, count, start)
         observer.open_called(sizes)
         starts = [(*start, *each) for each in with_positions(observer, sizes)]
