@@ -1,5 +1,7 @@
 """Programs that are traced once with a symbol for the rows, and those that numbers make of them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,6 +74,47 @@ def test_what_is_not_for_all_rows_is_found(function):
     leaf = jax.ShapeDtypeStruct((symbolic.rows(), 5), F32)
     made = symbolic.traced(lambda: jax.make_jaxpr(function)(leaf))
     assert made is None or not symbolic.has_polynomials(made)
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    rows: int
+
+
+@pytest.mark.parametrize(
+    ("function", "asked", "rows"),
+    [
+        (lambda x: x * (x.shape[0] == 48), True, {48}),
+        (lambda x: x * (x.shape[0] == 48.0), True, {48}),
+        (lambda x: x * (2 * x.shape[0] != 96), True, {48}),
+        (lambda x: x * (x.shape[0] ** 2 - 10 * x.shape[0] == -21), True, {3, 7}),
+        (lambda x: x * (not (x.shape[0] - 48)), True, {48}),
+        (lambda x: x * {48: 2.0}.get(x.shape[0], 1.0), True, set()),
+        (lambda x: x * (f"{x.shape[0]}" == "48"), True, set()),
+        (lambda x: x * (Size(x.shape[0]) == Size(48)), True, {48}),
+        (lambda x: x * np.array_equal(x.shape, (48, 5)), True, {48}),
+        (lambda x: x * jnp.array_equal(x, jnp.ones((48, 5))), True, {48}),
+        # It is answered for all numbers of rows.
+        (
+            lambda x: (
+                x
+                * (x.shape[0] == 2 * x.shape[0])
+                * bool(x.shape[0])
+                * (x.shape[0] == 0)
+                * (x.shape[0] is None)
+            ),
+            False,
+            set(),
+        ),
+        (lambda x: x / x.shape[0] + x @ jnp.ones((5, 1)), False, None),
+    ],
+)
+def test_numbers_that_code_asks_for_are_known(function, asked, rows):
+    leaf = jax.ShapeDtypeStruct((symbolic.rows(), 5), F32)
+    answer = symbolic.traced_unasked(lambda: jax.make_jaxpr(function)(leaf))
+    assert answer.made is not None and answer.is_asked is asked
+    assert rows is None or answer.rows >= rows
+    assert bool(symbolic.rows() - 48)
 
 
 def test_sizes_of_so_many_devices_and_rows_are_those_of_others():

@@ -12,11 +12,21 @@ from project import Project, simulated
 pytest_plugins = ["project"]
 
 RATES = """\
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 TABLE = {1024: 0.3}
+TWICE = {48: 0.3}
+SETTINGS = SimpleNamespace(rates={200: 0.3})
+
+
+@dataclass
+class Size:
+    rows: int
 
 
 def warm(rows):
@@ -33,6 +43,26 @@ def helped(x):
 
 def looked_up(x):
     return jnp.mean(x) * TABLE.get(len(x), 0.1)
+
+
+def looked_up_twice_as_large(x):
+    return jnp.mean(x) * TWICE.get(len(x), 0.1)
+
+
+def looked_up_in_an_object(x):
+    return jnp.mean(x) * SETTINGS.rates.get(len(x), 0.1)
+
+
+def looked_up_by_numpy(x):
+    return jnp.mean(x) * (1.0 + np.isin(len(x), [160, 200]))
+
+
+def equal_in_a_dataclass(x):
+    return jnp.mean(x) * (1.0 + (Size(len(x)) == Size(200)))
+
+
+def true_of_others(x):
+    return jnp.mean(x) * (1.0 + (not (len(x) - 160)))
 
 
 def wrapped(x):
@@ -88,6 +118,11 @@ NAMES = (
     "capped",
     "helped",
     "looked_up",
+    "looked_up_twice_as_large",
+    "looked_up_in_an_object",
+    "looked_up_by_numpy",
+    "equal_in_a_dataclass",
+    "true_of_others",
     "wrapped",
     "few_bits",
     "from_a_list",
@@ -104,7 +139,7 @@ import rates
 
 for name in {names}:
     made = importlib.import_module(name + "_pmap")
-    for rows in (24, 160, 200, 1024, 8192, 20000, 32000, 80000):
+    for rows in (24, 48, 160, 200, 1024, 8192, 20000, 32000, 80000):
         if name == "few_bits" and rows > 32767:
             continue  # The original takes no more.
         x = np.random.default_rng(rows).normal(1.0, 1.0, rows).astype("float32")

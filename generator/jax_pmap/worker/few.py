@@ -5,7 +5,7 @@ where there are as many rows as weights, and ``argmin(images.shape)`` takes it f
 there are as few. Batches that are traced for what they tell give no device such a number of rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import arguments, prove
@@ -32,6 +32,7 @@ def few_rows(
     devices: int = 1,
     *,
     large: bool = True,
+    named: Sequence[int] = (),
 ) -> tuple[tuple[int, int], ...]:
     """From and up to how many rows on each of some devices a function is another program than for many.
 
@@ -45,6 +46,7 @@ def few_rows(
         multiple: what the rows on each are a multiple of.
         devices: how many there are.
         large: whether a program of many operations is looked at, too.
+        named: numbers in the code that may be ones of rows.
     """
     known: dict[int, Program | None] = {}
 
@@ -73,7 +75,8 @@ def few_rows(
         twice = program(2 * size)
         return twice is None or not alike(given, twice, found)
 
-    tried = [*FIRST, *(lengths(packed, axes) if len(given.operations) <= FEW else ())]
+    others = [n for n in named if FIRST[-1] < n <= LONGEST][:MOST_LENGTHS]
+    tried = [*FIRST, *(sorted({*lengths(packed, axes), *others}) if len(given.operations) <= FEW else ())]
     return merged(_ranges(tried, multiple, is_other))
 
 
@@ -113,7 +116,10 @@ def runs_on_few(parallel: Parallel, ends: tuple[int, int], shares: int) -> "Iter
     trials = parallel.trials
     base = arguments.batch_size(trials.question.data[0], trials.question.axes)
     for rows in dict.fromkeys(ends[::-1]):
-        for size in (rows * shares, *([rows] if rows % shares == 0 else [])):
+        for size in (rows * shares, *([rows] if rows > 1 else [])):
+            if size % shares:
+                yield None  # Other numbers of devices share them, down to one row for each.
+                continue
             larger = size > base
             yield (
                 run_size(parallel, size, -2 if larger else 0) if not larger or enlarge(trials, size) else None

@@ -287,16 +287,28 @@ def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Follow
     ask what a size is and raise nothing: by `isinstance`, or in a `try`. `overrides` are values (Python
     source) of static arguments.
     """
+    return _asked(roles, overrides)[0]
+
+
+def asked_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> frozenset[int]:
+    """Numbers that the target compares its rows with, as far as one trace tells."""
+    return _asked(roles, overrides)[1]
+
+
+def _asked(roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[Followed | None, frozenset[int]]:
     target, axes, statics = current(), leaf_axes(roles), roles.statics
 
-    def made() -> Followed | None:
+    def made() -> tuple[Followed | None, frozenset[int]]:
         values = target.values(overrides)
         packed, watched = Packed(values, statics), may_part()
         leaves = abstract_leaves(packed, axes, symbolic.rows())
-        one = symbolic.traced_unasked(lambda: follow(values, statics, watched=watched, leaves=leaves))
+        answer = symbolic.traced_unasked(lambda: follow(values, statics, watched=watched, leaves=leaves))
         jax.clear_caches()
-        if one is None or any(map(is_symbolic_dim, one.rest)) or not symbolic.has_polynomials(one.jaxpr):
-            return None
+        one, numbers = answer.made, answer.rows
+        if one is None or answer.is_asked or any(map(is_symbolic_dim, one.rest)):
+            return None, numbers
+        if not symbolic.has_polynomials(one.jaxpr):
+            return None, numbers
         rows = arguments.batch_size(values, axes)
         leaves = abstract_leaves(packed, axes, rows or None)
         known = (each for each in target.known(OF_INPUTS) if _is_of(each, target, packed, leaves))
@@ -304,10 +316,10 @@ def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Follow
         if given is None:
             given = follow(values, statics, watched=watched, leaves=leaves)
         same = symbolic.is_at(one.jaxpr, rows, given.jaxpr) and parted(one.watch, given.watch) is None
-        return one if same else None
+        return one if same else None, numbers
 
     key = protocol.encode((roles, overrides)), bool(jax.config.jax_enable_x64)
-    found: Followed | None = target.once("for all sizes", key, made)
+    found: tuple[Followed | None, frozenset[int]] = target.once("for all sizes", key, made)
     return found
 
 

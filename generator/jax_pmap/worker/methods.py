@@ -50,7 +50,7 @@ from .examples import (
     inputs_from_specs,
     plain,
 )
-from .following import follow, for_all_sizes
+from .following import asked_sizes, follow, for_all_sizes
 from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
 from .kept_state import left_by_calls
@@ -458,6 +458,9 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
     emitted = emitted_of(request.comparison, request.emitted)
     multiple, asked = request.multiple, request.comparison
     rows = telling_rows(asked.roles, asked.overrides, multiple) if emitted.mesh is None else ()
+    if rows:
+        # Code that is another program with so many rows, which no devices share evenly, is run with them.
+        rows = tuple(number for number in rows if telling.shared(number) == number)
     return witness.of_emitted(
         trials.question, emitted, request.room, request.seconds, multiple, rows, request.zeros
     )
@@ -475,14 +478,21 @@ def telling_rows(
         with prove.x64(target.x64):
             followed = for_all_sizes(roles, overrides)
             one = None if followed is None else followed.program
-            return telling.telling(target.reference, one, target.fn, packed, leaf_axes(roles), size, multiple)
+            numbers = named_sizes(packed, roles, overrides)
+            return telling.telling(target.reference, one, numbers, packed, leaf_axes(roles), size, multiple)
 
     return target.once("telling", protocol.encode((roles, overrides, multiple)), found)
 
 
+def named_sizes(packed: Packed, roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[int, ...]:
+    """Numbers that the code of the target may compare its rows with."""
+    sources = [current().fn, *packed.constants.values()]
+    return telling.named(sources, asked_sizes(roles, overrides))
+
+
 def tell_sizes(request: protocol.TellSizes) -> tuple[int, ...]:
     """Sizes of the batch that tell what the given one does not; see `telling`."""
-    return telling_rows(request.roles, {}) or ()
+    return tuple(map(telling.shared, telling_rows(request.roles, {}) or ()))
 
 
 def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
@@ -498,7 +508,10 @@ def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
         if not size or telling_rows(roles, request.overrides, multiple) is None:
             return ()
         with prove.x64(target.x64):
-            return few.few_rows(target.reference, packed, axes, size, multiple)
+            numbers = named_sizes(packed, roles, request.overrides)
+            # Those that devices share are among the sizes that it is derived for.
+            numbers = tuple(number for number in numbers if telling.shared(number) != number)
+            return few.few_rows(target.reference, packed, axes, size, multiple, named=numbers)
 
     return target.once("few", protocol.encode((roles, request.overrides, multiple)), found)
 
@@ -671,7 +684,7 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
             0,
             0.0,
             foreign=True,
-            telling=lambda length: telling.tried(length, sources),
+            telling=lambda length: [*map(telling.shared, telling.tried(length, telling.named(sources)))],
             counts=telling.counts_in(sources),
         )
     if answer.complete:

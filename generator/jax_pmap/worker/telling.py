@@ -6,7 +6,7 @@ which the rows are a symbol.
 """
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from .arguments import LeafAxes, Packed, Values
@@ -27,8 +27,10 @@ UNIT = 24
 GENERIC = 100_003
 #: Operations from which on a program is traced for fewer sizes, and these.
 MANY_OPERATIONS, FEW_STEPS = 3000, (54, 3416)
-#: Numbers in the user's code that are tried as sizes.
-MOST_NUMBERS = 12
+#: Numbers in the user's code that are tried as sizes, and the least of them.
+MOST_NUMBERS, LEAST = 12, 3
+#: Devices on whose shares a number of rows shows that no devices share evenly.
+EVEN = 8
 #: Numbers of devices up to which code is likely to know one.
 MOST_DEVICES = 1024
 
@@ -36,13 +38,13 @@ MOST_DEVICES = 1024
 def telling(
     function: Callable[[Values], Any],
     one: Traced | None,
-    source: Any,
+    named: Sequence[int],
     packed: Packed,
     axes: LeafAxes,
     size: int,
     multiple: int = 1,
 ) -> "tuple[int, ...] | None":
-    """Sizes of the batch for which `function` is not the program that it is for `size` rows.
+    """Numbers of rows for which `function` is not the program that it is for `size` of them.
 
     None where it is one program for all of them, and no two sizes in it, or numbers, are equal for `size`
     rows alone.
@@ -53,7 +55,7 @@ def telling(
     Args:
         function: is traced; it is called with values.
         one: its trace with a symbol for the rows, where it is one program for all numbers of them.
-        source: the user's function that it calls, whose numbers are tried as sizes.
+        named: numbers that are tried as sizes.
         packed: the values.
         axes: their batch axes.
         size: rows; of 0, nothing is found.
@@ -87,15 +89,18 @@ def telling(
     length, few = operations(reference.jaxpr), program_of(reference.jaxpr, size)
     if twice is not None and operations(twice.jaxpr) >= length + size:
         return ()
-    more = None if twice is None else program_of(twice.jaxpr, 2 * size)
+    # What holds for twice as many alone shows beside three times as many.
+    thrice = traced(3 * size)
+    lines = [(n, program_of(each.jaxpr, n)) for n, each in ((2 * size, twice), (3 * size, thrice)) if each]
     equal = coincidences(few)
     found, hidden = list[int](), list[int]()
-    for rows in tried(length, [source], multiple):
+    for rows in tried(length, named, multiple):
         if rows == size or not (program := traced(rows)):
             continue
         other = program_of(program.jaxpr, rows)
-        # Where twice as many are not taken, nothing tells how the numbers grow.
-        if more is None or not alike(few, more, other):
+        # Where no multiple is taken, nothing tells how the numbers grow.
+        line = next((more for n, more in lines if n != rows), None)
+        if line is None or not alike(few, line, other):
             found.append(rows)
         elif equal != coincidences(other):
             hidden.append(rows)
@@ -104,17 +109,30 @@ def telling(
     return tuple(found or hidden[:1])
 
 
-def tried(operations: int, sources: Sequence[Any], multiple: int = 1) -> tuple[int, ...]:
+def tried(operations: int, named: Sequence[int], multiple: int = 1) -> tuple[int, ...]:
     """Sizes of the batch that may tell more than another one, of a program of so many operations.
 
-    Numbers in the code of the functions that are its `sources` are some of them.
+    The first of the numbers that are `named` are some of them.
     """
     if operations > MANY_OPERATIONS:
         return tuple(step * UNIT * multiple for step in FEW_STEPS)
-    every = sorted({number for source in sources for number in numbers_in(source)})
-    every = [number for number in every if UNIT // 3 <= number <= LADDER[-1] * UNIT]
-    numbers = [number for number in every if len(counts_for(number)) == 2]
+    numbers = [number for number in named if LEAST <= number <= LADDER[-1] * UNIT]
     return (*(step * UNIT * multiple for step in LADDER), *numbers[:MOST_NUMBERS])
+
+
+def shared(rows: int) -> int:
+    """A size of the batch that shows what is done with so many rows, on all devices or on each."""
+    return rows if len(counts_for(rows)) == 2 else EVEN * rows
+
+
+def named(sources: Sequence[Any], asked: Collection[int] = ()) -> tuple[int, ...]:
+    """Numbers that code may compare a size with, the likeliest first.
+
+    Those are the ones that it `asked` for, then those in the code of functions, and in the values they use.
+    """
+    every = sorted({number for source in sources for number in numbers_in(source)})
+    # Small ones are mostly something else.
+    return tuple(dict.fromkeys([*sorted(asked), *(n for n in every if n >= UNIT // 3), *every]))
 
 
 def counts_in(sources: Sequence[Any]) -> tuple[int, ...]:
@@ -125,16 +143,21 @@ def counts_in(sources: Sequence[Any]) -> tuple[int, ...]:
 
 def numbers_in(source: Any) -> list[int]:
     """Whole numbers in the code of a function, and of functions and tables of the user's that it names."""
-    found: set[int] = set()
-    seen: set[int] = set()
+    found, seen, names = set[int](), set[int](), set[str]()
 
     def of(value: Any) -> Iterator[Any]:
-        raw = unwrapped(value)[0]
+        raw, args, kwargs = unwrapped(value)
+        yield from (*args, *kwargs.values())
         if raw is not None and not INSTALLED.search(raw.__code__.co_filename):
             yield raw.__code__
-            names = {name for code in codes(raw.__code__) for name in code.co_names}
+            names.update(name for code in codes(raw.__code__) for name in code.co_names)
             yield from (raw.__globals__[name] for name in sorted(names & raw.__globals__.keys()))
             yield from enclosed(raw).values()
+        elif isinstance(value, types.ModuleType):
+            if not INSTALLED.search(getattr(value, "__file__", None) or "<none>"):
+                yield from (vars(value)[name] for name in sorted(names & vars(value).keys()))
+        elif not isinstance(value, type) and len(own := getattr(value, "__dict__", ())) <= UNIT:
+            yield from dict(own).values()
 
     waiting = [source]
     while waiting:

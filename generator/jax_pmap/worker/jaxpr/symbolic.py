@@ -2,16 +2,18 @@
 
 import math
 import operator
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import jax
+import jaxlib
 import numpy as np
 from jax.export import is_symbolic_dim
 from jax.extend.core import Literal
 
-from ..neighbours import INSTALLED
 from ..protocol import Problem
 from .coincidences import program_of, same
 from .versions import bind, monomials, opened, variable
@@ -22,8 +24,20 @@ T = TypeVar("T")
 #: The number of devices in such traces, in place of any other. It is exact in floats of 16 bits, and nobody
 #: writes it down.
 DEVICES = 239 << 8
-#: Methods by which code may ask for a number, and get an answer.
-ASKED = ("__eq__", "__hash__", "__str__", "__repr__", "__format__")
+#: Methods by which code may ask for a number: those that answer for most, with the answer for one that is
+#: equal, those that raise where they do not know, and those that say what it is.
+EQUAL = {"__eq__": True, "__ne__": False}
+RAISING = ("__lt__", "__le__", "__gt__", "__ge__", "__int__")
+TEXT = ("__hash__", "__str__", "__repr__", "__format__")
+#: Where the code of jax lies, and that of its operations and of ours.
+JAX, SOURCES = (os.path.join(os.path.dirname(str(jax.__file__)), *parts, "") for parts in ((), ("_src",)))
+OPERATIONS = (
+    *(os.path.join(SOURCES, part, "") for part in ("lax", "export", "interpreters")),
+    os.path.join(os.path.dirname(str(jaxlib.__file__)), ""),
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+)
+#: Up to which number the divisors of another one are looked for.
+MOST_TRIED = 100_000
 #: Operations that Python may do with numbers.
 ARITHMETIC = frozenset({"convert_element_type", "add", "sub", "mul", "div", "neg", "pow", "integer_pow"})
 
@@ -46,30 +60,119 @@ def traced(trace: Callable[[], T]) -> "T | None":
         return None
 
 
-def traced_unasked(trace: Callable[[], T]) -> "T | None":
-    """What `traced` gives, unless code of the user's compares a size with a number, looks it up or prints it.
+@dataclass(frozen=True)
+class Answered(Generic[T]):
+    """What a trace gives with sizes that are symbols, where code may ask what these are.
 
-    It would go on then, and be one program for all sizes that it does not ask for.
+    Attributes:
+        made: what it gives; None where it raises.
+        is_asked: whether code asks, and may go another way for some number.
+        rows: numbers of rows for which an answer would have been another one.
     """
-    kind, asked = type(rows()), set[str]()
-    before = {name: getattr(kind, name) for name in ASKED}
 
-    def noted(method: Callable[..., Any]) -> Callable[..., Any]:
+    made: "T | None"
+    is_asked: bool
+    rows: frozenset[int]
+
+
+def traced_unasked(trace: Callable[[], T]) -> Answered[T]:
+    """What `traced` gives, with whether code compares a size with a number, looks it up or prints it.
+
+    It goes on then, with the answer that is right for most numbers. Others ask for the user's code: NumPy in
+    ``np.array_equal``, jax in ``jnp.array_equal``, what Python writes to compare dataclasses. Where the
+    operations of jax ask, they raise, or it is the same program.
+    """
+    kind = type(rows())
+    found, is_asked = set[int](), False
+
+    def note(symbol: Any, numbers: "frozenset[int] | None" = None) -> None:
+        nonlocal is_asked
+        file = _asker()
+        # What jax keeps of other traces is compared by chance.
+        if file.startswith(OPERATIONS) or os.path.join(os.path.dirname(file), "") == SOURCES:
+            return
+        if numbers is None:
+            is_asked = is_asked or not file.startswith(JAX)
+            return
+        found.update(numbers)
+        # An axis of one element is broadcast, which is the same.
+        is_asked = is_asked or bool(numbers - {1} if file.startswith(JAX) else numbers)
+
+    def equality(method: Callable[..., Any], equal: bool) -> Callable[..., Any]:
+        def asking(symbol: Any, other: Any) -> Any:
+            answer = method(symbol, other)
+            if answer is not equal:
+                note(symbol, _where_equal(symbol, other))
+            return answer
+
+        return asking
+
+    def raising(method: Callable[..., Any]) -> Callable[..., Any]:
         def asking(symbol: Any, *other: Any) -> Any:
-            asked.add(sys._getframe(1).f_code.co_filename)
+            try:
+                return method(symbol, *other)
+            except Exception:  # What called it may go on.
+                note(symbol)
+                raise
+
+        return asking
+
+    def text(method: Callable[..., Any]) -> Callable[..., Any]:
+        def asking(symbol: Any, *other: Any) -> Any:
+            note(symbol)
             return method(symbol, *other)
 
         return asking
 
+    def is_true(symbol: Any) -> bool:
+        note(symbol, _where_equal(symbol, 0))
+        return True
+
+    before = {name: getattr(kind, name) for name in (*EQUAL, *RAISING, *TEXT)}
     try:
         for name, method in before.items():
-            setattr(kind, name, noted(method))
+            asking = raising(method) if name in RAISING else text(method)
+            setattr(kind, name, equality(method, EQUAL[name]) if name in EQUAL else asking)
+        kind.__bool__ = is_true
         made = traced(trace)
     finally:
         for name, method in before.items():
             setattr(kind, name, method)
-    is_ours = all(INSTALLED.search(file) or "jax_pmap" in file for file in asked)
-    return made if is_ours else None
+        del kind.__bool__
+    return Answered(made, is_asked, frozenset(found))
+
+
+def _asker() -> str:
+    """The file of the code that asks a size something: not that which Python or jax writes to compare."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _compares(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
+def _compares(file: str) -> bool:
+    """Whether code compares for others: Python wrote it, or it is jax's for all its functions, or this."""
+    return file.startswith("<") or file in (os.path.join(SOURCES, "core.py"), os.path.abspath(__file__))
+
+
+def _where_equal(size: Any, other: Any) -> "frozenset[int] | None":
+    """The numbers of rows for which a size is another one; None where that is not known."""
+    if other is None or isinstance(other, str):
+        return frozenset()
+    try:
+        difference = size - (other if is_symbolic_dim(other) else int(other) if other == int(other) else 0.5)
+        terms = monomials(difference)
+    except Exception:
+        return None
+    powers = {sum(power): times for power, times in terms}
+    least = min(powers)
+    last = abs(powers[least])
+    # A root that is a whole number divides the last coefficient.
+    if last > MOST_TRIED**2:
+        return None
+    low = [number for number in range(1, math.isqrt(last) + 1) if last % number == 0]
+    tried = {*low, *(last // number for number in low)}
+    return frozenset(n for n in tried if not sum(times * n**power for power, times in powers.items()))
 
 
 def is_polynomial(size: Any) -> bool:
