@@ -43,6 +43,14 @@ def looked_up(w, x):
     return jnp.mean(x) * RATES.get(len(x), 1.0)
 
 
+def scaled(w, x):
+    return jnp.mean(jnp.tanh(x * (jnp.zeros((24, 5)) + w[:, 0])))
+
+
+def first(w, x):
+    return jnp.sum(jnp.squeeze(x @ w[:, :1])[:3] ** 2)
+
+
 def host(x):
     x = np.asarray(x)
     return x - (np.median(x) if len(x) > 500 else x.mean(axis=-1, keepdims=True))
@@ -100,6 +108,10 @@ def rows(shared: Project) -> Project:
         # One row is no axis there, and its square is its mean all the same.
         ("error", TABLE, (4, 8), ""),
         ("along_time", SERIES, (20, 24, 28), "20 5 rows for a device, or in all\n"),
+        # One row is scaled by each of 24, and counts 24 times.
+        ("scaled", TABLE, (4, 24), "4 1 row for a device, or in all\n"),
+        # The run has a batch of 24, of which 8 devices have 3 rows each.
+        ("first", TABLE, (12, 16), "12 1 to 3 rows for a device, or in all\n"),
         # 11 rows are those of 11 devices, too.
         ("looked_up", TABLE, (40, 44, 48), "44 11 rows for a device, or in all\n"),
         # Nothing is run there, so what would be equal is refused, too.

@@ -257,7 +257,13 @@ class _Proof:
         )
         while True:
             asked = protocol.Prove(
-                comparison, self.emitted, counts, self.chosen is not None, self.how.remainder, derived.few
+                comparison,
+                self.emitted,
+                counts,
+                self.chosen is not None,
+                self.how.remainder,
+                derived.few,
+                self.plan.too_few,
             )
             answer = self.session.ask(asked, "proving")
             failing = min((each.devices for each in answer.skipped), default=0)

@@ -1312,8 +1312,9 @@ class Prove(Request[Checks]):
     fixed: bool
     #: What it does with batches that the devices do not share evenly.
     remainder: str
-    #: From and up to how many rows on a device it is run besides; see `TellFew`.
+    #: From and up to how many rows on a device it is run besides; see `TellFew`. Those that it refuses.
     few: tuple[tuple[int, int], ...] = ()
+    refused: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def prove_emitted(trials: Trials, emitted: Emitted, asked: protocol.Prove) -> Ch
         question = trials.question = dataclasses.replace(question, eps={"given": question.eps["given"]})
         sizes, skipped = usable_sizes(trials, counts, base, shares)
     most = max(sizes, default=0)
-    proof = _Emitted(trials, emitted, base, most, skipped, asked.remainder, asked.few)
+    proof = _Emitted(trials, emitted, base, most, skipped, asked)
 
     def enough() -> bool:
         # Much is looked at on the most devices alone.
@@ -165,12 +165,11 @@ class _Emitted:
         base: int,
         most: int,
         skipped: list[Skipped],
-        remainder: str,
-        few: Sequence[tuple[int, int]],
+        asked: protocol.Prove,
     ) -> None:
         self.trials, self.question, self.emitted = trials, trials.question, emitted
-        self.base, self.most, self.skipped, self.remainder = base, most, skipped, remainder
-        self.few = few
+        self.base, self.most, self.skipped, self.remainder = base, most, skipped, asked.remainder
+        self.few, self.refused = asked.few, asked.refused
         #: Whether any key is folded, what the runs came upon, and those of the `few` that are not equal.
         self.folded, self.notes, self.unlike = False, list[str](), list[tuple[int, int]]()
 
@@ -191,9 +190,10 @@ class _Emitted:
         found = check_count(parallel, size, with_given=most, mesh=mesh)
         raised = found[-1].raised
         if raised is not None and (
-            # Cut to fit, the batch takes a branch that it does not take whole, as the code itself says; or
-            # the user's own reshape takes no share of that size.
+            # Cut to fit, the batch takes a branch that it does not take whole, or gives devices too few rows,
+            # as the code itself says; or the user's own reshape takes no share of that size.
             (raised.type == "NotImplementedError" and size < self.base)
+            or any(low <= rows <= high for low, high in self.refused for rows in (size // count, size))
             or not takes_share(question, size // count)
         ):
             self.skipped.append(Skipped(count, size, raised, emitted=True))

@@ -144,19 +144,6 @@ def alike(few: Program, more: Program, many: Program) -> bool:
         return bool(np.all(straight(x, y, z) | straight(1 / x, 1 / y, 1 / z)))
 
 
-def in_proportion(one: Program, other: Program) -> bool:
-    """Whether programs differ by numbers alone, and these are in proportion to the rows, or inversely."""
-    if one.operations != other.operations or len(one.numbers) != len(other.numbers):
-        return False
-    if len(one.constants) != len(other.constants) or not all(
-        map(np.array_equal, one.constants, other.constants)
-    ):
-        return False
-    x, y, times = one.numbers, other.numbers, other.rows / one.rows
-    kept = np.isclose(x, y, rtol=1e-6, atol=0, equal_nan=True)
-    return bool(np.all(kept | np.isclose(x * times, y, atol=0) | np.isclose(x, y * times, atol=0)))
-
-
 def _summary(array: np.ndarray) -> list[float]:
     """The least, the largest and the mean number of an array."""
     if not array.size:
