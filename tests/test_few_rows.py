@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-RATES = {11: 2.0}
+RATES, SEEN = {11: 2.0}, np.ones((10, 5), np.float32)
 
 
 def totals(w, x):
@@ -68,6 +68,16 @@ def by_hand(local, w, x):
 @jax.jit
 def along_time_by_hand(w, x):
     return by_hand(lambda w, x: jax.lax.pmean(along_time(w, x), "i"), w, x)
+
+
+@jax.jit
+def named_by_hand(w, x):
+    seen = lambda x: 1.0 + np.isin(len(x), len(SEEN))
+    return by_hand(lambda w, x: jax.lax.psum(jnp.sum(x), "i") * seen(x), w, x)
+
+
+def sums(w, x):
+    return jnp.sum(x)
 
 
 @jax.jit
@@ -142,6 +152,11 @@ def test_code_written_by_hand_is_held_to_few_rows(
     assert found.exit_code == code, found.stderr
     assert ("with a batch of 40" in found.words) is bool(code)
     assert ("with so many it works in another way" in found.words) is bool(code)
+
+
+def test_code_written_by_hand_is_run_with_rows_that_it_names(rows: Project) -> None:
+    found = rows.run("verify", "rows.py::named_by_hand", "--against", "rows.py::sums", *TABLE)
+    assert found.exit_code == 1 and "with a batch of 80" in found.words
 
 
 def test_what_calls_out_of_jax_is_run_with_many_rows(rows: Project) -> None:

@@ -132,18 +132,21 @@ def is_equal(checks: "Iterable[Check | None]") -> bool:
     return all(each is not None and (each.failure is None or each.raised is not None) for each in checks)
 
 
-def check_few(parallel: Parallel, laid_out: Callable[[Values], Any]) -> list[Check]:
+def check_few(
+    parallel: Parallel, laid_out: Callable[[Values], Any], named: Sequence[int] = ()
+) -> list[Check]:
     """Runs of a parallel function with few rows on each device, where it or the reference is another then.
 
-    Up to the first that fails. What either of the two does not take is left out.
+    Up to the first that fails. What either of the two does not take is left out. Numbers that are `named` in
+    their code are tried as rows, too.
     """
     question, count = parallel.trials.question, parallel.count
     packed, axes = Packed(question.data[0], question.statics), question.axes
     size = arguments.batch_size(question.data[0], axes) // count * count
     with prove.x64(question.x64):
         found = {
-            *few_rows(question.traceable, packed, axes, size, large=False),
-            *few_rows(laid_out, packed, axes, size, devices=count, large=False),
+            *few_rows(question.traceable, packed, axes, size, large=False, named=named),
+            *few_rows(laid_out, packed, axes, size, devices=count, large=False, named=named),
         }
     checks: list[Check] = []
     for ends in sorted(found):

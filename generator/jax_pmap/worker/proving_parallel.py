@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from . import arguments, nans, noise, protocol, prove, strengthen
+from . import arguments, nans, noise, protocol, prove, strengthen, telling
 from .apart import apart
 from .arguments import Packed, Values
 from .calling import Calling
@@ -36,6 +36,7 @@ from .protocol import Call, Calls, Check, Checks, Failure, Problem, Raised
 from .prove import Trial
 from .proving import check_count, lost_nans, until_failure, usable_sizes
 from .sizes import check_odd, check_ragged, check_sizes, run_large
+from .target import current
 from .trials import Question, Trials
 
 #: What draws random numbers, and does not only make keys.
@@ -207,7 +208,8 @@ class _Written:
         more, notes = check_sizes(self.parallel, lies_on, caller.laid_out)
         self.notes += notes
         yield more
-        yield check_few(self.parallel, caller.laid_out)
+        named = telling.named([self.calling.function, current().fn])
+        yield check_few(self.parallel, caller.laid_out, named)
         if self.asked.unshown:
             yield self.unshown(self.asked.unshown)
         self.notes += nans.noted(lost)

@@ -9,6 +9,9 @@ import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from .arguments import LeafAxes, Packed, Values
 from .budget import size as operations
 from .functions import codes, enclosed, unwrapped
@@ -142,7 +145,10 @@ def counts_in(sources: Sequence[Any]) -> tuple[int, ...]:
 
 
 def numbers_in(source: Any) -> list[int]:
-    """Whole numbers in the code of a function, and of functions and tables of the user's that it names."""
+    """Whole numbers in the code of a function, and in the user's functions, tables and objects it names.
+
+    The lengths of arrays are some of them.
+    """
     found, seen, names = set[int](), set[int](), set[str]()
 
     def of(value: Any) -> Iterator[Any]:
@@ -169,6 +175,8 @@ def numbers_in(source: Any) -> list[int]:
             waiting += [each for code in codes(value) for each in code.co_consts]
         elif type(value) is int:
             found.add(value)
+        elif isinstance(value, (np.ndarray, jax.Array)):
+            found.update(value.shape)
         elif isinstance(value, (tuple, list, set, frozenset, dict)) and len(value) <= UNIT:
             waiting += [*value, *(value.values() if isinstance(value, dict) else ())]
         elif unwrapped(value)[0] is None and hasattr(value, "__wrapped__"):
