@@ -94,12 +94,22 @@ CODE = '''
         return jax.tree.map(lambda p, g: p - 0.1 * g / jnp.sqrt(1 + g**2), params, grads)
 
 
+    def one_key(params, key):
+        """A mask that all rows share is drawn from the key of those that they have of their own."""
+        x = jax.random.normal(key, (BATCH, 6))
+        for key in jax.random.split(key):
+            x = jnp.tanh(x) * jax.random.bernoulli(key, 0.9, x.shape[:1])[:, None]
+            x = x * jax.random.bernoulli(key, 0.9, x.shape[1:])
+        return jax.grad(lambda p: jnp.mean(net(p, x) ** 2))(params)
+
+
     def p_net(i, h, o):
         draw = np.random.default_rng(i).normal
         return {"a": draw(size=(i, h)).astype("float32"), "b": draw(size=(h, o)).astype("float32")}
 
 
     def for_fool(): return p_net(8, 32, 6), p_net(6, 32, 1), jax.random.key(0)
+    def for_one_key(): return p_net(6, 32, 1), jax.random.key(1)
     def for_two_sizes(): return p_net(3, 16, 1), jax.random.key(1)
     def for_clamped(): return np.full(5, 0.3, "f4"), np.linspace(-1, 1, 500).reshape(100, 5), np.int32(4)
     def for_windows(): return p_net(200, 16, 1), np.arange(2000) % 200, jax.random.key(4)
@@ -189,6 +199,11 @@ def test_other_numbers_of_devices_and_axes_are_refused(made: Project) -> None:
 def test_noise_for_parameters_makes_no_batch(made: Project) -> None:
     words = "gen", "made.py::shaken", "--inputs", "made.py::for_shaken"
     made.refused("JP043", *words, says=("jnp.cumsum(t)",), exit_code=1)
+
+
+def test_why_nothing_made_is_divided_is_said_rather_than_that_parameters_are_no_batch(made: Project) -> None:
+    words = "gen", "made.py::one_key", "--inputs", "made.py::for_one_key"
+    made.refused("JP051", *words, says=("numbers that all devices share are drawn from it",), exit_code=1)
 
 
 def test_the_header_says_which_numbers_of_devices_divide_the_rows(made: Project) -> None:

@@ -378,6 +378,27 @@ def test_positions_and_draws_of_one_expression_are_those_of_the_share(project: P
     assert "derived for all inputs and device counts" in made.words, made.stderr
 
 
+def test_a_batch_is_not_left_whole_to_gather_less(project: Project) -> None:
+    """Four rows that are shown are gathered rather than worked on, with all others, by every device."""
+    code = """\
+        def f(w, images, noise):
+            for _ in range(4):
+                decoded = jnp.tanh(images @ w) @ w
+            shown = jnp.concatenate([images[:4], decoded[:4]])
+            return jnp.mean((decoded - images) ** 2), shown, jnp.tanh(noise @ w)
+
+
+        def two():
+            return np.ones((5, 5), "float32"), rows(24), rows(24) + 1
+        """
+    write(project, code)
+    made = project.run("plan", "f.py::f", "--inputs", "f.py::two", "--output-format", "json")
+    assert made.exit_code == 0, made.stderr
+    plan = json.loads(made.stdout)["plan"]
+    roles = {argument["name"]: argument["role"] for argument in plan["arguments"]}
+    assert roles == {"w": "replicated", "images": "batch", "noise": "batch"}
+
+
 def test_counts_that_the_original_does_not_take_are_named(project: Project) -> None:
     write(project, "def f(x):\n    return x.reshape(4, -1, 5).mean()\n")
     made = project.run("gen", "f.py::f", "--inputs", "f.py::sixty_four")

@@ -207,9 +207,13 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
             if told is not None:
                 return told
         found = _try(case, roles, whole, tried)
-        if found is not None and tried.refusal is not None and finder.divides_parameters(roles):
+        undivided = tried.refusal is not None and finder.divides_parameters(roles)
+        undivided |= finder.only_state and tried.inside is not None
+        if found is not None and undivided and is_divided(found.observation):
             # Derivatives by hidden units, that is, and the batch whole on every device.
-            found = None if is_divided(found.observation) else found
+            found = None
+        if found is not None and _leaves_more(found, tried.fallback):
+            found = None
         if found is not None:
             roles, found = _or_along(case, finder, roles, found)
             return _plan(case, *_or_inside(case, finder, roles, found), whole)
@@ -228,6 +232,16 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
     if tried.fixed is not None:
         tried.refuse(*tried.fixed)
     return None
+
+
+def _leaves_more(found: Confirmed, fallback: tuple[Roles, Confirmed] | None) -> bool:
+    """Whether every device does most of one's work where what gathers more has left it less to do.
+
+    Of images and noise, both split, a few images are gathered to be shown; with the noise alone split, every
+    device works on all images.
+    """
+    work = found.observation.work
+    return work > HALF and fallback is not None and fallback[1].observation.work < work
 
 
 def _parts_of_minibatches(case: Case, finder: RoleFinder, tried: _Tried) -> tuple[Roles, Confirmed] | None:
@@ -341,6 +355,10 @@ def _synchronised_or_refused(
         # What can be split and is refused says more than what cannot; what splitting does not change, less.
         # A parameter with few rows is no batch that is too small, where rows are made inside.
         refusal = inside if finder.only_state and inside is not None else tried.small
+    elif finder.only_state and inside is not None:
+        # That it fails on a part of its parameters says less than why what it makes is not divided.
+        of_parameters = refusal is not None and refusal.code == "JP068" and inside.code != "JP055"
+        refusal = inside if inside.code == "JP051" or of_parameters else refusal
     if refusal is not None:
         told = None
         if refusal is tried.refusal:
