@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import textwrap
 from types import SimpleNamespace
@@ -439,6 +440,25 @@ def test_where_rounding_alone_decides_what_is_equal_is_not_called_wrong() -> Non
     assert other_way.failure is None
     assert 1e-7 < other_way.error < other_way.tolerance
     assert run(lambda values: step(values) + 0.1).failure is not None
+
+
+def test_what_is_rounding_alone_is_squared_on_devices_where_it_is_derived() -> None:
+    def left(values, more=0):
+        """As large as what is left of a sum that cancels, squared."""
+        return 1e-17 * values["x"] + more
+
+    values = {"x": np.random.default_rng(0).uniform(0.5, 1.0, 24).astype("f")}
+    question = asked(left, values)
+
+    def failure(more, derived):
+        trials = trials_of.Trials(dataclasses.replace(question, derived=derived))
+        trial, _ = trials.at("given", 0, 24, None)
+        call = functools.partial(left, more=np.float32(more))
+        parallel = Parallel(trials, lambda _: call, lambda leaves, count: None, 2)
+        return parallel.run(Check(2, "given", 24, 1), trial, [[1e-15]], None).failure
+
+    assert failure(5e-16, False) is None and failure(5e-14, False) is not None
+    assert failure(5e-14, True) is None and failure(5e-13, True) is not None
 
 
 def test_roundings_in_every_round_of_a_scan_are_moved() -> None:
