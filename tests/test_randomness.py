@@ -309,6 +309,25 @@ def test_what_mixes_examples_or_draws_is_refused(shared, body, code, says):
     shared.refused(code, "gen", f"{file}::mixed", "--inputs", f"{file}::inputs", says=(says,), exit_code=1)
 
 
+MIXED = """
+    def step(w, x, key):
+        order, part = jax.random.permutation(key, len(x)), jax.random.beta(key, 0.2, 0.2)
+        x = part * x + (1 - part) * x[order]
+        return jax.grad(lambda w: jnp.mean(jnp.tanh(jnp.tanh(x @ w) @ w) ** 2))(w)
+
+    def inputs(seed=0): return rows(1, 5, 5), rows(seed, 24, 5), jax.random.key(seed)
+"""
+
+
+def test_a_key_of_a_permutation_may_draw_what_all_devices_share(shared):
+    """The order of all rows is drawn whole, so no key is folded: it is that of one device."""
+    shared.write("mixed.py", textwrap.dedent(HEAD + ROWS + MIXED))
+    made = shared.run("gen", "mixed.py::step", "--inputs", "mixed.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "jax.random.permutation(key, jax.lax.psum(len(x), axis_name=AXIS))" in made.stdout
+    assert "fold_in" not in made.stdout and "derived for all inputs" in made.words
+
+
 BESIDE = """
     def shared(key, x):
         own = jnp.mean(x + jax.random.normal(key, x.shape), axis=0)

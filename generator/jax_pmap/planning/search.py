@@ -521,7 +521,9 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
         roles = dataclasses.replace(roles, minibatches=case.saved.minibatches)
     outcome = observe_variants(case, roles)
     is_first = roles.fixed or tried.observed == 1
-    if is_first and not compiled and _couples(outcome, case.target):
+    # The key of an order of all rows is no example's, once the order is drawn whole and shared out.
+    entangled = isinstance(outcome, Refusal) and outcome.code == "JP051"
+    if is_first and not compiled and (entangled or _couples(outcome, case.target)):
         other = observe_variants(case, roles, Onward.OWN_SHARES)
         if isinstance(other, Confirmed):
             most = MOST_IN_SHARES if is_gathered(other.observation) else MOST_OF_IT
@@ -531,7 +533,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
                 most = HALF if fewer else 0.0
             if (other.observation.share or 0.0) <= most:
                 outcome = other
-            elif isinstance(outcome, Refusal):
+            elif isinstance(outcome, Refusal) and not entangled:
                 # There is a way, which is of no use: that is why, and not what the first attempt ended at.
                 outcome = gathered_in_vain(case.body, other.observation)
     if case.saved is None:

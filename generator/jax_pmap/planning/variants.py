@@ -13,7 +13,7 @@ from jax_pmap.emit.ops import FOLD, OWN_SHARE
 from jax_pmap.emit.places import Body, Branch, Expression, inside, place
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Backend, Guard, Listing, Plan, Refusal, Request, Say, Sync
-from jax_pmap.planning.benefit import MOST_IN_SHARES
+from jax_pmap.planning.benefit import MOST_IN_SHARES, in_vain
 from jax_pmap.planning.callables import (
     constant_paths,
     constant_source,
@@ -185,7 +185,12 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
 def _observed(observer: Observer, roles: Roles, count: int, start: Sequence[Sync]) -> Observation | Refusal:
     """What is observed with collectives that `start`, and with the keys folded that it needs."""
     folds = find_folds(observer, roles, {}, count, start, settled=False)
-    return folds if isinstance(folds, Refusal) else observer.observe(roles, {}, count, (*start, *folds))
+    if not isinstance(folds, Refusal):
+        return observer.observe(roles, {}, count, (*start, *folds))
+    # A permutation of all rows is drawn whole once the number of rows is, and its key is then no example's.
+    found = observer.observe(roles, {}, count, start)
+    refused = isinstance(found, Refusal) or in_vain(found, observer.facts)
+    return folds if refused else found
 
 
 @dataclass(frozen=True, slots=True)
