@@ -30,11 +30,22 @@ def looked_up(w, x):
     return jnp.mean(jax.pure_callback(lambda a: np.asarray(a), shape, x) @ w)
 
 
+def noisy(w, x, key):
+    def noisy_loss(w):
+        return loss(w, x + jax.random.normal(key, x.shape))
+
+    return w - 0.1 * jax.grad(noisy_loss)(w)
+
+
 p_step = jax.pmap(step, axis_name="d")
 
 
 def shapes():
     return jax.ShapeDtypeStruct((5000, 5000), "float32"), jax.ShapeDtypeStruct((24, 5000), "float32")
+
+
+def with_key():
+    return *shapes(), jax.eval_shape(lambda: jax.random.key(0))
 
 
 def arrays(size=20000):
@@ -65,6 +76,13 @@ def test_shapes_are_enough_to_plan_and_to_derive(big: Project) -> None:
     assert "derived, and not run: the inputs are shapes alone" in made.words
     assert "# Proved: derived for all inputs and device counts; not run" in made.stdout
     assert "jax.lax.pmean((value, grads), axis_name=AXIS)" in made.stdout
+
+
+def test_keys_are_folded_where_shapes_are_all_there_is(big: Project) -> None:
+    made = big.run("gen", "big.py::noisy", "--inputs", "big.py::with_key")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+    assert "jax.random.fold_in(key, jax.lax.axis_index(AXIS))" in made.stdout
 
 
 def test_arrays_beyond_the_memory_limit_become_shapes(big: Project) -> None:

@@ -376,6 +376,9 @@ def shards(
     for leaf, axis in zip(whole.leaves, in_axes, strict=True):
         if axis is not None:
             parts = [take(leaf, axis, slice(i * size, (i + 1) * size)) for i in range(count)]
-            leaf = np.stack(parts) if isinstance(leaf, np.ndarray) else jax.numpy.stack(parts)
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                leaf = jax.ShapeDtypeStruct((count, *parts[0].shape), leaf.dtype)
+            else:
+                leaf = np.stack(parts) if isinstance(leaf, np.ndarray) else jax.numpy.stack(parts)
         leaves.append(leaf)
     return one, leaves, [None if axis is None else 0 for axis in in_axes]
