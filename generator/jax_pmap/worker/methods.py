@@ -460,7 +460,7 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
     rows = telling_rows(asked.roles, asked.overrides, multiple) if emitted.mesh is None else ()
     if rows:
         # Code that is another program with so many rows, which no devices share evenly, is run with them.
-        rows = tuple(number for number in rows if telling.shared(number) == number)
+        rows = tuple(filter(telling.is_shared, rows))
     return witness.of_emitted(
         trials.question, emitted, request.room, request.seconds, multiple, rows, request.zeros
     )
@@ -491,8 +491,9 @@ def named_sizes(packed: Packed, roles: protocol.Roles, overrides: Mapping[str, s
 
 
 def tell_sizes(request: protocol.TellSizes) -> tuple[int, ...]:
-    """Sizes of the batch that tell what the given one does not; see `telling`."""
-    return tuple(map(telling.shared, telling_rows(request.roles, {}) or ()))
+    """Sizes of the batch that tell what the given one does not, and that devices share; see `telling`."""
+    rows = telling_rows(request.roles, {}) or ()
+    return tuple(filter(telling.is_shared, rows))
 
 
 def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
@@ -510,7 +511,7 @@ def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
         with prove.x64(target.x64):
             numbers = named_sizes(packed, roles, request.overrides)
             # Those that devices share are among the sizes that it is derived for.
-            numbers = tuple(number for number in numbers if telling.shared(number) != number)
+            numbers = tuple(number for number in numbers if not telling.is_shared(number))
             return few.few_rows(target.reference, packed, axes, size, multiple, named=numbers)
 
     return target.once("few", protocol.encode((roles, request.overrides, multiple)), found)

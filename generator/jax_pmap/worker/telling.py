@@ -32,6 +32,8 @@ GENERIC = 100_003
 MANY_OPERATIONS, FEW_STEPS = 3000, (54, 3416)
 #: Numbers in the user's code that are tried as sizes, and the least of them.
 MOST_NUMBERS, LEAST = 12, 3
+#: Rows from which on a batch is shared by devices; fewer leave them hardly any.
+ENOUGH = UNIT // 3
 #: Devices on whose shares a number of rows shows that no devices share evenly.
 EVEN = 8
 #: Numbers of devices up to which code is likely to know one.
@@ -123,6 +125,11 @@ def tried(operations: int, named: Sequence[int], multiple: int = 1) -> tuple[int
     return (*(step * UNIT * multiple for step in LADDER), *numbers[:MOST_NUMBERS])
 
 
+def is_shared(rows: int) -> bool:
+    """Whether devices share a batch of so many rows."""
+    return rows >= ENOUGH and shared(rows) == rows
+
+
 def shared(rows: int) -> int:
     """A size of the batch that shows what is done with so many rows, on all devices or on each."""
     return rows if len(counts_for(rows)) == 2 else EVEN * rows
@@ -135,7 +142,7 @@ def named(sources: Sequence[Any], asked: Collection[int] = ()) -> tuple[int, ...
     """
     every = sorted({number for source in sources for number in numbers_in(source)})
     # Small ones are mostly something else.
-    return tuple(dict.fromkeys([*sorted(asked), *(n for n in every if n >= UNIT // 3), *every]))
+    return tuple(dict.fromkeys([*sorted(asked), *(n for n in every if n >= ENOUGH), *every]))
 
 
 def counts_in(sources: Sequence[Any]) -> tuple[int, ...]:
