@@ -183,7 +183,7 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
 
 
 def _observed(observer: Observer, roles: Roles, count: int, start: Sequence[Sync]) -> Observation | Refusal:
-    """What is observed with collectives that `start`, and with the keys folded that it needs."""
+    """What is observed from the collectives in `start` on, with the keys folded that these need."""
     folds = find_folds(observer, roles, {}, count, start, settled=False)
     if not isinstance(folds, Refusal):
         return observer.observe(roles, {}, count, (*start, *folds))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
-from jax_pmap.emit.places import Statement, inside, place
+from jax_pmap.emit.places import inside, place
 from jax_pmap.emit.sizes import is_part
 from jax_pmap.model import Sync
 from jax_pmap.planning.events import Event
@@ -111,7 +111,9 @@ class _Sizes:
             sync = Sync(OWN_SIZE, expression.text, "wrap", expression.span)
             if is_size and sync not in sizes and (is_part(sync.value) or sync.value.isdigit()):
                 numbers.setdefault(expression.statement, []).append(sync)
-        failed = self._statement(answer.last)
+        last = every.get(answer.last or 0)
+        owner = self.observer.owner.get(answer.last or 0)
+        failed = owner if last is None else self.observer.statements[last.statement]
         behind = [each.index for each in self.observer.behind(failed)] if failed is not None else []
         for statement in dict.fromkeys([*behind, *reversed(numbers)]):
             found = tuple(dict.fromkeys(numbers.get(statement, ())))
@@ -119,11 +121,3 @@ class _Sizes:
                 yield found
             if len(found) > 1:
                 yield from ((sync,) for sync in found)
-
-    def _statement(self, point: int | None) -> Statement | None:
-        """The statement that a point belongs to."""
-        for body in self.observer.bodies:
-            for expression in body.free:
-                if expression.point == point:
-                    return body.statements[expression.statement]
-        return self.observer.owner.get(point) if point is not None else None
