@@ -965,6 +965,14 @@ def test_a_program_with_another_number_of_axes_on_other_numbers_of_devices_ends_
     assert "other operations on other numbers of devices" in found.endings[0].why
 
 
+def test_tables_for_some_numbers_of_devices_alone_end_it() -> None:
+    def program(axis: str | None, x: Any) -> Any:
+        return total(axis, jnp.sum(x * np.arange(3.0, dtype=np.float32) if len(x) == 12 else x * 2.0))
+
+    found = derived(program, (X,), P("i"), P())
+    assert "other operations on other numbers of devices" in found.endings[0].why
+
+
 # --- keys -------------------------------------------------------------------------------------
 
 

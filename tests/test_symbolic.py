@@ -10,6 +10,9 @@ from jax import lax
 
 from jax_pmap.worker.jaxpr import symbolic
 from jax_pmap.worker.jaxpr.coincidences import program_of, same
+from jax_pmap.worker.type_tests import Watch, identified, may_part
+
+SIZE = 300
 
 F32, BF16, C64 = jnp.float32, jnp.bfloat16, jnp.complex64
 
@@ -114,6 +117,23 @@ def test_numbers_that_code_asks_for_are_known(function, asked, rows):
     answer = symbolic.traced_unasked(lambda: jax.make_jaxpr(function)(leaf))
     assert answer.made is not None and answer.is_asked is asked
     assert rows is None or answer.rows >= rows
+
+
+@pytest.mark.parametrize(
+    ("function", "asked"),
+    [
+        (lambda n: n is SIZE, True),
+        (lambda n: 1 if n is not SIZE else 2, True),
+        (lambda n: (n is None, n is not True, n is ...), False),
+        (lambda n: n == SIZE, False),
+    ],
+)
+def test_identity_of_a_size_is_seen(function, asked):
+    watch = Watch()
+    with watch([globals()]):
+        function(symbolic.rows())
+    assert identified(watch) is asked
+    assert may_part()
     assert bool(symbolic.rows() - 48)
 
 

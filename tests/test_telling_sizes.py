@@ -294,6 +294,10 @@ def unless_power_of_two(x):
         return factor * jax.lax.pmean(jnp.mean(x), "i")
 
     return mapped(local, x)
+
+
+def unless_as_many_on_each(x):
+    return mapped(lambda x: (1 + 5e-6 if len(x) == 176 else 1.0) * jax.lax.pmean(jnp.mean(x), "i"), x)
 """
 
 
@@ -303,6 +307,7 @@ def unless_power_of_two(x):
         ("up_to_eight", 0, "on 3, 5 and 64 devices it works in another way"),
         ("on_any", 0, "derived for all inputs and device counts"),
         ("unless_power_of_two", 0, "a batch of 1536 is worked on in another way"),
+        ("unless_as_many_on_each", 1, "on 8 devices with a batch of 1408"),
     ],
 )
 def test_limits_that_written_code_has_of_its_own_are_met(

@@ -17,7 +17,7 @@ from .jaxpr.trace import NUMBERS, Traced, abstract_leaves
 from .leaves import category, is_key, leaf_paths, shape_of, skeleton
 from .protocol import Layer, Row
 from .target import Target, become, current, leaf_axes
-from .type_tests import Watch, may_part, parted
+from .type_tests import Watch, identified, may_part, parted
 
 #: Which leaves are traced: of an index and a leaf.
 Choice = Callable[[int, Any], bool]
@@ -305,7 +305,7 @@ def _asked(roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[Followe
         answer = symbolic.traced_unasked(lambda: follow(values, statics, watched=watched, leaves=leaves))
         jax.clear_caches()
         one, numbers = answer.made, answer.rows
-        if one is None or answer.is_asked or any(map(is_symbolic_dim, one.rest)):
+        if one is None or answer.is_asked or identified(one.watch) or any(map(is_symbolic_dim, one.rest)):
             return None, numbers
         if not symbolic.has_polynomials(one.jaxpr):
             return None, numbers

@@ -685,7 +685,7 @@ def derive_parallel(request: protocol.DeriveParallel) -> protocol.Derivation:
             0,
             0.0,
             foreign=True,
-            telling=lambda length: [*map(telling.shared, telling.tried(length, telling.named(sources)))],
+            telling=lambda length: telling.in_all_and_on_each(length, sources),
             counts=telling.counts_in(sources),
         )
     if answer.complete:

@@ -135,6 +135,18 @@ def shared(rows: int) -> int:
     return rows if len(counts_for(rows)) == 2 else EVEN * rows
 
 
+def in_all_and_on_each(operations: int, sources: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes of the batch that show what code does with as many rows as it names: in all, or on a device.
+
+    Args:
+        operations: of the program.
+        sources: the code that may name them.
+    """
+    names = named(sources)
+    steps, numbers = tried(operations, ()), tried(operations, names)[len(tried(operations, ())) :]
+    return tuple(dict.fromkeys(map(shared, [*steps, *numbers, *(EVEN * number for number in numbers)])))
+
+
 def named(sources: Sequence[Any], asked: Collection[int] = ()) -> tuple[int, ...]:
     """Numbers that code may compare a size with, the likeliest first.
 

@@ -8,7 +8,9 @@ catches, and with these any other way through the code.
 import ast
 import builtins
 import contextlib
+import dis
 import functools
+import itertools
 import os
 import sys
 import sysconfig
@@ -40,6 +42,8 @@ ELSEWHERE = (
 #: Statements and functions without which code that goes another way for a size without a number raises, or
 #: compares it.
 PARTING = (ast.Try, ast.Match, getattr(ast, "TryStar", ast.Try))
+#: Constants that are no number to ask for by `is`.
+SINGLETONS = (None, True, False, ...)
 ASKING = frozenset(
     {"suppress", "isinstance", "issubclass", "type", "hasattr", "getattr", "callable", "singledispatch"}
 )
@@ -240,10 +244,39 @@ def _may_part(file: str) -> bool:
         return True
     functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)))
     return any(
-        isinstance(node, PARTING) or getattr(node, "id", getattr(node, "attr", "")) in ASKING
+        isinstance(node, PARTING)
+        or getattr(node, "id", getattr(node, "attr", "")) in ASKING
+        or (isinstance(node, ast.Compare) and _identifies(node))
         for function in functions
         for node in ast.walk(function)
     )
+
+
+def _identifies(comparison: ast.Compare) -> bool:
+    """Whether a comparison asks by `is` for what may be a number."""
+    sides = [comparison.left, *comparison.comparators]
+    return any(
+        isinstance(operator, (ast.Is, ast.IsNot)) and not any(map(_is_singleton, sides[at : at + 2]))
+        for at, operator in enumerate(comparison.ops)
+    )
+
+
+def _is_singleton(side: ast.expr) -> bool:
+    return isinstance(side, ast.Constant) and any(side.value is each for each in SINGLETONS)
+
+
+def identified(watch: Watch) -> bool:
+    """Whether the code that ran asked by `is` for what may be a number, which no number is told of."""
+    return any(
+        each.opname == "IS_OP" and each.offset in reached and not any(before.argval is s for s in SINGLETONS)
+        for code, reached in watch.taken.items()
+        for before, each in _pairs(code)
+    )
+
+
+def _pairs(code: types.CodeType) -> Iterator[tuple[dis.Instruction, dis.Instruction]]:
+    every = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+    return itertools.pairwise(every)
 
 
 def parted(called: Watch, traced: Watch) -> "tuple[str, int, bool] | None":

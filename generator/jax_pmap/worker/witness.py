@@ -231,12 +231,12 @@ def _on_many(
     """
     for counts in ways:
         leaves = abstract_leaves(packed, question.axes, multiple * math.lcm(*counts))
+        if (reference := _reference(question, packed, leaves)) is None:
+            continue
         try:
             _traced_on(parallel, packed, leaves, max(counts))
-            ended = _compared(Traced.of(question.traceable, packed, leaves), parallel, packed, leaves, counts)
-        except (MemoryError, Problem):
-            raise
-        except Exception:  # Whoever calls it so is told.
+            ended = _compared(reference, parallel, packed, leaves, counts)
+        except _Untraced:  # Whoever calls it so is told.
             continue
         if ended.complete:
             break
@@ -336,8 +336,9 @@ def _otherwise_on(
     those that it takes. Emitted code should check its batch there, and say what it takes.
     """
     leaves = abstract_leaves(packed, question.axes, rows)
+    if (reference := _reference(question, packed, leaves)) is None:
+        return None
     try:
-        reference = Traced.of(question.traceable, packed, leaves)
         try:
             found = _compared(reference, parallel, packed, leaves, counts_for(rows))
         except _Untraced as problem:
@@ -345,15 +346,11 @@ def _otherwise_on(
                 raise
             # One tells nothing of how its numbers depend on how many there are.
             found = _compared(reference, parallel, packed, leaves, counts_for(rows, most=len(COUNTS)))
-    except Problem:
-        raise
     except _Untraced as problem:
         if not problem.programs:
             return None
         known = problem.found if foreign else None
         found = known or Derivation(0, (Ending(0, str(problem)),))
-    except BaseException:
-        return None
     if found.complete:
         return None
     there = f"a batch of {rows} is worked on in another way than the given one"
@@ -373,13 +370,12 @@ def _suiting(
     """
     for part in (part for part in range(2, share + 1) if share % part == 0):
         leaves = abstract_leaves(packed, question.axes, rows * part)
+        if (reference := _reference(question, packed, leaves)) is None:
+            continue
         try:
-            reference = Traced.of(question.traceable, packed, leaves)
             if _compared(reference, parallel, packed, leaves, counts_for(rows * part)).complete:
                 return part
-        except (MemoryError, Problem):
-            raise
-        except Exception:  # It does not take so many.
+        except _Untraced:  # It does not take so many.
             continue
     return None
 

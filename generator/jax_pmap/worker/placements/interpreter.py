@@ -427,6 +427,8 @@ class Interpreter:
         """The values that a program makes of others; `jaxprs` is its trace for each device count."""
         pairs = [opened(jaxpr) for jaxpr in jaxprs]
         bodies = [body for body, _ in pairs]
+        if len({tuple(map(len, (b.constvars, b.invars, b.eqns, b.outvars))) for b in bodies}) > 1:
+            raise traced_apart("other operations")
         constants = [self.known(row) for row in zip(*(consts for _, consts in pairs), strict=True)]
         environment: dict[Any, Value] = {}
         first = bodies[0]
@@ -434,8 +436,6 @@ class Interpreter:
             environment[variable] = value
         for variable, value in zip(first.invars, inputs, strict=True):
             environment[variable] = value
-        if len({len(body.eqns) for body in bodies}) > 1 or len({len(b.outvars) for b in bodies}) > 1:
-            raise traced_apart("other operations")
 
         def read(variables: Sequence[Any]) -> Value:
             literal = [isinstance(v, Literal) for v in variables]
