@@ -659,6 +659,21 @@ DROPS = """
         return p_both(split(x))
 
 
+    def place(x):
+        return jnp.argmax(x)
+
+
+    @on_devices
+    def p_place(x):
+        high = jnp.max(x)
+        own = jnp.where(high == jax.lax.pmax(high, "d"), jnp.argmax(x), 1000)
+        return jax.lax.pmin(own + jax.lax.axis_index("d") * len(x), "d")
+
+
+    def of_numbers_alone(x):
+        return p_place(split(x))
+
+
     def total(k):
         return jnp.sum(k)
 
@@ -685,6 +700,7 @@ DROPS = """
             "has another type on 8 devices: float, the reference's is an array",
         ),
         ("total_as_floats", "total", "k=i32[24]<100", "on the given inputs, altered"),
+        ("of_numbers_alone", "place", "x=f32[24]", "It shows on the given inputs, altered with a NaN"),
     ],
 )
 def test_what_only_other_numbers_show(

@@ -70,7 +70,9 @@ class Parallel:
                         raise
                     return self._compared(about, call, trial, more, on_devices, numbers)
             except Differs as differs:
-                found = explain(differs, question, trial, self.count) if explain else differs.failure
+                # Of a NaN every device's part may be a number but one's, which explains nothing.
+                why = None if question.has_nan(about.inputs) else explain
+                found = why(differs, question, trial, self.count) if why else differs.failure
                 found = dataclasses.replace(found, on=question.described(about.inputs))
                 return dataclasses.replace(about, failure=found)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from . import arguments, load, prove, strengthen
 from .arguments import LeafAxes, Values
@@ -135,7 +136,15 @@ class Question:
             return "the given inputs" if index == 0 else f"the inputs of seed {index}"
         if index < given + len(strengthen.PERTURBED):
             return f"the given inputs, altered ({strengthen.ALTERED[strengthen.PERTURBED[index - given]]})"
-        return "the given inputs, altered (so that a comparison or a branch goes another way)"
+        nan = " with a NaN" if self.has_nan(index) else ""
+        return f"the given inputs, altered{nan} (so that a comparison or a branch goes another way)"
+
+    def has_nan(self, index: int) -> bool:
+        """Whether inputs that were searched for have a number in them that is none."""
+        found = index - len(self.data) - len(strengthen.PERTURBED)
+        leaves = jax.tree.leaves(self.found.inputs[found]) if found >= 0 else []
+        floats = [leaf for leaf in leaves if not is_key(leaf) and np.asarray(leaf).dtype.kind in "fc"]
+        return any(bool(np.isnan(leaf).any()) for leaf in floats)
 
     def adequacy(self, counts: Sequence[int]) -> Adequacy:
         """What the inputs show, and what they do not."""
