@@ -700,7 +700,6 @@ DROPS = """
             "has another type on 8 devices: float, the reference's is an array",
         ),
         ("total_as_floats", "total", "k=i32[24]<100", "on the given inputs, altered"),
-        ("of_numbers_alone", "place", "x=f32[24]", "It shows on the given inputs, altered with a NaN"),
     ],
 )
 def test_what_only_other_numbers_show(
@@ -709,6 +708,14 @@ def test_what_only_other_numbers_show(
     shared.write("drops.py", DROPS)
     words = ("verify", f"drops.py::{name}", "--against", f"drops.py::{against}", "--arg", given)
     shared.refused("JP045", *words, says=(says,), exit_code=1)
+
+
+def test_an_index_of_the_maximum_is_right_for_numbers(shared: Project) -> None:
+    shared.write("drops.py", DROPS)
+    words = ("drops.py::of_numbers_alone", "--against", "drops.py::place", "--arg", "x=f32[24]")
+    found = shared.run("verify", *words)
+    assert found.exit_code == 0, found.stderr
+    assert "a NaN among the rows decides on numbers in the output" in found.words
 
 
 ARGUMENTS = """

@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 
-from . import prove
-from .arguments import Values
+from . import nans, prove
+from .arguments import Packed, Values
 from .distance import distance, is_finite
 from .generator import Shares, repeat_draws
+from .jaxpr.trace import traced_arrays
 from .leaves import category, fed_back
 from .protocol import Check, Failure
 from .prove import Differs, Replicas, Trial, host, leaf_table
@@ -70,11 +71,21 @@ class Parallel:
                         raise
                     return self._compared(about, call, trial, more, on_devices, numbers)
             except Differs as differs:
-                # Of a NaN every device's part may be a number but one's, which explains nothing.
-                why = None if question.has_nan(about.inputs) else explain
-                found = why(differs, question, trial, self.count) if why else differs.failure
+                found = explain(differs, question, trial, self.count) if explain else differs.failure
                 found = dataclasses.replace(found, on=question.described(about.inputs))
                 return dataclasses.replace(about, failure=found)
+
+    def passes_over(self, trial: Trial, check: Check) -> bool:
+        """Whether a run failed by a NaN among its inputs, in what hangs on a maximum over devices.
+
+        jax's `pmax` and `pmin` pass over a NaN that only some devices have.
+        """
+        question, failure = self.trials.question, check.failure
+        if failure is None or failure.leaf is None or not question.has_nan(check.inputs):
+            return False
+        with prove.x64(question.precision(check.precision)):
+            traced = traced_arrays(self.make(trial), Packed(trial.values[0], question.statics))
+        return traced is not None and nans.is_behind(nans.behind_extremes(traced), failure.leaf)
 
     def _compared(
         self,

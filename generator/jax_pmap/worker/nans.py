@@ -75,6 +75,11 @@ def behind_extremes(jaxpr: Any) -> list[bool]:
     return goes_into(jaxpr, ("pmax", "pmin") if is_mapped(jaxpr) else ("reduce_max", "reduce_min"))
 
 
+def is_behind(results: Sequence[bool], leaf: int) -> bool:
+    """Whether a leaf is one of such `results` of a program, among which what is no array has no place."""
+    return results[leaf] if leaf < len(results) else any(results)
+
+
 def spoil(leaf: Any, axis: int) -> Any:
     """A float leaf with NaN in its first row."""
     if not is_float(leaf):

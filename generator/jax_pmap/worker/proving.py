@@ -101,6 +101,8 @@ def check_count(
             looked = True
             collectives, memory = compiled(before, size, mesh or {})
             check = dataclasses.replace(check, collectives=collectives, memory=memory)
+        if check.failure is not None and parallel.passes_over(expected, check):
+            continue  # It is named where `lost_nans` puts one in.
         checks.append(check)
         if check.failure is not None:
             break

@@ -256,13 +256,7 @@ def lost_by_itself(
     if traced is None:
         return None
     behind = nans.behind_extremes(traced)
-    # What is no array has no place among the results of a program.
-    leaves = [
-        each
-        for each in lost
-        if each.passed and not (behind[each.leaf] if each.leaf < len(behind) else any(behind))
-    ]
-    return next(iter(leaves), None)
+    return next((each for each in lost if each.passed and not nans.is_behind(behind, each.leaf)), None)
 
 
 def of_lost(leaf: nans.Lost) -> Failure:

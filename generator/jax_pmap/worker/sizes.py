@@ -249,7 +249,9 @@ def traced_for(question: "Question", function: Callable[[Values], Any], rows: in
 
 
 def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_cause) -> Check | None:
-    """One run on `size` rows of inputs `index`; None where the reference fails, or gives no numbers.
+    """One run on `size` rows of inputs `index`; None where it tells nothing.
+
+    The reference fails or gives no numbers, or a NaN is passed over in what hangs on a maximum over devices.
 
     `explain` tells of a failure what the output is instead.
     """
@@ -264,7 +266,8 @@ def run_size(parallel: Parallel, size: int, index: int, explain: Explain = with_
     if not expected.finite:
         return None
     about = Check(count, question.kind, size, len(expected.results), index, resized=True, alone=True)
-    return parallel.run(about, expected, allowed, shares, explain=explain)
+    check = parallel.run(about, expected, allowed, shares, explain=explain)
+    return None if parallel.passes_over(expected, check) else check
 
 
 def enlarged(values: Values, axes: arguments.LeafAxes, times: int) -> Values:
