@@ -1,11 +1,13 @@
 """Batches whose size the code says as a number: which numbers become those of a device's share."""
 
 import json
+import subprocess
+import sys
 import textwrap
 from typing import Any
 
 import pytest
-from project import Project
+from project import Project, simulated
 
 CODE = '''
     import functools
@@ -121,10 +123,21 @@ def test_positions_are_those_in_the_share_or_among_all_rows(written: Project) ->
 
 def test_the_compiler_needs_none_of_it_and_microbatches_have_fewer(written: Project) -> None:
     made = written.run("gen", "written.py::states", "--inputs", "written.py::for_states", "--backend", "jit")
-    assert "mean last.mean()" in made.words and "//" not in made.stdout, made.stderr
+    assert "mean last.mean()" in made.words and "own_size" not in made.stdout, made.stderr
     words = ("gen", "written.py::states", "--inputs", "written.py::for_states", "--accumulate", "3")
     said = "`BATCH`: it says how many rows a device has, and a microbatch has fewer"
     written.refused("JP074", *words, says=(said,), exit_code=1)
+
+
+def test_numbers_that_devices_do_not_share_evenly_are_refused(written: Project) -> None:
+    words = ("written.py::states", "--inputs", "written.py::for_states", "-o", "written_pmap.py")
+    made = written.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    code = "import written as w, written_pmap as p; p.states(w.draw(5, 3), w.draw(28, 7, 5))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=simulated(7), cwd=written.folder, capture_output=True, text=True
+    )
+    assert "ValueError: states: 30 rows do not divide over 7 devices" in ran.stderr
 
 
 def test_what_no_number_mends_is_refused(written: Project) -> None:

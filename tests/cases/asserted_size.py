@@ -25,7 +25,7 @@ AXIS = "batch"
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(0,), out_axes=None)
 def p_mean(x):
     """`mean` on one device's share; `x` leaves are (devices, per_device, ...)."""
-    assert x.shape[0] == 24 // jax.lax.psum(1, axis_name=AXIS)
+    assert x.shape[0] == own_size(24)
     return jax.lax.pmean(x.mean(), axis_name=AXIS)
 
 
@@ -66,6 +66,15 @@ def shard(x):
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)
+
+
+def own_size(rows):
+    """This device's part of `rows`, which are those of all devices."""
+    count = jax.lax.psum(1, AXIS)
+    size, left = divmod(rows, count)
+    if left:
+        raise ValueError(f"mean: {rows} rows do not divide over {count} devices")
+    return size
 
 
 def mean(x):

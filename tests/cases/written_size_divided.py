@@ -48,13 +48,12 @@ AXIS = "batch"
 
 def rendered(w, rays, key):
     depths = jnp.linspace(0.0, 1.0, SETTINGS.samples)
-    devices = jax.lax.psum(1, axis_name=AXIS)
     depths = depths + jax.random.uniform(
         jax.random.fold_in(key, jax.lax.axis_index(AXIS)),
-        (SETTINGS.rows // devices, SETTINGS.samples),
+        (own_size(SETTINGS.rows), SETTINGS.samples),
     )
-    points = jnp.tanh(rays @ w).reshape(SETTINGS.rows // devices, SETTINGS.samples, 8)
-    ends = jnp.ones((24 // jax.lax.psum(1, axis_name=AXIS), 1, 8))
+    points = jnp.tanh(rays @ w).reshape(own_size(SETTINGS.rows), SETTINGS.samples, 8)
+    ends = jnp.ones((own_size(24), 1, 8))
     return jnp.concatenate([points * depths[..., None], ends], axis=1)
 
 
@@ -115,6 +114,15 @@ def shard(rays):
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, rays)
+
+
+def own_size(rows):
+    """This device's part of `rows`, which are those of all devices."""
+    count = jax.lax.psum(1, AXIS)
+    size, left = divmod(rows, count)
+    if left:
+        raise ValueError(f"step: {rows} rows do not divide over {count} devices")
+    return size
 
 
 def step(w, rays, key):

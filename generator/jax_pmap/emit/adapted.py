@@ -134,6 +134,7 @@ def woven_with(
         jax=names.jax,
         renames={called: stand.source(names) for called, stand in renames.items()},
         own_share=names.own_share,
+        own_size=names.own_size,
         gather_joined=names.gather_joined,
         own_draws=names.own_draws,
         unseen=names.unseen,

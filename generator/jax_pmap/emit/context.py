@@ -23,7 +23,7 @@ from jax_pmap.emit.function import EmitUnit, Intercepted
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.imports import import_block
 from jax_pmap.emit.names import ALIASES, Names
-from jax_pmap.emit.ops import OWN_SHARE
+from jax_pmap.emit.ops import OWN_SHARE, OWN_SIZE
 from jax_pmap.emit.partition import Partition, returns_value
 from jax_pmap.emit.source import (
     assigned_names,
@@ -169,6 +169,7 @@ class Context:
             "fit": self._fit(),
             "bound": self._bound(),
             "own_share": bool(shares),
+            "own_size": any(sync.op == OWN_SIZE for sync in written(plan, self.backend)),
             "gather_joined": any(sync.joined for sync in written(plan, self.backend)),
             "own_share_of_trees": any(sync.paths != ("",) for sync in shares),
             "own_draws": self._own_draws(),

@@ -90,6 +90,8 @@ class Names:
     cut: str
     #: Helper that takes a device's part of a value that all devices have whole.
     own_share: str
+    #: Helper that takes a device's part of a number of rows.
+    own_size: str
     #: Helper that gathers batches that are joined one behind the other.
     gather_joined: str
     #: Helper that folds the keys inside objects while the body runs.

@@ -57,7 +57,7 @@ def taken_back(text: str, mark: Mark) -> str | None:
         if isinstance(node, ast.FunctionDef) and (match := _note(lines, node)) is not None
     }
     constants = {name for name, node in added if isinstance(node, ast.Assign)}
-    rows = ("own_share", "gather_joined", "in_place_of", "merged")
+    rows = ("own_share", "own_size", "gather_joined", "in_place_of", "merged")
     shares = {name for name, node in added if name.startswith(rows)}
     guards = {name for name, node in added if name.startswith(("modes", "flags", "as_proved"))}
     unseen = {name for name, node in added if name.startswith("unseen")}

@@ -45,6 +45,7 @@ def weave(
     jax: str = "jax",
     renames: Mapping[str, str] = MappingProxyType({}),
     own_share: str = "own_share",
+    own_size: str = "own_size",
     gather_joined: str = "gather_joined",
     tests: Mapping[int, int] = MappingProxyType({}),
     own_draws: str = "own_draws",
@@ -58,6 +59,7 @@ def weave(
     `reach`, entered branches are recorded; `result` names the result where it must be taken apart, `jax` is
     what jax is imported as; `renames` are sources in place of functions that are called as ``module.name`` or
     ``self.name``; `own_share` is the name of the helper that takes a device's part of a whole value,
+    `own_size` that of the one that takes its part of a number of rows,
     `gather_joined` that of the one that gathers batches that are joined,
     `own_draws` that of the one that folds the keys inside objects while the body runs; `tests` are numbers
     under which what decides on the way through the function is recorded, by point; `asked` are sources of
@@ -68,7 +70,7 @@ def weave(
     editor = Editor(body, syncs, guards, axis, frozenset(taps), reach, result, jax)
     editor.renames, editor.tests = renames, tests
     editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
-    editor.gather_joined = gather_joined
+    editor.own_size, editor.gather_joined = own_size, gather_joined
     editor.unseen, editor.parts = unseen, parts
     woven = body.module.visit(editor)
     function = woven.body[0]
@@ -110,7 +112,7 @@ class Editor(cst.CSTTransformer):
         self.jax = jax
         self.renames: Mapping[str, str] = {}
         self.own_share, self.own_draws, self.unseen = "own_share", "own_draws", "unseen"
-        self.gather_joined = "gather_joined"
+        self.own_size, self.gather_joined = "own_size", "gather_joined"
         self.parts = ("gathered", "scattered")
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
@@ -317,9 +319,7 @@ class Editor(cst.CSTTransformer):
             plain = isinstance(value, cst.Name | cst.Attribute | cst.Subscript | cst.Call)
             return part.with_changes(left=value if plain else enclosed(value))
         if sync.op == OWN_SIZE:
-            size = cst.parse_expression(f"x // {self.jax}.lax.psum(1, axis_name={self.axis})")
-            assert isinstance(size, cst.BinaryOperation)
-            return size.with_changes(left=value)
+            return call_on(f"{self.own_size}(x)", value)
         if sync.like:
             return call_on(self.in_parts(sync, "x"), value, at=1)
         if sync.joined is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from libcst import FunctionDef
 
 #: What observed code calls jax and the helper that takes a device's share: names no function has.
-JAX, OWN_SHARE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__"
+JAX, OWN_SHARE_NAME, OWN_SIZE_NAME = "__jax_pmap_jax__", "__jax_pmap_own_share__", "__jax_pmap_own_size__"
 GATHER_NAME = "__jax_pmap_gather_joined__"
 OWN_DRAWS_NAME, SCATTERED_NAME = "__jax_pmap_own_draws__", "__jax_pmap_scattered__"
 #: What observed code calls: the device's share of a value, all rows of joined batches, the folding of keys
@@ -42,6 +42,12 @@ def {OWN_SHARE_NAME}(tree, axis=0):
         size = x.shape[axis] // {JAX}.lax.psum(1, {{axis}})
         return {JAX}.lax.dynamic_slice_in_dim(x, {JAX}.lax.axis_index({{axis}}) * size, size, axis)
     return {JAX}.tree.map(part, tree)
+
+def {OWN_SIZE_NAME}(rows):
+    size, left = divmod(rows, {JAX}.lax.psum(1, {{axis}}))
+    if left:
+        raise ValueError
+    return size
 
 def {GATHER_NAME}(x, count, rows, axis=0):
     parts = x.reshape(*x.shape[:axis], count, rows, *x.shape[axis + 1 :])

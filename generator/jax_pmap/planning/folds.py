@@ -17,7 +17,7 @@ from jax_pmap.emit.ops import FOLD
 from jax_pmap.emit.places import Body, Expression
 from jax_pmap.emit.weave import AROUND, inside_of, weave
 from jax_pmap.model import Refusal, Sync
-from jax_pmap.planning.bodies import GATHER_NAME, JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME
+from jax_pmap.planning.bodies import GATHER_NAME, JAX, OWN_DRAWS_NAME, OWN_SHARE_NAME, OWN_SIZE_NAME
 from jax_pmap.planning.coupling import fails_on_share, shortened
 from jax_pmap.planning.events import containers_above
 from jax_pmap.planning.observe import Observer
@@ -105,6 +105,7 @@ def _survey(
             jax=JAX,
             renames=observer.renames(body),
             own_share=OWN_SHARE_NAME,
+            own_size=OWN_SIZE_NAME,
             gather_joined=GATHER_NAME,
             own_draws=OWN_DRAWS_NAME,
         )
