@@ -314,6 +314,39 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
     subprocess.run([sys.executable, "compare.py"], check=True, env=simulated(4))
 
 
+USED_ONCE = """
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+
+
+    class Count(eqx.Module):
+        index: eqx.nn.StateIndex
+
+        def __call__(self, x, state):
+            calls = state.get(self.index) + 1
+            return x / calls, state.set(self.index, calls)
+
+
+    def step(model, state, x):
+        y, state = model(x, state)
+        return jnp.mean(y), state
+
+
+    def inputs():
+        model, state = eqx.nn.make_with_state(lambda: Count(eqx.nn.StateIndex(jnp.zeros(()))))()
+        return model, state, jax.random.normal(jax.random.key(0), (24, 4))
+"""
+
+
+def test_state_that_lets_itself_be_used_once(project):
+    pytest.importorskip("equinox")
+    project.write("counts.py", textwrap.dedent(USED_ONCE))
+    made = project.run("gen", "counts.py::step", "--inputs", "counts.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "return jax.lax.pmean(jnp.mean(y), axis_name=AXIS), state" in made.stdout
+
+
 SHARED = """
     import jax
     import jax.numpy as jnp

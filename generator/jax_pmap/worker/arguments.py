@@ -109,8 +109,14 @@ def modes(value: Any) -> list[str]:
 
 
 def changed(before: tuple[list[Any], Any], value: Any) -> bool:
-    """Whether a value is no longer made of the leaves and containers it was."""
-    leaves, tree = jax.tree.flatten(value)
+    """Whether a value is no longer made of the leaves and containers it was.
+
+    One that lets itself be used once, as `equinox.nn.State` does, is not changed when it was.
+    """
+    try:
+        leaves, tree = jax.tree.flatten(value)
+    except ValueError:
+        return False
     return tree != before[1] or any(x is not y for x, y in zip(leaves, before[0], strict=True))
 
 
