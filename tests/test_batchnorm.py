@@ -244,25 +244,24 @@ def refused(answer: Generated | Refusal, code: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("target", "inputs", "library", "backend"),
+    ("target", "inputs", "library", "in_maps", "backend"),
     [
-        ("batchnorm.py::train_step", "example_without_axis", "flax.linen", Backend.PMAP),
-        ("others.py::haiku_step", "haiku_inputs", "haiku", Backend.SHARD_MAP),
-        ("others.py::nnx_step", "nnx_inputs", "flax.nnx", Backend.PMAP),
-        ("others.py::equinox_training", "equinox_inputs", "equinox.nn in maps", Backend.PMAP),
-        ("others.py::in_map_step", "in_map_inputs", "flax.linen in maps", Backend.PMAP),
+        ("batchnorm.py::train_step", "example_without_axis", "flax.linen", False, Backend.PMAP),
+        ("others.py::haiku_step", "haiku_inputs", "haiku", False, Backend.SHARD_MAP),
+        ("others.py::nnx_step", "nnx_inputs", "flax.nnx", False, Backend.PMAP),
+        ("others.py::equinox_training", "equinox_inputs", "equinox.nn", True, Backend.PMAP),
+        ("others.py::in_map_step", "in_map_inputs", "flax.linen", True, Backend.PMAP),
     ],
 )
 def test_a_layer_without_axis_is_told_the_axis(
-    ask: Ask, target: str, inputs: str, library: str, backend: Backend
+    ask: Ask, target: str, inputs: str, library: str, in_maps: bool, backend: Backend
 ) -> None:
     answer = ask(target, inputs, axis_name="i", backend=backend)
     assert isinstance(answer, Generated), answer.reason
-    assert answer.plan.layers == (library,)
+    assert (answer.plan.layers, answer.plan.in_maps) == ((library,), in_maps)
     assert answer.evidence.proved and {check.devices for check in answer.evidence.checks} >= {3, 8}
     assert "@over_devices" in answer.code
-    bare = library.removesuffix(" in maps")
-    assert any(f"layers of {bare} that name no axis" in note for note in answer.plan.notes)
+    assert any(f"layers of {library} that name no axis" in note for note in answer.plan.notes)
 
 
 def test_layers_are_told_beside_metrics_that_gather_and_state_that_could_be_split(ask: Ask) -> None:

@@ -34,6 +34,7 @@ from jax_pmap.model import (
     Span,
     Sync,
 )
+from jax_pmap.planning.layers import TOLD
 from jax_pmap.report import as_json, text
 from jax_pmap.report.console import Console, make_console
 from jax_pmap.report.layout import Column, print_table
@@ -182,6 +183,7 @@ def test_schema_lists_the_fields_of_the_records():
     for name, record in {**records, "plan": Plan}.items():
         fields = dataclasses.fields(record)
         assert keys[name] == {field.name for field in fields}
+    assert set(as_json.schema("plan")["properties"]["layers"]["items"]["enum"]) == TOLD
     defs = as_json.schema("report")["$defs"]
     for name, record, derived in (
         ("check", Check, set()),

@@ -434,8 +434,9 @@ class Plan:
     #: Arguments that the function changes in place; the emitted one does so too.
     mutated: tuple[str, ...] = ()
     #: Libraries whose layers take statistics of a batch over all devices: ``"flax.linen"``, ``"flax.nnx"``,
-    #: ``"haiku"``, ``"equinox.nn in maps"`` where maps inside the function bind axes of theirs.
+    #: ``"haiku"``, ``"equinox.nn"``; and whether maps inside the function bind axes of theirs.
     layers: tuple[str, ...] = ()
+    in_maps: bool = False
     #: (place, the place before it that holds the same object) pairs of what the arguments hold: they are
     #: joined again where the arguments come in.
     shared: tuple[tuple[str, str], ...] = ()

@@ -47,8 +47,6 @@ _SCATTERED = {"psum": "sum", "pmean": "mean", "psum_scatter": "sum", "pmean_scat
 
 #: What is imported for libraries whose layers are synchronised by intercepting calls.
 LIBRARIES = {"nn": "flax.linen", "hk": "haiku"}
-#: Stands behind a library in `Plan.layers` where maps inside the function bind axes of its layers.
-IN_MAPS = " in maps"
 #: Names that the helpers in the templates use beside the user's arguments.
 HELPER_LOCALS = frozenset(
     {"axes", "axis", "count", "found", "getattr", "index", "isinstance", "kind", "leaf", "len", "list"}
@@ -57,10 +55,10 @@ HELPER_LOCALS = frozenset(
 )
 
 
-def over_devices(n: Names, layers: Sequence[str], own: Sequence[Intercepted] = ()) -> dict[str, Any]:
+def over_devices(
+    n: Names, layers: Sequence[str], in_maps: bool, own: Sequence[Intercepted] = ()
+) -> dict[str, Any]:
     """The variables of the helper that has layers of these libraries synchronised, and the user's `own`."""
-    in_maps = any(layer.endswith(IN_MAPS) for layer in layers)
-    layers = [layer.removesuffix(IN_MAPS) for layer in layers]
     known = {
         "flax.linen": (n.nn, "axis_name", f"isinstance(layer, {n.nn}.BatchNorm)"),
         # Batch norms, and quantisers with their codebooks.
@@ -161,7 +159,7 @@ class Context:
             "sharding_mesh": self._sharding_mesh(),
             "replicated": bool(self.replicated),
             "across": self._across,
-            **over_devices(n, () if self.backend is Backend.JIT else plan.layers, self.unit.intercepted),
+            **over_devices(n, self._told_layers(), plan.in_maps, self.unit.intercepted),
             "contents": self._told() or self.partition.wrapped,
             "wrapped": bool(self.partition.wrapped),
             "partition": any(not part.equinox for part in self.partition.parts),
@@ -228,8 +226,7 @@ class Context:
             unused.add("contextlib")
         if not self._told() and not self.partition.wrapped:
             unused |= {"hashlib", "sys", "types"}
-        told = () if self.backend is Backend.JIT else self.plan.layers
-        layers = [layer.removesuffix(IN_MAPS) for layer in told]
+        layers = self._told_layers()
         if not any(part.equinox for part in self.partition.parts) and "equinox.nn" not in layers:
             unused.add("eqx")
         graphs = self.plan.mutated or self._own_draws() or self._moded(graph=True)
@@ -259,6 +256,10 @@ class Context:
             if module and leaf.imported not in found:
                 found[leaf.imported] = _free(f"proved_{name}", {*taken, *found.values()})
         return found
+
+    def _told_layers(self) -> tuple[str, ...]:
+        """Libraries whose layers the code tells the axis."""
+        return () if self.backend is Backend.JIT else self.plan.layers
 
     def _own_draws(self) -> bool:
         """Whether the keys inside an object are folded."""

@@ -7,7 +7,6 @@ import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
-from jax_pmap.emit.context import IN_MAPS
 from jax_pmap.emit.render import over_devices_source
 from jax_pmap.model import Refusal, Request, Span
 from jax_pmap.planning.coupling import COUPLED, shortened
@@ -37,22 +36,25 @@ def to_synchronise(
     the function as it is written too, where there is one device.
     """
     libraries = sorted({row.layer.rpartition(".")[0].removesuffix(".nets") for row in rows})
-    inner = {axis for row in rows if row.mapped for axis in row.axes}
+    inner = axes_of_maps(rows)
     if not libraries or not all(library in TOLD for library in libraries) or target.axis_name in inner:
         return ()
-    in_maps = IN_MAPS if inner else ""
-    found = tuple(library + in_maps for library in libraries)
-    code = over_devices_source(found, target.axis_name)
+    code = over_devices_source(libraries, bool(inner), target.axis_name)
     try:
         same = session.ask(protocol.Synchronise(code, tuple(statics)), "telling layers the axis")
     except Problem:
         return ()
-    return found if same else ()
+    return tuple(libraries) if same else ()
+
+
+def axes_of_maps(rows: Sequence[Layer]) -> set[str]:
+    """The axes of layers that maps inside the function bind."""
+    return {axis for row in rows if row.mapped for axis in row.axes}
 
 
 def axis_beside(target: Target, request: Request, rows: Sequence[Layer]) -> Target:
     """The target, mapped over an axis of another name where a map inside it binds one of that name."""
-    inner = {axis for row in rows if row.mapped for axis in row.axes}
+    inner = axes_of_maps(rows)
     if target.axis_name not in inner or request.axis_name is not None or target.own_axis:
         return target
     name = next((name for name in OTHER_NAMES if name not in inner), target.axis_name)

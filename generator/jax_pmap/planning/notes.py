@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from jax_pmap.emit.context import IN_MAPS
 from jax_pmap.inputs.load import Loaded
 from jax_pmap.model import Argument, Backend, Request, Role
 from jax_pmap.planning.benefit import HALF, depends_on_batch, is_gathered
@@ -33,7 +32,7 @@ def plan_notes(
     yield from _static_notes(arguments, observation)
     if layers:
         yield (
-            f"layers of {' and '.join(layer.removesuffix(IN_MAPS) for layer in layers)} that name no axis "
+            f"layers of {' and '.join(layers)} that name no axis "
             "of the devices take mean, variance and codebooks over all of them: those of the whole batch"
         )
     yield from _mode_notes(arguments, request.backend)

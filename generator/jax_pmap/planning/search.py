@@ -35,7 +35,7 @@ from jax_pmap.planning.coupling import COUPLED
 from jax_pmap.planning.decide import Observation
 from jax_pmap.planning.effects import callback_notes
 from jax_pmap.planning.gathering import Onward
-from jax_pmap.planning.layers import axis_beside, coupling, named, to_synchronise
+from jax_pmap.planning.layers import axes_of_maps, axis_beside, coupling, named, to_synchronise
 from jax_pmap.planning.listing import listing
 from jax_pmap.planning.made_inside import (
     Found,
@@ -170,7 +170,12 @@ def _with_layers(case: Case, finder: RoleFinder, whole: protocol.Traced) -> Case
         return case
     target = axis_beside(case.target, case.request, whole.layers)
     layers = to_synchronise(case.session, target, whole.layers, finder.statics)
-    return dataclasses.replace(case, target=target, layers=layers) if layers else case
+    return _told(case, target, layers, whole.layers) if layers else case
+
+
+def _told(case: Case, target: Target, layers: tuple[str, ...], rows: Sequence[protocol.Layer]) -> Case:
+    """The case with layers of some libraries, those of `rows`, that are told the axis of the target."""
+    return dataclasses.replace(case, target=target, layers=layers, in_maps=bool(axes_of_maps(rows)))
 
 
 def _plan_inside(case: Case, whole: protocol.Traced, tried: _Tried) -> Observed | None:
@@ -454,7 +459,7 @@ def _synchronised(case: Case, tried: _Tried, whole: protocol.Traced, finder: Rol
     layers = to_synchronise(case.session, target, tried.layers, roles.statics)
     if not layers:
         return None
-    told = dataclasses.replace(case, target=target, layers=layers)
+    told = _told(case, target, layers, tried.layers)
     again = _Tried()
     found = _try(told, roles, whole, again)
     if found is None and again.fallback is not None:
@@ -705,6 +710,7 @@ def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) ->
         assumed_inputs=loaded.assumed,
         mutated=case.mutated,
         layers=case.layers,
+        in_maps=case.in_maps,
         shared=whole.shared,
         kept=whole.kept,
         chain=chain(

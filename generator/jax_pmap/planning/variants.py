@@ -61,8 +61,9 @@ class Case:
     mutated: tuple[str, ...]
     #: Of leaves of arguments, how large their integers may be.
     fitting: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    #: Libraries whose layers are synchronised; see `Plan.layers`.
+    #: Libraries whose layers are synchronised, and whether in maps; see `Plan.layers`.
     layers: tuple[str, ...] = ()
+    in_maps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
