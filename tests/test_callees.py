@@ -1,5 +1,8 @@
 """Functions that calls lead to: decorated ones, methods of values, functions that values hold."""
 
+import json
+
+import pytest
 from project import Project
 
 MODELS = """
@@ -477,3 +480,84 @@ def test_a_function_that_uses_an_attribute_of_its_own_is_not_copied(shared: Proj
     says = ("`loss` (counted.py:5) uses `loss.scale`, which a copy of it would not have",)
     shared.refused("JP067", "gen", "counted.py::step", *inputs, says=says, exit_code=1)
     assert shared.run("gen", "counted.py::total", *inputs).exit_code == 0
+
+
+STATES = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+
+
+class State(TrainState):
+    def loss(self, params, x, y):
+        return jnp.mean((x @ params["w"] - y) ** 2)
+
+    def update(self, x, y):
+        grads = jax.grad(self.loss)(self.params, x, y)
+        return self.apply_gradients(grads=grads)
+
+
+def with_loss(state, x, y):
+    loss, grads = jax.value_and_grad(state.loss)(state.params, x, y)
+    return state.apply_gradients(grads=grads), {"loss": loss}
+
+
+def returned(state, x, y):
+    return state.update(x, y)
+
+
+def named(state, x, y):
+    state = state.update(x, y)
+    return state
+
+
+def picked(state, x, y):
+    return with_loss(state, x, y)[0]
+
+
+def several(states, x, y):
+    return [state.update(x, y) for state in states]
+
+
+def again(state, x, y):
+    def body(state, _):
+        state = state.update(x, y)
+        return state, state.params["w"].sum()
+
+    return jax.lax.scan(body, state, None, length=2)
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    params = {"w": rng.normal(size=5).astype("f")}
+    state = State.create(apply_fn=None, params=params, tx=optax.sgd(0.1))
+    return state, rng.normal(size=(24, 5)).astype("f"), rng.normal(size=24).astype("f")
+
+
+def many():
+    state, *rest = inputs()
+    return [state, state.replace(params={"w": -state.params["w"]})], *rest
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "syncs"),
+    [
+        ("returned", "inputs", ["grads"]),
+        ("named", "inputs", ["grads"]),
+        ("picked", "inputs", ["grads", "loss"]),
+        ("several", "many", ["grads"]),
+        ("again", "inputs", ["grads"]),
+    ],
+)
+def test_what_no_collective_takes_apart_is_made_whole_inside(
+    shared: Project, name: str, inputs: str, syncs: list[str]
+) -> None:
+    shared.write("states_v.py", STATES)
+    words = ("--inputs", f"states_v.py::{inputs}", "--output-format", "json")
+    found = shared.run("plan", f"states_v.py::{name}", *words)
+    assert found.exit_code == 0, found.stderr
+    plan = json.loads(found.stdout)["plan"]
+    assert [(sync["op"], sync["value"]) for sync in plan["syncs"]] == [("pmean", each) for each in syncs]

@@ -367,6 +367,10 @@ class Decider:
         )
         if self.table.wrap_all(state, summed, first, numbers=True):
             return True
+        # No collective takes a `TrainState` apart: what a method made of gradients is made whole inside.
+        within = (each for origin in summed for each in (origin, *self.table.descendants(origin.point)))
+        if any(self.opening.look_inside(state, each, whole=True) for each in within):
+            return True
         if self.gathering.together(state, culprits, first):
             return True
         headers = {h.index: h for c in culprits for h in self.table.headers(c, statement, events)}
