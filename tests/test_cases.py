@@ -38,6 +38,7 @@ RUN = (
     "dict_with_table",
     "helpers",
     "in_processes",
+    "made_by_a_factory",
     "names_that_collide",
     "on_a_mesh",
     "time_major",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from jax_pmap.model import refused
-from jax_pmap.reading.target import Target
+from jax_pmap.reading.facts import FunctionFacts
+from jax_pmap.reading.target import Target, made_by_import
 from jax_pmap.syntax.scopes import ALWAYS_THERE, free_names
 
 
@@ -20,6 +22,60 @@ class Bound:
     names: tuple[str, ...]
     #: Import statements for the others.
     imports: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosed:
+    """What a function holds of the one that made it, taken from the user's own object."""
+
+    #: The statements that bind it, with a comment.
+    definition: str
+    #: The import statements that this needs.
+    imports: tuple[str, ...]
+
+
+def enclosed_in(
+    target: Target, copies: Mapping[str, FunctionFacts], taken: Collection[str]
+) -> Enclosed | None:
+    """What the emitted file has to take from the object that importing the user's module makes.
+
+    For ``update = make_update(model, optimizer)`` these are `model` and `optimizer`, also where the copy of a
+    function beside it needs them. None where the function holds nothing, or no import makes the object.
+
+    Args:
+        target: the function.
+        copies: what the file has copies of, by name.
+        taken: names that are not free there.
+    """
+    source, binding = target.source, target.source.binding
+    own = target.facts.closure_names
+    if binding is None or not own or not made_by_import(source) or "." in binding.qualname:
+        return None
+    # Of those that it holds, what they hold in turn.
+    met, waiting = list[str](), [each for each in own if each in copies]
+    while waiting:
+        met.append(waiting.pop(0))
+        more = copies[met[-1]].closure_names
+        waiting += [each for each in more if each in copies and each not in (*met, *waiting)]
+    every = [*own, *(name for each in met for name in copies[each].closure_names)]
+    held = [name for name in dict.fromkeys(every) if name not in copies]
+
+    def free(name: str) -> str:
+        return free(name + "_") if name in {*taken, *target.facts.taken_names, *every} else name
+
+    made, closure, inspect = free(f"{binding.qualname}_"), free("closure"), free("inspect")
+    maker = source.qualname.rpartition(".")[0]
+    lines = [
+        f"# What `{maker}` made `{binding.qualname}` with.",
+        f"{closure} = {inspect}.getclosurevars({inspect}.unwrap({made})).nonlocals",
+        *(
+            f"{closure} |= {inspect}.getclosurevars({inspect}.unwrap({closure}[{each!r}])).nonlocals"
+            for each in met
+        ),
+        *(f"{name} = {closure}[{name!r}]" for name in held),
+    ]
+    module = f"import inspect as {inspect}" if inspect != "inspect" else "import inspect"
+    return Enclosed("\n".join(lines), (module, f"from {source.module} import {binding.qualname} as {made}"))
 
 
 def _partial(target: Target) -> bool:

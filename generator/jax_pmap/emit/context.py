@@ -145,6 +145,7 @@ class Context:
             "minibatches": plan.minibatches,
             "settings": unit.settings,
             "set_by": unit.set_by,
+            "enclosed": unit.enclosed,
             "definitions": [d.strip("\n") for d in unit.definitions],
             "signature": f"def {unit.name}({', '.join(signature(unit.parameters))}){arrow}:",
             "user_docstring": unit.docstring,

@@ -38,6 +38,8 @@ class EmitUnit:
     imports: tuple[str, ...] = ()
     #: (module, names) pairs to import from the user's modules.
     user_imports: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    #: The statements that take what the function holds of the one that made it from the user's object.
+    enclosed: str = ""
     #: Source of definitions copied into the file, in order.
     definitions: tuple[str, ...] = ()
     #: Every name the user's module binds or the function uses.
@@ -72,7 +74,7 @@ class EmitUnit:
         """The names of the emitted file; weaving the body must have used the same."""
         if self.chosen_names is not None:
             return self.chosen_names
-        defined = {name for source in self.definitions for name in assigned_names(source)}
+        defined = {name for source in (self.enclosed, *self.definitions) for name in assigned_names(source)}
         from_user = {name for _, names in self.user_imports for name in names}
         return names_for(
             self.name,

@@ -19,7 +19,7 @@ from jax_pmap.emit.adapted import (
     woven_target,
 )
 from jax_pmap.emit.axes import collapse, type_imports, used_axes
-from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source
+from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source, enclosed_in
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.microbatches import Divided, Indivisible
@@ -146,7 +146,7 @@ def check_reachable(target: Target) -> None:
         RefusalError: JP050.
     """
     facts = target.facts
-    if facts.receiver or facts.closure_names:
+    if facts.receiver or (facts.closure_names and enclosed_in(target, {}, ()) is None):
         raise refused(
             "JP050",
             f"`{target.source.qualname}` {running_values(facts)}, and no other file can import it",
@@ -190,6 +190,10 @@ def _unit(
         imports |= set(carried.imports)
     if bound:
         imports |= set(bound.imports)
+    beside = {other.name: other.facts for other in adapted if other.source.path == source.path}
+    enclosed = enclosed_in(target, beside, {name, *own_names})
+    if enclosed:
+        imports |= set(enclosed.imports)
     if facts.future_annotations:
         imports.add("from __future__ import annotations")
     texts = [target.parsed, *(other.function.parsed for other in adapted)]
@@ -202,6 +206,7 @@ def _unit(
         imports=tuple(sorted(imports)),
         user_imports=tuple(row for row in ((source.module, names), *elsewhere.items()) if row[1]),
         definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
+        enclosed=enclosed.definition if enclosed else "",
         taken_names=facts.taken_names,
         # Collectives are the only thing of ours inside a body.
         shadowed=frozenset({"jax"}) & _bound(function_text(each).text for each in texts),

@@ -54,14 +54,19 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
         )
         from jax_pmap.inputs.callers import command_of
 
+        maker = source.qualname.rpartition(".")[0]
+        instead = "move it to module level and pass what it needs as arguments"
+        if not facts.receiver and maker.isidentifier():
+            instead = (
+                f"make one at module level, `NAME = {maker}(…)`, and name that: {source.shown_path}::NAME"
+            )
         command = command_of(source, request.directory) or "python train.py"
         raise refused(
             "JP050",
             f"`{source.qualname}` {running_values(facts)}, and only the running program has it"
             if not facts.is_class_method
             else f"`{source.qualname}` {running_values(facts)}, and is looked at where it is called",
-            f"Name a program that calls it: --run {shlex.quote(command)}{with_inputs}. Or move it to module "
-            "level and pass what it needs as arguments",
+            f"Name a program that calls it: --run {shlex.quote(command)}{with_inputs}. Or {instead}",
             where,
         )
     if facts.global_names:
