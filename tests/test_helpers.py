@@ -245,3 +245,32 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     shared.refused(
         "JP067", "gen", "steps_m.py::changing", "--inputs", "steps_m.py::make", says=says, exit_code=1
     )
+
+
+GRADIENTS = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def learned(loss, params):
+        grads = jax.grad(loss)(params)
+        largest = jax.tree.map(jnp.max, grads)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), largest
+
+
+    def step(params, batch):
+        return learned(lambda p: jnp.mean((batch["x"] @ p["w"]) ** 2), params)
+
+
+    def inputs():
+        keys = jax.random.split(jax.random.key(0), 2)
+        params = {"w": jax.random.normal(keys[0], (5,)), "target": jnp.ones((5,))}
+        return params, {"x": jax.random.normal(keys[1], (48, 5))}
+"""
+
+
+def test_gradients_of_which_some_are_zero_are_averaged_where_they_are_made(shared: Project) -> None:
+    shared.write("gradients.py", textwrap.dedent(GRADIENTS))
+    made = shared.run("gen", "gradients.py::step", "--inputs", "gradients.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "pmean grads" in made.words and "gradients.py:6" in made.words, made.stderr
+    assert made.stdout.count("jax.lax.p") == 1 and "derived for all inputs" in made.words, made.stdout

@@ -82,15 +82,95 @@ CODE = '''
 '''
 
 
+METHODS = """
+    import flax.linen as nn
+    import jax.numpy as jnp
+    import numpy as np
+
+    BATCH = 30
+
+
+    class Rows(nn.Module):
+        '''A module inside another one.'''
+        rows: int
+
+        def __call__(self, x):
+            return x.reshape(self.rows, 8)
+
+
+    class Head(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(1)(Rows(BATCH)(x))
+
+
+    class Recurrent:
+        def __init__(self, rows):
+            self.rows = rows
+
+        def start(self):
+            return jnp.zeros((self.rows, 3))
+
+        def run(self, w, x):
+            return jnp.tanh(x @ w + self.start())
+
+
+    def made():
+        class Hidden(nn.Module):
+            def __call__(self, x):
+                return x.reshape(BATCH, 6)
+
+        return Hidden()
+
+
+    head, cells, hidden = Head(), {"a": Recurrent(BATCH)}, made()
+
+
+    def of_library(params, x):
+        return jnp.mean(head.apply(params, x) ** 2)
+
+
+    def of_value(w, x):
+        return jnp.mean(cells["a"].run(w, x))
+
+
+    def of_hidden(w, x):
+        return jnp.mean(hidden.apply({}, x @ w))
+
+
+    def draw(*shape):
+        return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+    def for_of_library():
+        return {"params": {"Dense_0": {"kernel": draw(8, 1), "bias": draw(1)}}}, draw(30, 4, 2)
+
+
+    def for_of_value():
+        return draw(5, 3), draw(30, 5)
+
+
+    def for_of_hidden():
+        return draw(5, 3), draw(30, 2, 5)
+"""
+
+
+@pytest.fixture
+def methods(shared: Project) -> Project:
+    pytest.importorskip("flax")
+    shared.write("methods.py", textwrap.dedent(METHODS))
+    return shared
+
+
 @pytest.fixture
 def written(shared: Project) -> Project:
     shared.write("written.py", textwrap.dedent(CODE))
     return shared
 
 
-def plan(project: Project, name: str) -> Any:
-    words = ("--inputs", f"written.py::for_{name}", "--output-format", "json")
-    result = project.run("plan", f"written.py::{name}", *words)
+def plan(project: Project, name: str, file: str = "written.py") -> Any:
+    words = ("--inputs", f"{file}::for_{name}", "--output-format", "json")
+    result = project.run("plan", f"{file}::{name}", *words)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)["plan"]
 
@@ -144,3 +224,16 @@ def test_what_no_number_mends_is_refused(written: Project) -> None:
     written.refused(
         "JP068", "plan", "written.py::of_library", "--inputs", "written.py::for_of_library", exit_code=1
     )
+
+
+def test_methods_say_it_of_modules_that_a_library_runs_and_of_objects(methods: Project) -> None:
+    assert syncs(plan(methods, "of_library", "methods.py"))[0] == ("own_size", "self.rows")
+    assert syncs(plan(methods, "of_value", "methods.py"))[0] == ("own_size", "self.rows")
+    made = methods.run("gen", "methods.py::of_library", "--inputs", "methods.py::for_of_library", "--no-run")
+    assert "derived for all inputs" in made.words and "copies of modules' methods" in made.stdout, made.stderr
+
+
+def test_a_method_that_is_not_looked_into_is_named_by_the_line_that_fails(methods: Project) -> None:
+    words = ("plan", "methods.py::of_hidden", "--inputs", "methods.py::for_of_hidden")
+    said = ("fails in line 36 of methods.py", "return x.reshape(BATCH, 6)")
+    methods.refused("JP068", *words, says=said, exit_code=1)

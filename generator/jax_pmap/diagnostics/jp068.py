@@ -9,12 +9,13 @@ DIAGNOSTIC = Diagnostic(
     meaning=(
         "The function runs on the whole batch and raises on the share that one of several devices "
         "has, or inside a map over devices whatever the batch. The message has the error and the "
-        "line behind which it came."
+        "line that fails, or the one behind which it does."
     ),
     why=(
         "Most often a size of the whole batch is written into the function, as the length of a constant "
-        "or in a library's module. Where the function itself, or one of yours that it calls, says the rows "
-        "of the batch, they become those of the share; another number does not."
+        "or in a library's module. Where the function itself, or a function or method of yours that it runs, "
+        "says the rows of the batch, they become those of the share; another number does not, nor does one "
+        "in a method that uses `super()` or whose class stands in a function."
     ),
     cure=(
         "Take the size from a shape (`x.shape[0]`). If an argument was split that all devices "

@@ -106,6 +106,15 @@ class Callees:
                 self.why[""] = call_graph.why[reference]
         return found
 
+    def open_run(self) -> None:
+        """Take in what the target was seen to run and can be looked into: methods, functions in values."""
+        for body in self.bodies.bodies:
+            for called, is_known in self._called(body):
+                if not is_known:
+                    self.scopes(called, body)
+            if body is self.bodies.body:
+                self.methods(body.scope.span, below=True)
+
     def _runs(self, span: Span, frames: Sequence[protocol.Frame], below: bool) -> bool:
         """Whether the call at `span` leads by `frames` to something; maybe by more of the user's, `below`."""
         users = [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
+from jax_pmap.problems import INSTALLED, shown_file
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.worker.protocol import Raised
 
@@ -114,9 +116,17 @@ def result_not_whole(statement: Statement, leaves: Sequence[Mapping[str, Any]], 
     )
 
 
-def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None) -> Refusal:
-    """The function runs on the whole batch and raises `error` on one device's share of it."""
+def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None, root: Path) -> Refusal:
+    """The function runs on the whole batch and raises `error` on one device's share of it.
+
+    Args:
+        facts: of the function.
+        error: what it raises.
+        last: the statement that was begun last, of those that are looked into.
+        root: the folder from which files are named.
+    """
     where = f" after line {last.span.line}" if last else ""
+    span = last.span if last else facts.span
     said = next((line.strip() for line in error.message.splitlines() if line.strip()), "")
     if NOT_INSIDE_A_MAP.search(error.message):
         return Refusal(
@@ -124,15 +134,20 @@ def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None) 
             f"a loop or a library that `{facts.name}` uses does not run inside jax.pmap or jax.shard_map, "
             f"whatever the batch{where}: {error.type}: {said}",
             "Try --backend jit, where nothing is mapped, or keep it on one device",
-            last.span if last else facts.span,
+            span,
             final=True,
         )
+    # Copies of what is looked into stand in no file.
+    frames = [frame for frame in error.frames if frame[0].startswith("<") or not INSTALLED.search(frame[0])]
+    if frames and Path(frames[-1][0]).is_file():
+        span = Span(shown_file(frames[-1][0], root), frames[-1][1])
+        where = f" in line {span.line} of {span.file}"
     return Refusal(
         "JP068",
         f"on one device's share of the batch the function fails{where}: {error.type}: {said}".rstrip(": "),
         "Some size in the function belongs to the whole batch (a constant, a reshape); take it from a "
         "shape instead, name the roles (--shard / --replicate), or try --backend jit",
-        last.span if last else facts.span,
+        span,
     )
 
 

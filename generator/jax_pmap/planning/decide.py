@@ -134,7 +134,8 @@ class Decider:
             return None
         if self.mending.tests(state, passed, watched):
             return None
-        return fails_on_share(self.table.facts, raised, owner.get(last) if last is not None else None)
+        root = self.table.call_graph.target.source.root
+        return fails_on_share(self.table.facts, raised, owner.get(last) if last is not None else None, root)
 
     def _take_awaited(self, state: State, events: Sequence[Event]) -> bool:
         """Whether a device goes on with its part of what was to become whole, and now is."""

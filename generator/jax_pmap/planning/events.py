@@ -66,6 +66,11 @@ class Event:
         return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]
 
     @property
+    def partly_whole(self) -> bool:
+        """Whether some arrays in it are whole, and all others partial."""
+        return {leaf["kind"] for leaf in self.arrays} - PARTIAL == {"replicated"} and bool(self.partial())
+
+    @property
     def is_share(self) -> bool:
         """Whether it holds arrays, and all of them are this device's rows."""
         return bool(self.arrays) and all(leaf["kind"].startswith("sharded") for leaf in self.leaves)

@@ -47,10 +47,10 @@ def find_folds(
     While the collectives are not `settled`, a share that cannot be traced says nothing.
     """
     folds: list[Sync] = []
-    opened = False
+    opened, root = False, observer.call_graph.target.source.root
     for _ in range(ROUNDS):
         answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
-        raised = fails_on_share(observer.facts, answer.raised, None) if answer.raised else None
+        raised = fails_on_share(observer.facts, answer.raised, None, root) if answer.raised else None
         if raised is not None and (raised.final or settled):
             return raised
         if (answer.unfollowed or raised) and not settled:

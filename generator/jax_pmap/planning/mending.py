@@ -102,22 +102,29 @@ class Mending:
     def where_made(
         self, state: State, value: Expression, statement: Statement, events: Sequence[Event]
     ) -> bool:
-        """Make a name whole where it is bound, and not where it is read, if several statements read it."""
+        """Make a name whole where it is bound, and not where it is read, if several statements read it.
+
+        So is one of several arrays of which some are whole already, which no one collective is around: the
+        gradients by parameters that the loss does not depend on are zeros.
+        """
         statements = [s for s in self.table.statements.values() if s.scope == statement.scope]
         binding = [s for s in statements if any(name == value.text for name, _ in s.names)]
         if len(binding) != 1 or binding[0].kind != "assign" or binding[0].accumulates:
             return False
         made = binding[0]
-        if made.block not in statement.blocks or sum(value.text in s.reads for s in statements) < 2:
-            return False
         point = next(point for name, point in made.names if name == value.text)
         event = self.table.first_of(made, events).get(point)
-        if event is None or event.unaligned or value.text in self.table.mutated:
+        if event is None or event.unaligned or not event.partial() or value.text in self.table.mutated:
             return False
-        op = event.whole_op(numbers=False)
-        if op is None or not event.partial():
+        once = sum(value.text in s.reads for s in statements) < 2
+        if made.block not in statement.blocks or (once and not event.partly_whole):
             return False
-        return state.add(self.table.sync(op, value.text, "after", made.span, event), point)
+        if event.whole_op(numbers=False) is None and not event.partly_whole:
+            return False
+        added = False
+        for sync in self._syncs_for(value.text, event, made.span, numbers=False):
+            added |= state.add(sync, point)
+        return added
 
     def gradients_of_given(self, state: State, culprit: Expression, events: Sequence[Event]) -> bool:
         """Average the gradients that a library takes of a function which it is handed.

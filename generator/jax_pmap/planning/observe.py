@@ -122,6 +122,10 @@ class Observer(Placer):
         """What the worker answers about the function as it stands, or with `syncs` in it."""
         return self._run(roles, {}, count, State(list(syncs)))
 
+    def callees(self, roles: Roles, overrides: Mapping[str, str]) -> Callees:
+        """What finds the functions and methods that calls run."""
+        return Callees(self, self.session, self.say, self.facts.name, roles.request(), overrides)
+
     def observe(
         self, roles: Roles, overrides: Mapping[str, str], count: int, start: Sequence[Sync] = ()
     ) -> Observation | Refusal:
@@ -140,8 +144,7 @@ class Observer(Placer):
     def _rounds(
         self, roles: Roles, overrides: Mapping[str, str], count: int, state: State
     ) -> Observation | Refusal:
-        callees = Callees(self, self.session, self.say, self.facts.name, roles.request(), overrides)
-        decider = Decider(self, callees, self.onward)
+        decider = Decider(self, self.callees(roles, overrides), self.onward)
         for _ in range(ROUNDS):
             found = decider.decide(state, self._run(roles, overrides, count, state))
             if found is not None:

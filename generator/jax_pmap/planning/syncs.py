@@ -173,7 +173,9 @@ class Placer(Bodies):
             if event is not None and event.is_share:
                 continue  # The sizes in it are those of a share, as they have to be.
             if event is None or event.unaligned or event.whole_op(numbers=True) is None:
-                out += self.partial_below(child, events)
+                # What is partly whole has a name of its own to be made whole under.
+                parts = event is not None and child.text.isidentifier() and event.partly_whole
+                out += [child] if parts else self.partial_below(child, events)
                 continue
             inner = [] if event.arrays else self.partial_below(child, events)
             # A shape is no size.

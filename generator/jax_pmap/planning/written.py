@@ -25,7 +25,8 @@ MOST_TRACES = 20
 def own_sizes(observer: Observer, roles: Roles, count: int, start: Sequence[Sync]) -> tuple[Sync, ...]:
     """The numbers that are to be those of a share, so that the function runs on one; none where none do that.
 
-    Functions that the target calls are looked into where its own numbers are not enough.
+    Functions that the target calls are looked into where its own numbers are not enough, and methods where
+    those of functions are not either.
 
     Args:
         observer: of the target; what it looks into is changed.
@@ -35,10 +36,11 @@ def own_sizes(observer: Observer, roles: Roles, count: int, start: Sequence[Sync
     """
     sizes = _Sizes(observer, roles, count, start)
     found = sizes.found()
-    if found is None:
+    for open_more in (observer.open_called, observer.callees(roles, {}).open_run):
         known = len(observer.bodies)
-        observer.open_called()
-        found = sizes.found() if len(observer.bodies) > known else None
+        if found is None:
+            open_more()
+            found = sizes.found() if len(observer.bodies) > known else None
     return found or ()
 
 
