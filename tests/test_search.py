@@ -610,10 +610,13 @@ def test_what_compiles_or_runs_slowly_is_compiled_otherwise(
         really(session)
 
     monkeypatch.setattr(Session, "restart", restart)
-    write(project, code)
-    planned = project.run("plan", "f.py::f", "--inputs", "f.py::inputs", "--output-format", "json")
-    assert planned.exit_code == 0, planned.stderr
-    assert restarts == [{way}]
+    write(project, textwrap.dedent(code) + "\n\ndef shapes():\n    return jax.eval_shape(inputs)\n")
+    # Of shapes nothing is run.
+    for inputs, expected in (("inputs", [{way}]), ("shapes", [])):
+        restarts.clear()
+        planned = project.run("plan", "f.py::f", "--inputs", f"f.py::{inputs}", "--output-format", "json")
+        assert planned.exit_code == 0, planned.stderr
+        assert restarts == expected
 
 
 def test_branches_inside_nested_functions_raise_where_no_input_went(project: Project) -> None:

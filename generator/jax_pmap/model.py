@@ -853,3 +853,8 @@ class Request:
     instead: tuple[Path, str] | None = None
     #: The command line as typed, for the header of the emitted file.
     command: str = ""
+
+    @property
+    def divided_by_compiler(self) -> bool:
+        """Whether the emitted code leaves it to the compiler what the devices of a mesh send each other."""
+        return bool(self.mesh) and self.backend is Backend.JIT

@@ -100,13 +100,13 @@ def fit(request: Request, say: Say = quiet) -> Fit | Refusal:
     """
 
     def work() -> Fit:
-        from jax_pmap.proof.emitted import divided_by_compiler, on_machine, on_mesh
+        from jax_pmap.proof.emitted import on_machine, on_mesh
 
         with _planned(request, say) as planned:
             plan, listings = planned.observed.plan, planned.observed.listings
             machine = on_machine(planned, plan) if request.topology else None
             told = machine is not None and not machine.by_shapes
-            compiled = on_mesh(planned, plan) if divided_by_compiler(request) and not told else None
+            compiled = on_mesh(planned, plan) if request.divided_by_compiler and not told else None
             return Fit(plan, machine, compiled, listings)
 
     return answered(work)

@@ -11,6 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax_pmap.sources as sources
 from jax_pmap.emit.stored import kin_of, may_store
@@ -73,10 +74,14 @@ class UserFunction:
         """Whether it is what runs where an object of its class is called: ``model(x)``."""
         return bool(self.owner) and not self.library and self.facts.name == "__call__"
 
+    @property
+    def key(self) -> tuple[Path, str, bool]:
+        """What one function has that no other has."""
+        return self.source.path, self.source.qualname, self.by_value
+
     def is_same(self, other: UserFunction) -> bool:
         """Whether both are one function."""
-        mine, theirs = self.source, other.source
-        return (mine.path, mine.qualname, self.by_value) == (theirs.path, theirs.qualname, other.by_value)
+        return self.key == other.key
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,18 +86,11 @@ class Bodies:
         self.gradients: dict[int, GradientCall] = {}
         self.runs: dict[int, list[FunctionRun]] = {}
         self._know(body, call_graph.origin)
-        self.watch = Watch(call_graph, body.numbers, settled)
+        self.watch = Watch(call_graph, body, settled)
 
     def watch_again(self) -> None:
         """Watch the methods, too, that running has shown since."""
-        known = [*self.homes.items(), *self.watch.homes.items()]
-        bodies = {body.scope.index: body for body in self.bodies} | self.watch.bodies
-        self.watch = Watch(
-            self.call_graph,
-            self.body.numbers,
-            self.settled,
-            [(home, bodies[scope]) for scope, home in known],
-        )
+        self.watch = Watch(self.call_graph, self.body, self.settled)
 
     def _know(self, body: Body, home: UserFunction) -> None:
         """Take the places of one more body into the tables."""
@@ -228,12 +221,7 @@ class Bodies:
             return None
         known = [scope for scope, home in self.homes.items() if home.is_same(found)]
         if not known:
-            watched = self.watch.scope_of(found)
-            body = (
-                Body(function_text(found.parsed), self.body.numbers)
-                if watched is None
-                else self.watch.bodies[watched]
-            )
+            body = self.body.beside(found.key, function_text(found.parsed))
             self._know(body, found)
             known = [body.scope.index]
         self.links[caller.scope.index, called, known[0]] = None

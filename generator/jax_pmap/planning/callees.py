@@ -139,7 +139,7 @@ class Callees:
             for called, is_known in self._called(body):
                 if not is_known:
                     self.seen.setdefault((body.scope.index, called), [])
-                number = next(bodies.body.numbers)
+                number = bodies.body.recorded((body.scope.index, called))
                 asked[body.scope.index][called] = number
                 table[number] = body.scope.index, called
 

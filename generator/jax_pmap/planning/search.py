@@ -137,7 +137,9 @@ def _prepared(
     request = dataclasses.replace(request, shard=tuple(x for x in request.shard if x not in inside))
     finder = RoleFinder(session, target.facts, request, loaded.described)
     whole = reference_runs(session, target, finder)
-    if session.compile_as(whole.compiled_as):
+    # Of shapes alone nothing is run.
+    is_compiled = request.divided_by_compiler or not any(each["abstract"] for each in loaded.described)
+    if is_compiled and session.compile_as(whole.compiled_as):
         loaded = load(session, target, request, say)
         finder = RoleFinder(session, target.facts, request, loaded.described)
         whole = reference_runs(session, target, finder)

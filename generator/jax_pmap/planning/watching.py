@@ -39,14 +39,12 @@ class Watch:
     def __init__(
         self,
         call_graph: CallGraph,
-        numbers: Iterator[int],
+        origin: Body,
         settled: Collection[str] = (),
-        known: Sequence[tuple[UserFunction, Body]] = (),
     ) -> None:
-        """Look for them from the target on.
+        """Look for them from the target on, whose body is `origin`.
 
-        `settled` are its arguments that have no other values, `known` the bodies of functions that have one
-        already.
+        `settled` are its arguments that have no other values.
         """
         self.call_graph = call_graph
         #: How many methods that running has shown there were to find.
@@ -65,11 +63,10 @@ class Watch:
         self.tests: dict[int, Expression] = {}
         self._numbers: dict[int, int] = {}
         for found in carriers:
-            body = next((body for home, body in known if home.is_same(found)), None)
-            body = body or Body(function_text(found.parsed), numbers)
+            body = origin.beside(found.key, function_text(found.parsed))
             self.homes[body.scope.index], self.bodies[body.scope.index] = found, body
             for test in self._tests(body, found) if found in chosen else ():
-                number = next(numbers)
+                number = origin.recorded(test.point)
                 self.tests[number], self._numbers[test.point] = test, number
         self._watched = {scope for scope, home in self.homes.items() if home in chosen}
 
@@ -89,10 +86,6 @@ class Watch:
     def is_watched(self, body: Body) -> bool:
         """Whether the ways that are taken in a body are recorded."""
         return body.scope.index in self._watched
-
-    def scope_of(self, found: UserFunction) -> int | None:
-        """The scope of a function among these, or None."""
-        return next((scope for scope, home in self.homes.items() if home.is_same(found)), None)
 
     def unreached(self, reached: Collection[int]) -> Iterator[tuple[Body, Branch]]:
         """Branches that no input took and that other inputs might take."""

@@ -167,7 +167,7 @@ def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
         evidence = dataclasses.replace(evidence, machine=on_machine(planned, plan))
     if plan.devices.number is not None:
         evidence = _on_chosen(evidence, run, plan)
-    if request.run_code and not evidence.checks and divided_by_compiler(request):
+    if request.run_code and not evidence.checks and request.divided_by_compiler:
         # Last, since the worker may end with it.
         made = on_mesh(planned, plan)
         evidence = dataclasses.replace(
@@ -220,7 +220,9 @@ def _narrowed(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Pl
         try:
             return run(plan), plan
         except InMultiples as needed:
-            plan = dataclasses.replace(plan, multiple_of=math.lcm(plan.multiple_of, needed.multiple))
+            # Few rows are found anew: of multiples.
+            multiple = math.lcm(plan.multiple_of, needed.multiple)
+            plan = dataclasses.replace(plan, multiple_of=multiple, too_few=())
         except OfForms as only:
             forms = tuple(dict.fromkeys((*plan.forms, *only.forms)))
             plan = dataclasses.replace(plan, forms=forms)
@@ -259,11 +261,6 @@ def _in_processes(planned: Planned, plan: Plan, evidence: Evidence) -> Evidence:
         planned.say,
     )
     return dataclasses.replace(evidence, checks=(*evidence.checks, check))
-
-
-def divided_by_compiler(request: Request) -> bool:
-    """Whether the emitted code leaves it to the compiler what the devices of a mesh send each other."""
-    return bool(request.mesh) and request.backend is Backend.JIT
 
 
 def on_mesh(planned: Planned, plan: Plan) -> Compiled:

@@ -156,6 +156,9 @@ class _Proof:
         plan, target = self.plan, self.target
         if self.chosen is not None or self.how.derived:
             return _Derived(comparison, self.how.derived)
+        if not self.how.run_code and (few := self._few(comparison)):
+            # Code that refuses these is to be derived, once.
+            raise OfMoreRows(few)
         self.say("deriving: the placement of every value")
         room, seconds = int(ROOM * self.session.memory), TIME * self.session.timeout
         asked = protocol.Derive(comparison, self.emitted, plan.multiple_of, room, seconds, self._zeros())

@@ -14,7 +14,7 @@ from .arguments import Packed, invoke
 from .around import furnish
 from .functions import guarded, in_place_of, located, named, unwrapped
 from .observe import RECORDER
-from .protocol import AXIS_ARGUMENTS, Callee, FindCallees
+from .protocol import AXIS_ARGUMENTS, Callee, FindCallees, encode
 from .target import current
 from .type_tests import is_users
 
@@ -140,6 +140,10 @@ def find_callees(request: FindCallees) -> Mapping[int, tuple[Callee, ...]]:
 
     One that is never reached is not among them.
     """
+    return current().once("callees", encode(request), lambda: _found(request), most=1)
+
+
+def _found(request: FindCallees) -> Mapping[int, tuple[Callee, ...]]:
     target = current()
     packed = Packed(target.values(request.overrides), request.roles.statics)
     taps = Callees()

@@ -27,8 +27,9 @@ transpose xor
 """
 #: Repeated operations below which compiling takes no time to speak of.
 FEW = 10_000
-#: Times an operation is repeated, on average, from which on it is quicker not to fuse.
-OFTEN = 25
+#: Times an operation is repeated, on average, from which on it is quicker not to fuse, with the second start
+#: that this takes: jax's random numbers alone compile ten times as long so.
+OFTEN = 40
 #: Products in loops of convolutions from which on optimizing them is worth a second start.
 PRODUCTS = 200_000
 

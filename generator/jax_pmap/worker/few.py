@@ -11,7 +11,9 @@ from typing import Any
 from . import arguments, prove
 from .arguments import LeafAxes, Packed, Values
 from .comparing import Parallel
+from .following import traced_as
 from .jaxpr.coincidences import Program, alike, program_of
+from .jaxpr.symbolic import Numbers
 from .jaxpr.trace import Traced, abstract_leaves
 from .leaves import shape_of
 from .protocol import Check, Problem
@@ -31,6 +33,7 @@ def few_rows(
     multiple: int = 1,
     devices: int = 1,
     *,
+    one: "Traced | None" = None,
     large: bool = True,
     named: Sequence[int] = (),
 ) -> tuple[tuple[int, int], ...]:
@@ -45,6 +48,7 @@ def few_rows(
         size: many rows, on all of the devices.
         multiple: what the rows on each are a multiple of.
         devices: how many there are.
+        one: its trace with a symbol for the rows, where it is one program for all numbers of them but few.
         large: whether a program of many operations is looked at, too.
         named: numbers in the code that may be ones of rows.
     """
@@ -53,13 +57,16 @@ def few_rows(
     def program(rows: int) -> "Program | None":
         if rows not in known:
             try:
-                traced = Traced.of(function, packed, abstract_leaves(packed, axes, rows))
+                leaves = abstract_leaves(packed, axes, rows)
+                whole = one if one is not None and rows >= size else traced_as(function, packed, leaves)
+                # Arithmetic with sizes is done in both, so that they compare.
+                traced = whole.jaxpr if one is None else Numbers(rows).program(whole.jaxpr)
             except (MemoryError, Problem):
                 raise
             except BaseException:
                 known[rows] = None
             else:
-                known[rows] = program_of(traced.jaxpr, rows, spread=False)
+                known[rows] = program_of(traced, rows, spread=False)
         return known[rows]
 
     given = program(size)

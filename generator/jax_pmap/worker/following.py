@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from jax.export import is_symbolic_dim
 from . import arguments, protocol
 from . import layers as library_layers
 from .arguments import Packed, Values
+from .budget import size as operations
 from .jaxpr import symbolic
 from .jaxpr.trace import NUMBERS, Traced, abstract_leaves
 from .leaves import category, is_key, leaf_paths, shape_of, skeleton
@@ -19,6 +21,8 @@ from .protocol import Layer, Row
 from .target import Target, become, current, leaf_axes
 from .type_tests import Watch, identified, may_part, parted
 
+#: Operations in all traces that are kept for another time.
+KEPT = 50_000
 #: Which leaves are traced: of an index and a leaf.
 Choice = Callable[[int, Any], bool]
 
@@ -89,12 +93,11 @@ class Followed:
             return None
         return Traced(self.jaxpr, self.tree, self.rest, self.kinds)
 
-    def with_rows(self, rows: int) -> "Followed":
-        """It as it would be traced for so many, where it has a symbol for them."""
+    def with_rows(self, rows: int) -> Returned:
+        """What it would return of so many, where it has a symbol for them."""
         numbers = symbolic.Numbers(rows)
         out = tuple({**row, "shape": numbers.of(row["shape"])} for row in self.returned.rows)
-        returned = dataclasses.replace(self.returned, rows=out)
-        return dataclasses.replace(self, jaxpr=numbers.program(self.jaxpr), returned=returned)
+        return dataclasses.replace(self.returned, rows=out)
 
 
 def follow(
@@ -259,10 +262,10 @@ def of_inputs(statics: Sequence[str], *, watched: bool) -> Followed:
     target = current()
     values = target.called if watched and target.called is not None else target.values({})
     key = tuple(statics), watched, bool(jax.config.jax_enable_x64)
-    found = target.once(OF_INPUTS, key, lambda: follow(values, statics, watched=watched), last=True)
+    found = target.once(OF_INPUTS, key, lambda: follow(values, statics, watched=watched), most=1)
     mutated = tuple(found.returned.mutated)
     if mutated != target.mutated:
-        become(dataclasses.replace(target, mutated=mutated)).once(OF_INPUTS, key, lambda: found, last=True)
+        become(dataclasses.replace(target, mutated=mutated)).once(OF_INPUTS, key, lambda: found, most=1)
     return found
 
 
@@ -277,7 +280,7 @@ def of_shapes(statics: Sequence[str], leaves: Sequence[Any]) -> Followed:
         known = (each for each in target.known(OF_INPUTS) if _is_of(each, target, packed, leaves))
         return next(known, None) or follow(values, statics, watched=False, leaves=leaves)
 
-    return target.once(OF_SHAPES, key, made, last=True)
+    return target.once(OF_SHAPES, key, made, most=1)
 
 
 def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Followed | None:
@@ -323,15 +326,39 @@ def _asked(roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[Followe
     return found
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A trace of the target that was made for its operations alone, with all that it hangs on."""
+
+    program: Traced
+    packed: Packed
+    given: list[Any]
+    x64: bool
+
+
 def traced_as(function: Callable[[Values], Any], packed: Packed, leaves: Sequence[Any]) -> Traced:
-    """A function of packed values, traced with these leaves: that trace of the target, where there is one."""
+    """A function of packed values, traced with these leaves: that trace of the target, where there is one.
+
+    Several stages ask for the same sizes. The latest traces are kept, up to `KEPT` operations in all.
+    """
     target = current()
-    if function == target.reference:
-        for found in (*target.known(OF_INPUTS), *target.known(OF_SHAPES)):
-            program: Traced | None = found.program
-            if program is not None and _is_of(found, target, packed, leaves):
-                return program
-    return Traced.of(function, packed, leaves)
+    if function != target.reference:
+        return Traced.of(function, packed, leaves)
+    for found in (*target.known(OF_INPUTS), *target.known(OF_SHAPES)):
+        program: Traced | None = found.program
+        if program is not None and _is_of(found, target, packed, leaves):
+            return program
+    kept: list[Kept] = target.once("traced", (), list)
+    at = next((i for i, each in enumerate(kept) if _is_of(each, target, packed, leaves)), None)
+    if at is not None:
+        latest = kept.pop(at)
+    else:
+        made = Traced.of(function, packed, leaves)
+        latest = Kept(made, packed, [*leaves], bool(jax.config.jax_enable_x64))
+    kept.insert(0, latest)
+    lengths = itertools.accumulate(operations(each.program.jaxpr) for each in kept)
+    del kept[sum(length <= KEPT for length in lengths) :]
+    return latest.program
 
 
 def is_given_alike(statics: Sequence[str]) -> bool:
@@ -346,7 +373,7 @@ def is_given_alike(statics: Sequence[str]) -> bool:
     return [*map(_form, one)] == [*map(_form, other)]
 
 
-def _is_of(found: Followed, target: Target, packed: Packed, leaves: Sequence[Any]) -> bool:
+def _is_of(found: Followed | Kept, target: Target, packed: Packed, leaves: Sequence[Any]) -> bool:
     """Whether a trace of the target is that of these leaves, with the constants that are `packed`."""
     own = found.packed
     given = [values for values in (target.called, *target.data[:1]) if values is not None]

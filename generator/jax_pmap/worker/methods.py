@@ -51,6 +51,7 @@ from .examples import (
     plain,
 )
 from .following import asked_sizes, follow, for_all_sizes
+from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, leaf_names, sizes_for, traced_arrays
 from .jaxpr.walk import is_mapped
 from .kept_state import left_by_calls
@@ -323,10 +324,16 @@ def survey_draws(request: protocol.SurveyDraws) -> protocol.Draws:
     fn: Callable[..., Any] = furnished(
         target.define(request.tapped.code, "<jax-pmap>", request.tapped.name, scope)
     )
-    with prove.x64(target.x64):
-        whole = draws.whole_program(
+
+    def whole_program() -> Any:
+        return draws.whole_program(
             target.fn, target.signature, values, statics, target.one_device.run, target.mutated
         )
+
+    with prove.x64(target.x64):
+        # All that the values hang on.
+        key = protocol.encode((request.roles, request.overrides, count))
+        whole = target.once("drawn from", key, whole_program, most=1)
         try:
             return draws.survey(
                 whole,
@@ -356,7 +363,7 @@ def trials_of(
     """
     target = current()
     key = protocol.encode(comparison), tuple(sorted(left_out)), count if comparison.reference else 0
-    return target.once("trials", key, lambda: new_trials(comparison, found, left_out, count), last=True)
+    return target.once("trials", key, lambda: new_trials(comparison, found, left_out, count), most=1)
 
 
 def new_trials(
@@ -458,12 +465,27 @@ def derive_code(request: protocol.Derive) -> protocol.Derivation:
     emitted = emitted_of(request.comparison, request.emitted)
     multiple, asked = request.multiple, request.comparison
     rows = telling_rows(asked.roles, asked.overrides, multiple) if emitted.mesh is None else ()
+    uniform = emitted.mesh is None and one_for_all(asked.roles, asked.overrides) is not None
     if rows:
         # Code that is another program with so many rows, which no devices share evenly, is run with them.
         rows = tuple(filter(telling.is_shared, rows))
     return witness.of_emitted(
-        trials.question, emitted, request.room, request.seconds, multiple, rows, request.zeros
+        trials.question,
+        emitted,
+        request.room,
+        request.seconds,
+        multiple,
+        rows or (),
+        request.zeros,
+        uniform=uniform,
     )
+
+
+def one_for_all(roles: protocol.Roles, overrides: Mapping[str, str]) -> Traced | None:
+    """The target's program with a symbol for its rows; None where no one program is for all of them."""
+    with prove.x64(current().x64):
+        followed = for_all_sizes(roles, overrides)
+    return followed.program if followed is not None and is_exact(followed.jaxpr) else None
 
 
 def telling_rows(
@@ -475,9 +497,8 @@ def telling_rows(
     def found() -> "tuple[int, ...] | None":
         packed = Packed(target.values(overrides), roles.statics)
         size = next(iter(sizes_for(arguments.batch_size(target.data[0], leaf_axes(roles)))), 0) * multiple
+        one = one_for_all(roles, overrides)
         with prove.x64(target.x64):
-            followed = for_all_sizes(roles, overrides)
-            one = None if followed is None else followed.program
             numbers = named_sizes(packed, roles, overrides)
             return telling.telling(target.reference, one, numbers, packed, leaf_axes(roles), size, multiple)
 
@@ -508,11 +529,12 @@ def tell_few(request: protocol.TellFew) -> tuple[tuple[int, int], ...]:
         size = next(iter(sizes_for(arguments.batch_size(target.data[0], axes))), 0) * multiple
         if not size or telling_rows(roles, request.overrides, multiple) is None:
             return ()
+        one = one_for_all(roles, request.overrides)
         with prove.x64(target.x64):
             numbers = named_sizes(packed, roles, request.overrides)
             # Those that devices share are among the sizes that it is derived for.
             numbers = tuple(number for number in numbers if not telling.is_shared(number))
-            return few.few_rows(target.reference, packed, axes, size, multiple, named=numbers)
+            return few.few_rows(target.reference, packed, axes, size, multiple, one=one, named=numbers)
 
     return target.once("few", protocol.encode((roles, request.overrides, multiple)), found)
 

@@ -17,9 +17,20 @@ from .server import describe_exception, summary
 from .target import Target, current, leaf_axes
 from .work import work
 
+#: How many questions are answered once.
+ANSWERS = 8
+
 
 def observe_code(request: protocol.Observe) -> protocol.Observation:
     """What each value of tapped code is on shards, beside the tapped original on the whole batch.
+
+    A plan that is begun anew asks some questions again: the latest are answered once.
+    """
+    return current().once("observed", protocol.encode(request), lambda: _answer(request), most=ANSWERS)
+
+
+def _answer(request: protocol.Observe) -> protocol.Observation:
+    """The answer to a question that was not asked lately.
 
     It is told from placements: both are traced from shapes, the code on the shares of several counts of
     devices.
@@ -126,7 +137,10 @@ class Traces:
         self.packed = Packed(target.values(request.overrides), request.roles.statics)
         given = abstract_leaves(self.packed, self.axes, size)
         self._leaves = list(zip(given, self.packed.axes(self.axes), strict=True))
-        self.about = protocol.encode((self.axes, request.overrides)), size, request.own_sizes
+        told = self.axes, request.overrides, request.own_sizes, request.results, request.axis_name
+        #: The same of traces with a symbol in place of the size.
+        self._about_all = protocol.encode(told)
+        self.about = self._about_all, size
         if size is None:
             # What shares all of them evenly. What has a size of 1 is broadcast, which is another program.
             sizes = [leaf.shape[axis] for leaf, axis in self._leaves if axis is not None]
@@ -144,7 +158,7 @@ class Traces:
             Problem: ``"reference"``, it is not traced so.
         """
         key = protocol.encode(self._request.original), *self.about
-        whole = self._target.once("placed", key, self._whole, last=True)
+        whole = self._target.once("placed", key, self._whole, most=1)
         self.recorder.most = self._request.count * observe.largest(whole.program.events)
         return whole
 
@@ -183,9 +197,10 @@ class Traces:
             program = symbolic.traced(lambda: self._traced(code, leaves, symbolic.DEVICES))
             return program if program is not None and program.has_polynomials() else None
 
-        found: placed.Program | None = self._target.once(
-            "with symbols", (protocol.encode(code), *self.about), made, last=True
-        )
+        # The original stays while the code beside it changes from round to round.
+        question = "original" if code == self._request.original else "woven"
+        key = protocol.encode(code), self._about_all
+        found: placed.Program | None = self._target.once(f"{question}, with symbols", key, made, most=1)
         return found
 
     def _whole(self) -> placed.Whole:

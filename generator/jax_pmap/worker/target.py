@@ -56,20 +56,20 @@ class Target:
     renaming: Any = None
     _found: dict[str, dict[Hashable, Any]] = field(default_factory=dict, init=False)
 
-    def once(self, question: str, key: Hashable, answer: Callable[[], T], *, last: bool = False) -> T:
+    def once(self, question: str, key: Hashable, answer: Callable[[], T], *, most: "int | None" = None) -> T:
         """What `answer` gives, asked for once for each `key`, which is all that it hangs on but the target.
 
         Args:
             question: its name.
             key: ``("config",)``, where the question is about some static arguments.
             answer: finds the answer; where it raises, it is asked again the next time.
-            last: whether the answer for another key is dropped, so that large ones are not gathered.
+            most: for how many keys, the latest, answers are kept: large ones are not gathered.
         """
         known: dict[Hashable, T] = self._found.setdefault(question, {})
         if key not in known:
             made = answer()
-            if last:
-                known.clear()
+            for old in [*known][: len(known) - most + 1] if most and len(known) >= most else ():
+                del known[old]
             known[key] = made
         return known[key]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from .arguments import LeafAxes, Packed, Values
 from .budget import size as operations
+from .following import traced_as
 from .functions import codes, enclosed, unwrapped
 from .jaxpr.coincidences import alike, coincidences, program_of
-from .jaxpr.symbolic import is_exact
 from .jaxpr.trace import Traced, abstract_leaves, counts_for
 from .neighbours import INSTALLED
 from .protocol import Problem
@@ -69,13 +69,13 @@ def telling(
 
     def traced(rows: int) -> "Traced | None":
         try:
-            return Traced.of(function, packed, abstract_leaves(packed, axes, rows))
+            return traced_as(function, packed, abstract_leaves(packed, axes, rows))
         except Problem:
             raise
         except BaseException:  # What grows with the square of the rows has no room: whoever calls it is told.
             return None
 
-    if one is not None and is_exact(one.jaxpr):
+    if one is not None:
 
         def equal_in(rows: int) -> list[int]:
             return coincidences(program_of(one.jaxpr, rows))

@@ -11,7 +11,7 @@ import numpy as np
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
-from .following import Followed, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
+from .following import Returned, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
 from .leaves import is_float, to_float64
@@ -32,15 +32,18 @@ def needs_number(error: BaseException) -> bool:
 
 
 def trace(request: protocol.Trace) -> Traced:
-    """Whether the reference can be traced with so many rows in the batch leaves, and what it returns."""
+    """Whether the reference can be traced with so many rows in the batch leaves, and what it returns.
+
+    With a number of rows, that alone is told.
+    """
     target = current()
     statics = request.roles.statics
     with prove.x64(target.x64):
         try:
-            if request.size is None:
-                found = of_inputs(statics, watched=request.watched and is_given_alike(statics))
-            else:
-                found = of_size(request.roles, request.size)
+            if request.size is not None:
+                sized = of_size(request.roles, request.size)
+                return Traced(out=sized.rows, tree=sized.tree)
+            found = of_inputs(statics, watched=request.watched and is_given_alike(statics))
         except (MemoryError, Problem):
             raise
         except BaseException as error:
@@ -65,13 +68,13 @@ def trace(request: protocol.Trace) -> Traced:
     )
 
 
-def of_size(roles: protocol.Roles, rows: int) -> Followed:
-    """The trace of the target on so many rows."""
+def of_size(roles: protocol.Roles, rows: int) -> Returned:
+    """What the target returns of so many rows."""
     for_all = for_all_sizes(roles, {})
     if for_all is not None:
         return for_all.with_rows(rows)
     packed = Packed(current().values({}), roles.statics)
-    return of_shapes(roles.statics, abstract_leaves(packed, leaf_axes(roles), rows))
+    return of_shapes(roles.statics, abstract_leaves(packed, leaf_axes(roles), rows)).returned
 
 
 def find_layers(request: protocol.FindLayers) -> tuple[protocol.Layer, ...]:
@@ -126,8 +129,8 @@ def find_minibatches(request: protocol.FindMinibatches) -> protocol.Minibatches:
     in_order = [axis == 0 for axis in packed.axes(axes)]
 
     def found(rows: int) -> set[minibatches.Cut]:
-        traced = jax.make_jaxpr(arrays_of(target.reference, packed))(abstract_leaves(packed, axes, rows))
-        return set(minibatches.cuts(traced, in_order, rows))
+        traced = traced_as(target.reference, packed, abstract_leaves(packed, axes, rows))
+        return set(minibatches.cuts(traced.jaxpr, in_order, rows))
 
     def sizes(cuts: set[minibatches.Cut], rows: int) -> set[int]:
         # A batch of one minibatch is not cut.

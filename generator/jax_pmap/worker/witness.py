@@ -315,7 +315,7 @@ def _same_but_for_sizes(one: Program, other: Program) -> bool:
 def _reference(question: Question, packed: Packed, leaves: Sequence[Any]) -> "Traced | None":
     """The trace of the reference; None where it does not take such inputs: whoever calls it so is told."""
     try:
-        return Traced.of(question.traceable, packed, leaves)
+        return traced_as(question.traceable, packed, leaves)
     except (MemoryError, Problem):
         raise
     except BaseException:
@@ -759,7 +759,7 @@ def _two(
     """
     leaves = abstract_leaves(packed, question.axes, size)
     try:
-        whole = Traced.of(question.traceable, packed, leaves)
+        whole = traced_as(question.traceable, packed, leaves)
     except (MemoryError, Problem):
         raise
     except BaseException as error:
@@ -801,14 +801,16 @@ def of_emitted(
     room: int,
     seconds: float,
     multiple: int = 1,
-    telling: "Sequence[int] | None" = (),
+    telling: Sequence[int] = (),
     zeros: "Collection[str] | None" = None,
+    *,
+    uniform: bool = False,
 ) -> protocol.Derivation:
     """What deriving shows of code that was emitted, called as the user calls it.
 
-    It is derived for the batches that are `telling` besides: None where the reference is one program for all.
-    Where it adds rows to uneven batches, with `zeros` in these leaves, it is complete only where they do not
-    count.
+    It is derived for the batches that are `telling` besides; `uniform` says whether the reference is one
+    program for all of them. Where it adds rows to uneven batches, with `zeros` in these leaves, it is
+    complete only where they do not count.
     """
 
     def parallel(count: int) -> Callable[[Values], Any]:
@@ -822,12 +824,12 @@ def of_emitted(
         seconds,
         multiple=multiple,
         mesh=emitted.mesh,
-        uniform=telling is None,
-        telling=lambda operations: telling or (),
+        uniform=uniform,
+        telling=lambda operations: telling,
     )
     if zeros is None or not found.complete:
         return found
-    for rows in (found.batch, *(telling or ())):
+    for rows in (found.batch, *telling):
         with prove.x64(question.x64):
             why = _counted(question, rows, zeros)
         if why is not None:
@@ -841,7 +843,7 @@ def _counted(question: Question, rows: int, zeros: Collection[str]) -> "Ending |
     counts = counts_for(rows, most=3)
     try:
         programs = [
-            Traced.of(question.traceable, packed, abstract_leaves(packed, question.axes, rows // count)).jaxpr
+            traced_as(question.traceable, packed, abstract_leaves(packed, question.axes, rows // count)).jaxpr
             for count in counts
         ]
     except (MemoryError, Problem):

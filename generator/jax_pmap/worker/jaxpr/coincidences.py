@@ -44,11 +44,22 @@ def program_of(traced: Any, rows: int, *, spread: bool = True) -> Program:
     operations: list[str] = []
     numbers: list[float] = []
     constants = list(constants_in(traced))
+    #: What shapes and dtypes add, of which there are few.
+    of_shapes: dict[Any, tuple[list[str], list[float]]] = {}
+    of_dtypes: dict[Any, str] = {}
 
     def add(words: list[str], variables: Iterable[Any]) -> None:
         for variable in variables:
-            _split(getattr(variable.aval, "shape", ()), words, numbers, rows)
-            words.append(str(getattr(variable.aval, "dtype", "")))
+            shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", "")
+            if shape not in of_shapes:
+                of_shapes[shape] = [], []
+                _split(shape, *of_shapes[shape], rows)
+            more = of_shapes[shape]
+            words += more[0]
+            numbers.extend(more[1])
+            if dtype not in of_dtypes:
+                of_dtypes[dtype] = str(dtype)
+            words.append(of_dtypes[dtype])
             if not isinstance(variable, Literal) or variable.aval.dtype == jax.dtypes.float0:
                 continue
             if np.ndim(variable.val) == 0:

@@ -17,7 +17,7 @@ from jax.extend.core import Literal
 from ..protocol import Problem
 from .coincidences import program_of, same
 from .versions import bind, monomials, opened, variable
-from .walk import equations
+from .walk import PLAIN, equations
 
 T = TypeVar("T")
 
@@ -226,12 +226,14 @@ class Numbers:
 
     def __init__(self, rows: int, devices: int = DEVICES) -> None:
         self.rows, self.devices = rows, devices
+        #: What shapes are for these numbers.
+        self._shapes: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         #: Jaxprs with numbers in them, by the identity of those they were made of, which are kept for it.
         self._made: dict[int, tuple[Any, Any]] = {}
 
     def number(self, size: Any) -> Any:
         """A size, or a number that may be one of devices."""
-        if is_symbolic_dim(size):
+        if type(size) is not int and is_symbolic_dim(size):
             return sum(
                 self.number(times) * math.prod(self.rows**power for power in powers)
                 for powers, times in monomials(size)
@@ -245,8 +247,11 @@ class Numbers:
 
         It is the same object where there are none.
         """
-        if type(value) is int or is_symbolic_dim(value):
+        kind = type(value)
+        if kind is int or (kind not in PLAIN and is_symbolic_dim(value)):
             return self.number(value)
+        if kind in PLAIN:
+            return value
         if isinstance(value, (tuple, list)):
             made = [self.of(each) for each in value]
             if all(map(operator.is_, made, value)):
@@ -270,12 +275,16 @@ class Numbers:
         known: dict[Any, Any] = {}
 
         def made(variables: Sequence[Any]) -> list[Any]:
+            found = []
             for each in variables:
                 shape = getattr(each.aval, "shape", ())
-                new = tuple(map(self.number, shape))
+                new = self._shapes.get(shape)
+                if new is None:
+                    new = self._shapes[shape] = tuple(map(self.number, shape))
                 if new != shape:
                     known[each] = variable(each.aval.update(shape=new))
-            return [known.get(each, each) for each in variables]
+                found.append(known.get(each, each))
+            return found
 
         def read(operand: Any) -> Any:
             return self._literal(operand) if isinstance(operand, Literal) else known.get(operand, operand)

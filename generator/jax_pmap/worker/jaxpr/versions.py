@@ -158,11 +158,13 @@ def size_at(dimension: Any, rows: int) -> int:
     return sum(times * math.prod(rows**power for power in powers) for powers, times in monomials(dimension))
 
 
+#: Before jax 0.7, variables have a suffix.
+SUFFIX = ("",) if "suffix" in inspect.signature(jax.extend.core.Var).parameters else ()
+
+
 def variable(aval: Any) -> Any:
     """A new variable of a jaxpr."""
-    if "suffix" in inspect.signature(jax.extend.core.Var).parameters:
-        return jax.extend.core.Var("", aval)  # before jax 0.7
-    return jax.extend.core.Var(aval)
+    return jax.extend.core.Var(*SUFFIX, aval)
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:

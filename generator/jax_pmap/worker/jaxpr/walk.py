@@ -7,6 +7,8 @@ from .versions import inner_jaxpr, opened, primitive_name
 
 #: Jaxprs that run one after the other, in that order whatever order the parameters have.
 IN_ORDER = ("cond_jaxpr", "body_jaxpr")
+#: Types of most parameters, which hold none.
+PLAIN = frozenset({int, bool, str, float, type(None)})
 #: Primitives that run the jaxprs they hold, on their operands, and give what those give.
 CONTROL = frozenset({"jit", "scan", "while", "cond", "shard_map", "xla_pmap"})
 #: Of these, those that run a program on each of several devices.
@@ -33,12 +35,15 @@ UNSEEN = FOREIGN - {"debug_callback", "debug_print", "inspect_sharding"}
 
 def subjaxprs(equation: Any) -> list[Any]:
     """The jaxprs that an equation holds, closed or not: of a ``while`` its test, then its body."""
-    params = {name: equation.params[name] for name in IN_ORDER if name in equation.params}
+    params = equation.params
+    if IN_ORDER[0] in params:
+        params = {name: params[name] for name in IN_ORDER} | dict(params)
     return [
         each
-        for value in (params | dict(equation.params)).values()
+        for value in params.values()
+        if type(value) not in PLAIN
         for each in (value if isinstance(value, (tuple, list)) else (value,))
-        if hasattr(getattr(each, "jaxpr", each), "eqns")
+        if type(each) not in PLAIN and hasattr(getattr(each, "jaxpr", each), "eqns")
     ]
 
 
@@ -88,7 +93,10 @@ def walk(
 
 def equations(jaxpr: Any) -> Iterator[Any]:
     """Every equation of a jaxpr, closed or not, and of the jaxprs inside it."""
-    return (rows[-1][0] for rows in walk(jaxpr))
+    for equation in opened(jaxpr)[0].eqns:
+        yield equation
+        for inside in subjaxprs(equation):
+            yield from equations(inside)
 
 
 def programs_in(jaxpr: Any) -> Iterator[Any]:

@@ -438,12 +438,10 @@ class Interpreter:
             environment[variable] = value
 
         def read(variables: Sequence[Any]) -> Value:
-            literal = [isinstance(v, Literal) for v in variables]
-            if all(literal):
-                return self.known([v.val for v in variables])
-            if any(literal):
+            found = None if isinstance(variables[0], Literal) else environment[variables[0]]
+            if any(isinstance(v, Literal) is not (found is None) for v in variables):
                 raise traced_apart("other operations")
-            return environment[variables[0]]
+            return self.known([v.val for v in variables]) if found is None else found
 
         #: Variables of the other traces, each with that of the first which it is.
         twins: list[dict[Any, Any]] = [
@@ -458,17 +456,19 @@ class Interpreter:
             )
 
         for equations in zip(*(body.eqns for body in bodies), strict=True):
-            if len({len(e.invars) for e in equations}) > 1 or len({_ranks(e) for e in equations}) > 1:
+            one = equations[0]
+            if any(len(e.invars) != len(one.invars) or _ranks(e) != _ranks(one) for e in equations[1:]):
                 raise traced_apart("other operations")
-            if not all(same(row) for row in zip(*(e.invars for e in equations), strict=True)):
+            rows = [*zip(*(e.invars for e in equations), strict=True)]
+            if twins and not all(map(same, rows)):
                 raise traced_apart("operations on other values")
             for other, twin in zip(equations[1:], twins, strict=True):
-                twin.update(zip(other.outvars, equations[0].outvars, strict=True))
-            operands = [read(row) for row in zip(*(e.invars for e in equations), strict=True)]
+                twin.update(zip(other.outvars, one.outvars, strict=True))
+            operands = [read(row) for row in rows]
             results = self.equation(equations, operands)
             if self.listed is not None:
-                self.listed.append((self.path(equations[0]), operands, results))
-            for variable, value in zip(equations[0].outvars, results, strict=True):
+                self.listed.append((self.path(one), operands, results))
+            for variable, value in zip(one.outvars, results, strict=True):
                 environment[variable] = value
         if not all(same(row) for row in zip(*(body.outvars for body in bodies), strict=True)):
             raise traced_apart("operations on other values")
