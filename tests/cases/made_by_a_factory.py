@@ -17,7 +17,7 @@ def make_step(optimizer, weight):
         updates, opt_state = optimizer.update(grads, opt_state)
         return optax.apply_updates(w, updates), opt_state, loss
 
-    return jax.jit(update, donate_argnums=(0, 1))
+    return jax.jit(update)
 
 
 sgd = optax.sgd(0.1, momentum=0.9)
@@ -62,11 +62,7 @@ def loss_fn(w, x, y, mask):
 
 
 @functools.partial(
-    jax.pmap,
-    axis_name=AXIS,
-    in_axes=(None, None, 0, 0, 0),
-    out_axes=None,
-    donate_argnums=(0, 1),
+    jax.pmap, axis_name=AXIS, in_axes=(None, None, 0, 0, 0), out_axes=None
 )
 def p_step(w, opt_state, x, y, mask):
     """`step` on one device's share.
