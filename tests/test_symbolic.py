@@ -1,6 +1,7 @@
 """Programs that are traced once with a symbol for the rows, and those that numbers make of them."""
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -43,8 +44,14 @@ def solved(x, w):
     return jnp.linalg.solve(inner, w), jax.grad(lambda w: jnp.mean(jax.nn.gelu(x @ w) ** 2))(w)
 
 
+def taken(x, w):
+    return x[:, 0] + x[..., -1], x[:, None, 1:4:2] * w[1], x[None], x[:, ::-1]
+
+
 #: Branches and solvers compare real numbers in single precision.
 WITH = [(looped, F32), (solved, F32)]
+#: What older versions of jax cannot be told to slice is traced for each number of rows.
+WITH += [(taken, F32)] if hasattr(sys.modules["jax._src.numpy.indexing"], "NDIndexer") else []
 WITH += [(function, dtype) for function in (means, half_of_the_rows, gathered) for dtype in (F32, BF16, C64)]
 
 
@@ -54,7 +61,7 @@ def test_numbers_make_of_it_what_they_are_traced_to(function, dtype):
         leaves = jax.ShapeDtypeStruct((rows, 5), dtype), jax.ShapeDtypeStruct((5,), dtype)
         return jax.make_jaxpr(function, axis_env=[("i", devices)])(*leaves)
 
-    once = traced(symbolic.rows(), symbolic.DEVICES)
+    once = symbolic.traced(lambda: traced(symbolic.rows(), symbolic.DEVICES))
     assert symbolic.has_polynomials(once)
     for rows, devices in ((8, 3), (3, 8), (24, 1)):
         made = symbolic.Numbers(rows, devices).program(once)
@@ -146,3 +153,14 @@ def test_sizes_of_so_many_devices_and_rows_are_those_of_others():
     assert numbers.number(7) == 7
     with pytest.raises(ValueError, match="no polynomial"):
         numbers.number(rows // 2)
+
+
+def test_what_nothing_uses_makes_no_other_program():
+    def again(x):
+        jnp.sin(x + np.arange(5.0))
+        return x * 2
+
+    leaves = [jax.ShapeDtypeStruct((rows, 5), F32) for rows in (symbolic.rows(), 24)]
+    once, other = (jax.make_jaxpr(f)(x) for f, x in zip((lambda x: x * 2, again), leaves, strict=True))
+    assert symbolic.is_at(once, 24, other)
+    assert not symbolic.is_at(once, 24, jax.make_jaxpr(lambda x: x * 3)(leaves[1]))

@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 
 from ..protocol import Problem
 from .coincidences import program_of, same
-from .versions import bind, monomials, opened, variable
+from .versions import bind, monomials, opened, static_slices, variable
 from .walk import PLAIN, equations
 
 T = TypeVar("T")
@@ -53,7 +53,8 @@ def traced(trace: Callable[[], T]) -> "T | None":
     None where Python code needs the number, and raises.
     """
     try:
-        return trace()
+        with static_slices():
+            return trace()
     except Problem:
         raise
     except BaseException:
@@ -329,7 +330,22 @@ def _with(equation: Any, operands: list[Any], results: list[Any], params: Mappin
     return equation.replace(invars=operands, outvars=results, params=params)
 
 
+def used(closed: Any) -> Any:
+    """A program without operations that give nothing which is used."""
+    body, constants = opened(closed)
+    wanted, kept = {each for each in body.outvars if not isinstance(each, Literal)}, []
+    for equation in reversed(body.eqns):
+        if equation.effects or not wanted.isdisjoint(equation.outvars):
+            kept.append(equation)
+            wanted.update(each for each in equation.invars if not isinstance(each, Literal))
+    known = {v: each for v, each in zip(body.constvars, constants, strict=True) if v in wanted}
+    return closed.replace(jaxpr=body.replace(constvars=[*known], eqns=kept[::-1]), consts=[*known.values()])
+
+
 def is_at(jaxpr: Any, rows: int, other: Any) -> bool:
-    """Whether a program is another one, without symbols, for so many rows, and one device."""
-    programs = Numbers(rows, 1).program(jaxpr), Numbers(rows).program(other)
+    """Whether a program is another one, without symbols, for so many rows, and one device.
+
+    What was traced until it was seen to need an axis, and then again, is used once.
+    """
+    programs = Numbers(rows, 1).program(used(jaxpr)), Numbers(rows).program(used(other))
     return same(*(program_of(each, rows) for each in programs))

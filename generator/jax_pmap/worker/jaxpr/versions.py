@@ -1,12 +1,16 @@
 """What differs between versions of jax in the equations of a jaxpr: names and parameters of primitives."""
 
+import contextlib
+import dataclasses
 import inspect
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax.extend.core
+from jax.export import is_symbolic_dim
 
 from . import owned
 from .owned import is_foreign
@@ -224,3 +228,42 @@ def shard_map_specs(params: Mapping[str, Any]) -> tuple[list[dict[str, int]], li
     """For each operand and each result of a `shard_map`: mesh axis to array axis."""
     given = [params.get(f"{way}_specs", params.get(f"{way}_names")) for way in ("in", "out")]
     return [sharded_dims(s) for s in given[0]], [sharded_dims(s) for s in given[1]]
+
+
+def _takes_all(index: Any) -> bool:
+    return isinstance(index, slice) and index == slice(None)
+
+
+@contextlib.contextmanager
+def static_slices() -> Iterator[None]:
+    """While this holds, ``x[:, 0]`` is a slice where the rows of `x` are a symbol, too.
+
+    jax would gather there, and be another program than for any number of rows. What takes some of an axis
+    with a symbol is still gathered.
+    """
+    indexing = sys.modules.get("jax._src.numpy.indexing")
+    kind = getattr(indexing, "NDIndexer", None)
+    really = getattr(kind, "to_static_slice", None)
+    if kind is None or really is None:
+        yield
+        return
+
+    def to_static_slice(self: Any, **given: Any) -> Any:
+        symbols = [axis for axis, size in enumerate(self.shape) if is_symbolic_dim(size)]
+        indices = self.expand_ellipses().indices if symbols else ()
+        whole = {each.consumed_axes for each in indices if _takes_all(each.index)}
+        if not symbols or not whole.issuperset((axis,) for axis in symbols):
+            return really(self, **given)
+        # With any number in their places.
+        sizes = [1 if is_symbolic_dim(size) else size for size in self.shape]
+        found = really(dataclasses.replace(self, shape=tuple(sizes)), **given)
+        limits = list(found.limit_indices)
+        for axis in symbols:
+            limits[axis] = self.shape[axis]
+        return found._replace(limit_indices=limits)
+
+    kind.to_static_slice = to_static_slice
+    try:
+        yield
+    finally:
+        kind.to_static_slice = really
