@@ -13,7 +13,7 @@ from .arguments import LeafAxes, Packed, Values
 from .comparing import Parallel
 from .following import traced_as
 from .jaxpr.coincidences import Program, alike, program_of
-from .jaxpr.symbolic import Numbers
+from .jaxpr.symbolic import Numbers, used
 from .jaxpr.trace import Traced, abstract_leaves
 from .leaves import shape_of
 from .protocol import Check, Problem
@@ -66,7 +66,8 @@ def few_rows(
             except BaseException:
                 known[rows] = None
             else:
-                known[rows] = program_of(traced, rows, spread=False)
+                # A function that is seen to need an axis is traced again, and may have left a part behind.
+                known[rows] = program_of(used(traced), rows, spread=False)
         return known[rows]
 
     given = program(size)
