@@ -274,3 +274,52 @@ def test_gradients_of_which_some_are_zero_are_averaged_where_they_are_made(share
     made = shared.run("gen", "gradients.py::step", "--inputs", "gradients.py::inputs", "--no-run")
     assert made.exit_code == 0 and "pmean grads" in made.words and "gradients.py:6" in made.words, made.stderr
     assert made.stdout.count("jax.lax.p") == 1 and "derived for all inputs" in made.words, made.stdout
+
+
+OBJECTS = """
+    import dataclasses
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+
+    @functools.partial(jax.tree_util.register_dataclass, data_fields=["w", "key"], meta_fields=[])
+    @dataclasses.dataclass(frozen=True)
+    class Learner:
+        w: jax.Array
+        key: jax.Array
+
+        def learn(self, x, scale):
+            own, key = jax.random.split(self.key)
+            x = x + scale * jax.random.normal(own, x.shape)
+            grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(self.w)
+            return dataclasses.replace(self, w=self.w - 0.1 * grads, key=key)
+
+
+    def learned(learner, x):
+        loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(learner.w)
+        return dataclasses.replace(learner, w=learner.w - 0.1 * grads), loss
+
+
+    def step(learner, x):
+        learner, loss = learned(learner, x)
+        return learner, {"loss": loss}
+
+
+    def steps(learner, x):
+        for scale in (0.1, 0.2):
+            learner = learner.learn(x, scale)
+        return learner
+
+
+    def inputs():
+        return Learner(jnp.ones(5), jax.random.key(0)), jax.random.normal(jax.random.key(1), (48, 5))
+"""
+
+
+def test_what_an_object_holds_is_made_whole_in_the_function_that_makes_it(shared: Project) -> None:
+    shared.write("objects.py", textwrap.dedent(OBJECTS))
+    made = shared.run("gen", "objects.py::step", "--inputs", "objects.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
+    assert "self.w - 0.1 * jax.lax.pmean(grads" in made.stdout.replace("learner.w", "self.w"), made.stdout
