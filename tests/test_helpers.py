@@ -293,8 +293,8 @@ OBJECTS = """
         def learn(self, x, scale):
             own, key = jax.random.split(self.key)
             x = x + scale * jax.random.normal(own, x.shape)
-            grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(self.w)
-            return dataclasses.replace(self, w=self.w - 0.1 * grads, key=key)
+            loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(self.w)
+            return dataclasses.replace(self, w=self.w - 0.1 * grads, key=key), loss
 
 
     def learned(learner, x):
@@ -308,9 +308,11 @@ OBJECTS = """
 
 
     def steps(learner, x):
-        for scale in (0.1, 0.2):
-            learner = learner.learn(x, scale)
-        return learner
+        new = learner
+        for i in range(2):
+            size = x.shape[0] // 2
+            new, loss = new.learn(x[i * size : (i + 1) * size], 0.1)
+        return new, loss
 
 
     def inputs():
@@ -323,3 +325,10 @@ def test_what_an_object_holds_is_made_whole_in_the_function_that_makes_it(shared
     made = shared.run("gen", "objects.py::step", "--inputs", "objects.py::inputs", "--no-run")
     assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
     assert "self.w - 0.1 * jax.lax.pmean(grads" in made.stdout.replace("learner.w", "self.w"), made.stdout
+
+
+def test_a_key_is_followed_into_methods_that_running_shows(shared: Project) -> None:
+    shared.write("objects.py", textwrap.dedent(OBJECTS))
+    made = shared.run("gen", "objects.py::steps", "--inputs", "objects.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
+    assert "fold_in own" in made.words and "pmean grads" in made.words, made.stderr
