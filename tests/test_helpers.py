@@ -332,3 +332,32 @@ def test_a_key_is_followed_into_methods_that_running_shows(shared: Project) -> N
     made = shared.run("gen", "objects.py::steps", "--inputs", "objects.py::inputs", "--no-run")
     assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
     assert "fold_in own" in made.words and "pmean grads" in made.words, made.stderr
+
+
+FOLLOWED = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def step(online, target, left, right):
+        def loss_fn(p):
+            seen = jnp.tanh(right @ target["a"]) @ target["b"]
+            return jnp.mean((jnp.tanh(left @ p["a"]) @ p["b"] - seen) ** 2)
+
+        grads = jax.grad(loss_fn)(online)
+        online = jax.tree.map(lambda p, g: p - 0.1 * g, online, grads)
+        return online, jax.tree.map(lambda t, p: 0.9 * t + 0.1 * p, target, online)
+
+
+    def inputs():
+        keys = jax.random.split(jax.random.key(0), 2)
+        net = {"a": jax.random.normal(keys[0], (5, 8)), "b": jnp.ones((8, 3))}
+        return net, net, jax.random.normal(keys[1], (48, 5)), jnp.ones((48, 5))
+"""
+
+
+def test_a_target_made_like_what_is_learned_is_no_batch(shared: Project) -> None:
+    shared.write("followed.py", textwrap.dedent(FOLLOWED))
+    made = shared.run("plan", "followed.py::step", "--inputs", "followed.py::inputs")
+    assert made.exit_code == 0 and "left batch axis 0" in made.words, made.stderr
+    assert "target replicated" in made.words and "online replicated" in made.words, made.stderr
