@@ -274,3 +274,90 @@ def test_gradients_of_which_some_are_zero_are_averaged_where_they_are_made(share
     made = shared.run("gen", "gradients.py::step", "--inputs", "gradients.py::inputs", "--no-run")
     assert made.exit_code == 0 and "pmean grads" in made.words and "gradients.py:6" in made.words, made.stderr
     assert made.stdout.count("jax.lax.p") == 1 and "derived for all inputs" in made.words, made.stdout
+
+
+OBJECTS = """
+    import dataclasses
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+
+
+    @functools.partial(jax.tree_util.register_dataclass, data_fields=["w", "key"], meta_fields=[])
+    @dataclasses.dataclass(frozen=True)
+    class Learner:
+        w: jax.Array
+        key: jax.Array
+
+        def learn(self, x, scale):
+            own, key = jax.random.split(self.key)
+            x = x + scale * jax.random.normal(own, x.shape)
+            loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(self.w)
+            return dataclasses.replace(self, w=self.w - 0.1 * grads, key=key), loss
+
+
+    def learned(learner, x):
+        loss, grads = jax.value_and_grad(lambda w: jnp.mean((x @ w) ** 2))(learner.w)
+        return dataclasses.replace(learner, w=learner.w - 0.1 * grads), loss
+
+
+    def step(learner, x):
+        learner, loss = learned(learner, x)
+        return learner, {"loss": loss}
+
+
+    def steps(learner, x):
+        new = learner
+        for i in range(2):
+            size = x.shape[0] // 2
+            new, loss = new.learn(x[i * size : (i + 1) * size], 0.1)
+        return new, loss
+
+
+    def inputs():
+        return Learner(jnp.ones(5), jax.random.key(0)), jax.random.normal(jax.random.key(1), (48, 5))
+"""
+
+
+def test_what_an_object_holds_is_made_whole_in_the_function_that_makes_it(shared: Project) -> None:
+    shared.write("objects.py", textwrap.dedent(OBJECTS))
+    made = shared.run("gen", "objects.py::step", "--inputs", "objects.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
+    assert "self.w - 0.1 * jax.lax.pmean(grads" in made.stdout.replace("learner.w", "self.w"), made.stdout
+
+
+def test_a_key_is_followed_into_methods_that_running_shows(shared: Project) -> None:
+    shared.write("objects.py", textwrap.dedent(OBJECTS))
+    made = shared.run("gen", "objects.py::steps", "--inputs", "objects.py::inputs", "--no-run")
+    assert made.exit_code == 0 and "derived for all inputs" in made.words, made.stderr
+    assert "fold_in own" in made.words and "pmean grads" in made.words, made.stderr
+
+
+FOLLOWED = """
+    import jax
+    import jax.numpy as jnp
+
+
+    def step(online, target, left, right):
+        def loss_fn(p):
+            seen = jnp.tanh(right @ target["a"]) @ target["b"]
+            return jnp.mean((jnp.tanh(left @ p["a"]) @ p["b"] - seen) ** 2)
+
+        grads = jax.grad(loss_fn)(online)
+        online = jax.tree.map(lambda p, g: p - 0.1 * g, online, grads)
+        return online, jax.tree.map(lambda t, p: 0.9 * t + 0.1 * p, target, online)
+
+
+    def inputs():
+        keys = jax.random.split(jax.random.key(0), 2)
+        net = {"a": jax.random.normal(keys[0], (5, 8)), "b": jnp.ones((8, 3))}
+        return net, net, jax.random.normal(keys[1], (48, 5)), jnp.ones((48, 5))
+"""
+
+
+def test_a_target_made_like_what_is_learned_is_no_batch(shared: Project) -> None:
+    shared.write("followed.py", textwrap.dedent(FOLLOWED))
+    made = shared.run("plan", "followed.py::step", "--inputs", "followed.py::inputs")
+    assert made.exit_code == 0 and "left batch axis 0" in made.words, made.stderr
+    assert "target replicated" in made.words and "online replicated" in made.words, made.stderr

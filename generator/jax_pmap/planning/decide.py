@@ -386,9 +386,22 @@ class Decider:
             if not self.gathering.own_shares:
                 self.gathering.gather_later(state, statement, events)
             return True
+        if not culprits and self._whole_where_made(state, statement, events):
+            return True
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.table.facts, statement, worst, state.closed)
         return self._advance(state, events)
+
+    def _whole_where_made(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
+        """Look for what makes a partial value whole in the function that gives it, the nearest first."""
+        for made in self.table.behind(statement):
+            first = self.table.first_of(made, events)
+            calls = [self.table.by_point[point] for point in first if point in self.table.by_point]
+            for call in calls:
+                event = first[call.point]
+                if event.partial() and not event.varying and self.opening.whole_inside(state, call):
+                    return True
+        return False
 
     def _not_whole(self, final: Event) -> Refusal:
         leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]

@@ -27,8 +27,8 @@ from jax_pmap.worker import protocol
 if TYPE_CHECKING:
     from libcst import FunctionDef
 
-#: Rounds of folding and looking again: one finds the folds, one opens functions, one confirms.
-ROUNDS = 4
+#: Rounds of folding and looking again: one finds the folds, two open functions, one confirms.
+ROUNDS = 5
 #: Why a key cannot be another on every device.
 SHARED = "numbers that all devices share are drawn from it too"
 
@@ -47,7 +47,8 @@ def find_folds(
     While the collectives are not `settled`, a share that cannot be traced says nothing.
     """
     folds: list[Sync] = []
-    opened, root = False, observer.call_graph.target.source.root
+    root = observer.call_graph.target.source.root
+    ways = iter((observer.open_called, observer.callees(roles, overrides).open_run))
     for _ in range(ROUNDS):
         answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
         raised = fails_on_share(observer.facts, answer.raised, None, root) if answer.raised else None
@@ -77,9 +78,8 @@ def find_folds(
         if not needed:
             return tuple(folds)
         found, lost = _choose(observer, answer, needed)
-        if lost and not opened:
-            opened = True
-            observer.open_called()
+        if lost and (open_more := next(ways, None)) is not None:
+            open_more()
             continue
         if lost or not found:
             return _entangled(observer, answer, lost or sorted(needed))

@@ -107,6 +107,18 @@ class Opening:
             or self._open_modules(state, call, callee)
         )
 
+    def whole_inside(self, state: State, call: Expression) -> bool:
+        """Open the function that a call runs directly, for its values to be whole in it; whether that is new.
+
+        What it gives back may be an object that cannot be taken apart where it is called.
+        """
+        if not call.is_call or call.point in self.table.gradients or call.point in self.table.runs:
+            return False
+        self.look_inside(state, call)
+        scopes = {scope for scope, point in state.opened if point == call.point} - state.loops
+        state.loops |= scopes
+        return bool(scopes)
+
     def give_axis(self, state: State, culprits: Sequence[Expression]) -> bool:
         """Give calls that couple the examples the name of the axis, where what they call takes that.
 

@@ -282,7 +282,7 @@ class RoleFinder:
                 data = 0.3 if self.differentiated - rows and not is_state else 0.0
             elif name.lower() in DATA_NAMES or name in dict(self.facts.pmap_in_axes):
                 # A `target` may be labels, and a network that is followed slowly.
-                data = 0.1 if holds_state(argument) else 1.0
+                data = 0.1 if holds_state(argument) or self._is_copy(name, rows) else 1.0
             elif name in parts or holds_state(argument):
                 # `actor` of `jax.grad(loss)(actor.params)`, or of a helper that does the like.
                 data = 0.0
@@ -296,6 +296,16 @@ class RoleFinder:
                 if leaf["category"] in ("array", "key") and (name, index) not in self.keys:
                     out.append(_Leaf(name, index, tuple(leaf["shape"]), data))
         return out
+
+    def _is_copy(self, name: str, rows: set[str]) -> bool:
+        """Whether it has the several arrays of an argument that a gradient is taken of, and no `rows`."""
+
+        def arrays(of: str) -> list[tuple[str, list[int]]]:
+            leaves = self.described[of]["leaves"] if of in self.described else ()
+            return [(leaf["path"].removeprefix(of), leaf["shape"]) for leaf in leaves]
+
+        own = arrays(name)
+        return len(own) > 1 and any(arrays(other) == own for other in self.differentiated - rows - {name})
 
     def _differentiated_rows(self) -> set[str]:
         """Arguments called like data that a gradient is taken of, beside parameters: rows that are moved."""
