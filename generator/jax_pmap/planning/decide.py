@@ -369,8 +369,7 @@ class Decider:
         if self.table.wrap_all(state, summed, first, numbers=True):
             return True
         # No collective takes a `TrainState` apart: what a method made of gradients is made whole inside.
-        within = (each for origin in summed for each in (origin, *self.table.descendants(origin.point)))
-        if any(self.opening.look_inside(state, each, whole=True) for each in within):
+        if not culprits and self._whole_where_made(state, statement, events):
             return True
         if self.gathering.together(state, culprits, first):
             return True
@@ -385,8 +384,6 @@ class Decider:
                 self.gathering.await_share(state, culprit, first)
             if not self.gathering.own_shares:
                 self.gathering.gather_later(state, statement, events)
-            return True
-        if not culprits and self._whole_where_made(state, statement, events):
             return True
         worst = culprits[0] if culprits else None
         state.hopeless[statement.index] = coupled(self.table.facts, statement, worst, state.closed)

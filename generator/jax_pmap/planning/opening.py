@@ -70,14 +70,8 @@ class Opening:
     def __init__(self, table: Bodies, find: Find) -> None:
         self.table, self.find = table, find
 
-    def look_inside(self, state: State, call: Expression, whole: bool = False) -> bool:
-        """Open the function that a call runs, directly or through a gradient.
-
-        With `whole`, what it computes is to be whole inside: the caller cannot make it so. A name
-        stands for the call that it is bound to.
-        """
-        bound = self.bound_to(call.text, self.table.body_of[call.statement]) if whole else None
-        call = bound or call
+    def look_inside(self, state: State, call: Expression) -> bool:
+        """Open the function that a call runs, directly or through a gradient."""
         if not call.is_call:
             return False
         gradient = self.table.gradients.get(call.point)
@@ -93,8 +87,7 @@ class Opening:
             if any(self._scope_of(run.function, call, run.function_span) is None for run in deciding):
                 return False
             opened = [
-                self._open(state, call, run.function, run.function_span, True, whole or run.repeats)
-                for run in runs
+                self._open(state, call, run.function, run.function_span, True, run.repeats) for run in runs
             ]
             for run in deciding:
                 scope = self._scope_of(run.function, call, run.function_span)
@@ -102,7 +95,7 @@ class Opening:
                     state.deciding.add(scope)
             return any(opened)
         return (
-            self._open(state, call, callee, call.span, repeats=whole)
+            self._open(state, call, callee, call.span)
             or self._open_given(state, call)
             or self._open_modules(state, call, callee)
         )
@@ -171,13 +164,9 @@ class Opening:
             if isinstance(called, cst.Call):
                 call = called
             elif isinstance(called, cst.Name):
-                value = self.bound_to(called.value, body)
+                bound = [s for s in body.statements.values() if called.value in dict(s.names)]
+                value = self.table.by_point.get(bound[0].value or 0) if len(bound) == 1 else None
                 call = body.call_at(value.span) if value is not None else None
-
-    def bound_to(self, name: str, body: Body) -> Expression | None:
-        """What a name has that one statement alone binds."""
-        bound = [s for s in body.statements.values() if name in dict(s.names)]
-        return self.table.by_point.get(bound[0].value or 0) if len(bound) == 1 else None
 
     def _open_given(self, state: State, call: Expression) -> bool:
         """Open the functions that a call hands on: a solver's operator, the objective of an optimiser."""
