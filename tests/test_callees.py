@@ -561,3 +561,34 @@ def test_what_no_collective_takes_apart_is_made_whole_inside(
     assert found.exit_code == 0, found.stderr
     plan = json.loads(found.stdout)["plan"]
     assert [(sync["op"], sync["value"]) for sync in plan["syncs"]] == [("pmean", each) for each in syncs]
+
+
+STARRED = """
+from states_v import *
+
+
+class Noisy(TrainState):
+    def update(self, key, x, y):
+        rows = x + jax.random.normal(key, x.shape)
+        grads = jax.grad(lambda params: jnp.mean((rows @ params["w"] - y) ** 2))(self.params)
+        return self.apply_gradients(grads=grads)
+
+
+def updated(state, key, x, y):
+    return state.update(key, x, y)
+
+
+def noisy():
+    state, *rest = inputs()
+    made = Noisy.create(apply_fn=None, params=state.params, tx=optax.sgd(0.1))
+    return made, jax.random.key(0), *rest
+"""
+
+
+def test_methods_use_what_a_star_import_brings(shared: Project) -> None:
+    shared.write("states_v.py", STATES)
+    shared.write("starred_v.py", STARRED)
+    made = shared.run("gen", "starred_v.py::updated", "--inputs", "starred_v.py::noisy")
+    assert made.exit_code == 0, made.stderr
+    assert "from starred_v import Noisy, jax, jnp" in made.stdout
+    assert ".random.fold_in(key, " in made.stdout and ".lax.pmean(grads, " in made.stdout

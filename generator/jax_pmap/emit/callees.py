@@ -508,7 +508,7 @@ class CallGraph:
     def _brings(self, source: Source, facts: FunctionFacts, name: str) -> bool:
         """Take note of the names a function of another module brings along; False where one is taken."""
         brought = {row.name: meant(row.statement) for row in facts.imported}
-        brought |= {each: f"{source.module}:{each}" for each in facts.module_names}
+        brought |= {each: f"{source.module}:{each}" for each in facts.found_in_module}
         brought[name] = f"{source.module}:{source.qualname}"
         brought = {key: value for key, value in brought.items() if key != facts.name or key == name}
         if any(self._brought.get(key, value) != value for key, value in brought.items()):
@@ -654,10 +654,10 @@ class CallGraph:
         own = self.target.facts
         if source.path == self.target.source.path:
             around = source.qualname != facts.name
-            return around or not set(own.closure_names) & {*facts.module_names, *names_of(facts)}
+            return around or not set(own.closure_names) & {*facts.found_in_module, *names_of(facts)}
         theirs = {(row.name, row.statement) for row in facts.imported}
         # What the target's file imports from there is the same, too.
-        theirs |= {(name, f"from {source.module} import {name}") for name in facts.module_names}
+        theirs |= {(name, f"from {source.module} import {name}") for name in facts.found_in_module}
         same = {(row.name, row.statement) for row in own.imported} | {
             (row.name, row.statement) for row in self.target.parsed.imports
         }
@@ -744,10 +744,9 @@ def movable(facts: FunctionFacts, parsed: ParsedSource) -> bool:
     """Whether a method does the same outside its class."""
     if facts.is_async or facts.is_generator or not plain(facts):
         return False
+    unknown = facts.unknown_names and not facts.star_imports
     # There, neither `super()` nor private names mean the same.
-    return not (
-        facts.closure_names or facts.unknown_names or facts.global_names or is_private(parsed.definition)
-    )
+    return not (facts.closure_names or unknown or facts.global_names or is_private(parsed.definition))
 
 
 def own_names(caller: UserFunction) -> set[str]:

@@ -289,13 +289,7 @@ def check_backend(target: Target, backend: Backend) -> None:
 def names_in_module(source: Source, target: Target, adapted: Iterable[Adapted]) -> set[str]:
     """Names of the module at `source` that the target or a carried function of that module uses."""
     every = [(target.source, target.facts), *((other.source, other.facts) for other in adapted)]
-    return {
-        name
-        for where, facts in every
-        if where.path == source.path
-        # What a star import brings is found in the module too.
-        for name in (*facts.module_names, *(facts.unknown_names if facts.star_imports else ()))
-    }
+    return {name for where, facts in every if where.path == source.path for name in facts.found_in_module}
 
 
 def _apart(definitions: Iterable[str], names: Collection[str]) -> list[str]:

@@ -129,13 +129,12 @@ def given_away(target: Target, module: Module) -> int:
 def needed_names(target: Target) -> frozenset[str]:
     """Names of the module that the target's own text uses."""
     facts = target.facts
-    unknown = facts.unknown_names if facts.star_imports else ()
     binding = target.source.binding
     held = (
         [*binding.positional, *(value for _, value in binding.keywords)] if binding and binding.live else ()
     )
     bound = {name for text in held for name in used_names([ast.parse(text, mode="eval")])}
-    return frozenset(facts.module_names) | bound | {row.name for row in facts.imported} | set(unknown)
+    return frozenset(facts.found_in_module) | bound | {row.name for row in facts.imported}
 
 
 def module_of(source: Source) -> protocol.Module:

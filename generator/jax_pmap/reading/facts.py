@@ -145,6 +145,11 @@ class FunctionFacts:
     future_annotations: bool = False
 
     @property
+    def found_in_module(self) -> tuple[str, ...]:
+        """Free names that can be imported from the file: what a star import brings is found there too."""
+        return (*self.module_names, *(self.unknown_names if self.star_imports else ()))
+
+    @property
     def is_class_method(self) -> bool:
         """Whether it is called on its class, which importing the file makes."""
         return any(decorator.name == "builtins.classmethod" for decorator in self.decorators)
