@@ -574,14 +574,32 @@ class Noisy(TrainState):
         return self.apply_gradients(grads=grads)
 
 
+    def noised(self, x):
+        return x + jax.random.normal(jax.random.key(self.step), x.shape)
+
+
+class Inside(Noisy):
+    def noised(self, x):
+        return super().noised(x)
+
+
 def updated(state, key, x, y):
     return state.update(key, x, y)
+
+
+def kept(state, x):
+    return state.noised(x)
 
 
 def noisy():
     state, *rest = inputs()
     made = Noisy.create(apply_fn=None, params=state.params, tx=optax.sgd(0.1))
     return made, jax.random.key(0), *rest
+
+
+def inside():
+    state, x, _ = inputs()
+    return Inside.create(apply_fn=None, params=state.params, tx=optax.sgd(0.1)), x
 """
 
 
@@ -592,3 +610,8 @@ def test_methods_use_what_a_star_import_brings(shared: Project) -> None:
     assert made.exit_code == 0, made.stderr
     assert "from starred_v import Noisy, jax, jnp" in made.stdout
     assert ".random.fold_in(key, " in made.stdout and ".lax.pmean(grads, " in made.stdout
+    # What draws is a method that is not looked into.
+    says = ("nor can jax-pmap read the source of `state.noised`: `Inside.noised`",)
+    shared.refused(
+        "JP051", "gen", "starred_v.py::kept", "--inputs", "starred_v.py::inside", says=says, exit_code=1
+    )

@@ -48,7 +48,8 @@ def find_folds(
     """
     folds: list[Sync] = []
     root = observer.call_graph.target.source.root
-    ways = iter((observer.open_called, observer.callees(roles, overrides).open_run))
+    find = observer.callees(roles, overrides)
+    ways = iter((observer.open_called, find.open_run))
     for _ in range(ROUNDS):
         answer = _survey(observer, roles, overrides, count, [*syncs, *folds])
         raised = fails_on_share(observer.facts, answer.raised, None, root) if answer.raised else None
@@ -82,11 +83,11 @@ def find_folds(
             open_more()
             continue
         if lost or not found:
-            return _entangled(observer, answer, lost or sorted(needed))
+            return _entangled(observer, answer, lost or sorted(needed), find.why)
         if mixed := sorted(i for i in needed if answer.draws[i].mixed):
-            return _entangled(observer, answer, mixed)
+            return _entangled(observer, answer, mixed, {})
         folds += found
-    return _entangled(observer, answer, sorted(needed))
+    return _entangled(observer, answer, sorted(needed), find.why)
 
 
 def _survey(
@@ -221,8 +222,13 @@ def _objects(
     return out
 
 
-def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) -> Refusal:
-    """A draw for examples whose key cannot be folded anywhere."""
+def _entangled(
+    observer: Observer, answer: protocol.Draws, lost: Sequence[int], closed: Mapping[str, str]
+) -> Refusal:
+    """A draw for examples whose key cannot be folded anywhere; `closed` says what was not opened, and why.
+
+    It may have a key of its own inside.
+    """
     expression: Expression | None = None
     stream = within = ""
     why = "no key of its own in the source leads to it"
@@ -260,11 +266,16 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
             "(`rngs.noise()`), with `nnx.Rngs(params=0, dropout=1, noise=2)`",
             observer.facts.span,
         )
+    unread = "".join(
+        f"; nor can jax-pmap read the source of `{called}`: {reason}"
+        for called, reason in [*closed.items()][:1]
+        if called and reason
+    )
     if expression is None:
         return Refusal(
             "JP051",
             f"`{observer.facts.name}` draws random numbers for examples, and {why}: each device would draw "
-            "the same ones for other examples",
+            f"the same ones for other examples{unread}",
             "Pass the key as an argument, or split it with jax.random.split in the function itself; or try "
             "--backend jit, where all is drawn as on one device",
             observer.facts.span,
@@ -280,7 +291,7 @@ def _entangled(observer: Observer, answer: protocol.Draws, lost: Sequence[int]) 
     return Refusal(
         "JP051",
         f"random numbers that belong to examples are drawn from the key `{shortened(expression.text)}`, so "
-        f"it has to be another on every device, but {why}",
+        f"it has to be another on every device, but {why}{unread}",
         way_out,
         expression.span,
     )
