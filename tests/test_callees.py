@@ -603,6 +603,45 @@ def inside():
 """
 
 
+HELD = """
+import flax
+import jax
+import jax.numpy as jnp
+
+from states_v import State, inputs
+
+
+class Held(flax.struct.PyTreeNode):
+    state: State
+
+    def loss(self, params, x, y):
+        return jnp.std(x @ params["w"] - y)
+
+    def step(self, x, y):
+        loss, grads = jax.value_and_grad(self.loss)(self.state.params, x, y)
+        return self.state.apply_gradients(grads=grads), loss
+
+
+def step(held, x, y):
+    return held.step(x, y)
+
+
+def given():
+    state, *rest = inputs()
+    return Held(state=state), *rest
+"""
+
+
+def test_an_object_with_another_method_below_the_called_one_is_refused(shared: Project) -> None:
+    shared.write("states_v.py", STATES)
+    shared.write("held_v.py", HELD)
+    made = shared.run("gen", "held_v.py::step", "--inputs", "held_v.py::given")
+    assert made.exit_code == 0, made.stderr
+    # A class that is derived later may have one of its own.
+    for method in ("loss", "step"):
+        assert f"if type(self).{method} is not Held.{method}:" in made.stdout
+
+
 def test_methods_use_what_a_star_import_brings(shared: Project) -> None:
     shared.write("states_v.py", STATES)
     shared.write("starred_v.py", STARRED)

@@ -237,7 +237,7 @@ def test_an_answer_holds_until_anything_of_the_target_changes():
     target = dataclasses.replace(target, x64=True)
     assert [target.once("x64", "key", answer) for _ in range(2)] == [True, True]
     assert asked == [False, True]
-    assert [target.once("x64", key, answer, last=True) for key in ("other", "key", "key")] == [True] * 3
+    assert [target.once("x64", key, answer, most=1) for key in ("other", "key", "key")] == [True] * 3
     assert asked == [False, True, True, True]
 
 

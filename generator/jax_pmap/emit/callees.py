@@ -197,9 +197,7 @@ class CallGraph:
                 "that is not known"
             )
             return None
-        names = tuple(sorted({*facts.module_names, owner.partition(".")[0]}))
-        facts = dataclasses.replace(facts, module_names=names)
-        found = self._as_function(parsed, facts)
+        found = self._as_function(parsed, with_class(facts, owner))
         if found is None:
             self.why[called] = (
                 f"names that `{source.qualname}` ({source.shown_path}:{facts.span.line}) uses mean something "
@@ -473,8 +471,14 @@ class CallGraph:
         owner, _, name = source.qualname.rpartition(".")
         if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):
             return None
+        if caller.detached and self.assigned(name, source):
+            return None
+        if caller.detached and caller.owner and not caller.library:
+            # Objects of a class that is derived elsewhere, or later, may have another one.
+            found = self._as_function(parsed, with_class(facts, owner))
+            return None if found is None else dataclasses.replace(found, owner=owner)
         if caller.detached:
-            return None if self.assigned(name, source) else self._as_function(parsed, facts)
+            return self._as_function(parsed, facts)
         return (
             UserFunction(parsed, facts, source.qualname) if source.path == self.target.source.path else None
         )
@@ -738,6 +742,12 @@ def plain(facts: FunctionFacts) -> bool:
     return all(
         each.name in KEPT or (each.set_aside and each.name not in MAPPERS) for each in facts.decorators
     )
+
+
+def with_class(facts: FunctionFacts, owner: str) -> FunctionFacts:
+    """What is read of a method, with the name of its class among those it uses."""
+    names = tuple(sorted({*facts.module_names, owner.partition(".")[0]}))
+    return dataclasses.replace(facts, module_names=names)
 
 
 def movable(facts: FunctionFacts, parsed: ParsedSource) -> bool:
