@@ -18,9 +18,9 @@ DIAGNOSTIC = Diagnostic(
         "Move the function to the top level of its module and pass what it took from `self` or from "
         "the enclosing function as arguments. A method can stay and call it. Of a function that "
         "another one makes, make one at the top level (`step = make_step(0.1)`) and name that. Or "
-        "have a program that calls it run (`--run`), and the function changed where it stands (`--in- "
-        "place`); what it reads from its object or from the enclosing function must not change later, "
-        "because compiled code keeps it."
+        "have a program that calls it run (`--run`), and the function changed where it stands "
+        "(`--in-place`); what it reads from its object or from the enclosing function must not change "
+        "later, because compiled code keeps it."
     ),
     example="""\
 import jax.numpy as jnp
