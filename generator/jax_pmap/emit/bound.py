@@ -34,6 +34,12 @@ class Enclosed:
     imports: tuple[str, ...]
 
 
+def is_at_hand(target: Target) -> bool:
+    """Whether importing the user's module makes the object that holds what the function closes over."""
+    binding = target.source.binding
+    return binding is not None and made_by_import(target.source) and "." not in binding.qualname
+
+
 def enclosed_in(
     target: Target, copies: Mapping[str, FunctionFacts], taken: Collection[str]
 ) -> Enclosed | None:
@@ -49,7 +55,7 @@ def enclosed_in(
     """
     source, binding = target.source, target.source.binding
     own = target.facts.closure_names
-    if binding is None or not own or not made_by_import(source) or "." in binding.qualname:
+    if binding is None or not own or not is_at_hand(target):
         return None
     # Of those that it holds, what they hold in turn.
     met, waiting = list[str](), [each for each in own if each in copies]

@@ -471,17 +471,16 @@ class CallGraph:
         owner, _, name = source.qualname.rpartition(".")
         if overridden(owner, name, parsed.tree) or self._overridden_elsewhere(owner, name, source):
             return None
-        if caller.detached and self.assigned(name, source):
+        if not caller.detached:
+            own = source.path == self.target.source.path
+            return UserFunction(parsed, facts, source.qualname) if own else None
+        if self.assigned(name, source):
             return None
-        if caller.detached and caller.owner and not caller.library:
-            # Objects of a class that is derived elsewhere, or later, may have another one.
-            found = self._as_function(parsed, with_class(facts, owner))
-            return None if found is None else dataclasses.replace(found, owner=owner)
-        if caller.detached:
+        if not caller.owner or caller.library:
             return self._as_function(parsed, facts)
-        return (
-            UserFunction(parsed, facts, source.qualname) if source.path == self.target.source.path else None
-        )
+        # Objects of a class that is derived elsewhere, or later, may have another one.
+        found = self._as_function(parsed, with_class(facts, owner))
+        return None if found is None else dataclasses.replace(found, owner=owner)
 
     def _as_function(self, parsed: ParsedSource, facts: FunctionFacts) -> UserFunction | None:
         """A method that copies of are functions."""

@@ -19,7 +19,7 @@ from jax_pmap.emit.adapted import (
     woven_target,
 )
 from jax_pmap.emit.axes import collapse, type_imports, used_axes
-from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source, enclosed_in
+from jax_pmap.emit.bound import bound_by, emitted_name, emitted_source, enclosed_in, is_at_hand
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import Header
 from jax_pmap.emit.microbatches import Divided, Indivisible
@@ -146,7 +146,7 @@ def check_reachable(target: Target) -> None:
         RefusalError: JP050.
     """
     facts = target.facts
-    if facts.receiver or (facts.closure_names and enclosed_in(target, {}, ()) is None):
+    if facts.receiver or (facts.closure_names and not is_at_hand(target)):
         raise refused(
             "JP050",
             f"`{target.source.qualname}` {running_values(facts)}, and no other file can import it",

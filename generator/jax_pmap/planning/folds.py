@@ -266,11 +266,8 @@ def _entangled(
             "(`rngs.noise()`), with `nnx.Rngs(params=0, dropout=1, noise=2)`",
             observer.facts.span,
         )
-    unread = "".join(
-        f"; nor can jax-pmap read the source of `{called}`: {reason}"
-        for called, reason in [*closed.items()][:1]
-        if called and reason
-    )
+    called, reason = next(iter(closed.items()), ("", ""))
+    unread = f"; nor can jax-pmap read the source of `{called}`: {reason}" if called and reason else ""
     if expression is None:
         return Refusal(
             "JP051",

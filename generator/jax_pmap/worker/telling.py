@@ -142,9 +142,9 @@ def in_all_and_on_each(operations: int, sources: Sequence[Any]) -> tuple[int, ..
         operations: of the program.
         sources: the code that may name them.
     """
-    names = named(sources)
-    steps, numbers = tried(operations, ()), tried(operations, names)[len(tried(operations, ())) :]
-    return tuple(dict.fromkeys(map(shared, [*steps, *numbers, *(EVEN * number for number in numbers)])))
+    every, steps = tried(operations, named(sources)), tried(operations, ())
+    on_each = [EVEN * number for number in every[len(steps) :]]
+    return tuple(dict.fromkeys(map(shared, [*every, *on_each])))
 
 
 def named(sources: Sequence[Any], asked: Collection[int] = ()) -> tuple[int, ...]:
