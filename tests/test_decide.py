@@ -32,6 +32,12 @@ CASES = {
     "weighted": (
         "w=f32[3] x=f32[24,3] weight=f32[24]>0",
         "x weight",
+        {"psum weight.sum()", "psum jax.grad(error)(w)"},
+    ),
+    # Beside a penalty, the quotient is no part of a sum.
+    "penalised": (
+        "w=f32[3] x=f32[24,3] weight=f32[24]>0",
+        "x weight",
         {"psum (losses * weight).sum()", "psum weight.sum()", "pmean jax.grad(error)(w)"},
     ),
     "descent": ("w=f32[3] x=f32[24,3] y=f32[24]", "x y", {"pmean slope"}),
@@ -118,4 +124,4 @@ def test_a_value_that_nothing_makes_whole_is_refused_where_it_stands() -> None:
     refusal = observer.observe(Roles({"x": {0: 0}}, (), frozenset(), {}), {}, 8)
     assert isinstance(refusal, Refusal)
     assert refusal.code == "JP043"
-    assert refusal.span is not None and refusal.span.line == 62
+    assert refusal.span is not None and refusal.span.line == 72

@@ -55,10 +55,7 @@ weight = closure["weight"]
 
 def loss_fn(w, x, y, mask):
     errors = jnp.abs(x @ w - y) ** power
-    total, total_mask = jax.lax.psum(
-        (weight * jnp.sum(errors * mask), jnp.sum(mask)), axis_name=AXIS
-    )
-    return total / total_mask
+    return weight * jnp.sum(errors * mask) / jax.lax.psum(jnp.sum(mask), axis_name=AXIS)
 
 
 @functools.partial(
@@ -70,8 +67,7 @@ def p_step(w, opt_state, x, y, mask):
     `x`, `y` and `mask` leaves are (devices, per_device, ...).
     """
     loss, grads = jax.value_and_grad(loss_fn)(w, x, y, mask)
-    # The loss is whole on every device, the gradient only that through its own rows.
-    grads = jax.lax.pmean(grads, axis_name=AXIS)
+    loss, grads = jax.lax.psum((loss, grads), axis_name=AXIS)
     updates, opt_state = optimizer.update(grads, opt_state)
     return optax.apply_updates(w, updates), opt_state, loss
 

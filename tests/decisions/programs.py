@@ -37,6 +37,16 @@ def weighted(w, x, weight):
     return jax.grad(error)(w)
 
 
+def penalised(w, x, weight):
+    """Both sums are inside what is differentiated."""
+
+    def error(w):
+        losses = (x @ w) ** 2
+        return (losses * weight).sum() / weight.sum() + 0.1 * (w @ w)
+
+    return jax.grad(error)(w)
+
+
 def descent(w, x, y):
     """What a loop carries is whole after each round."""
 

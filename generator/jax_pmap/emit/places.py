@@ -18,6 +18,7 @@ from jax_pmap.emit.syntax import (
     is_constant,
     is_linear,
     is_product,
+    is_quotient,
     leaves,
     lines_of,
     local_names,
@@ -84,6 +85,8 @@ class Expression:
     is_linear: bool
     #: True for * and /, where that holds for one of the two while the other is whole.
     is_product: bool
+    #: True for /, the second of whose parts is what the first is divided by.
+    is_quotient: bool
     #: Source of the test that decides whether this is evaluated: a side of a conditional
     #: expression, the right of an ``and`` or ``or``, the element of a comprehension with an ``if``.
     side_of: str | None
@@ -461,6 +464,7 @@ class Body:
             is_display=isinstance(node, cst.Tuple | cst.List | cst.Dict),
             is_linear=is_linear(node),
             is_product=is_product(node),
+            is_quotient=is_quotient(node),
             side_of=side_of,
             in_test=test,
         )

@@ -21,6 +21,11 @@ def is_product(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply | cst.Divide)
 
 
+def is_quotient(node: cst.CSTNode) -> bool:
+    """Whether a node is one expression divided by another."""
+    return isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide)
+
+
 def accumulated(node: cst.BaseSmallStatement) -> str | None:
     """The name a statement does nothing to but add to it or subtract from it, or None."""
     if isinstance(node, cst.AugAssign):

@@ -343,6 +343,10 @@ class Decider:
         added = False
         for culprit in culprits:
             feeding = [self.table.earliest(each, first) for each in self.table.partial_below(culprit, first)]
+            spared = self.mending.spared(state, culprit, feeding, first)
+            if feeding and not spared and self.mending.make_up(state, events):
+                return True
+            feeding = [each for each in feeding if each not in spared]
             again = [each for each in feeding if self.mending.where_made(state, each, statement, events)]
             feeding = [each for each in feeding if each not in again]
             sizes, seen = self.table.sizes_behind(culprit, statement, first, events)
@@ -353,7 +357,11 @@ class Decider:
                 # A sum with what was zero the first time round seemed partial as a whole.
                 for sync in [s for s in state.syncs if s.op in PARTIAL and s.span == culprit.span]:
                     state.take_back(sync)
-        if added or self.mending.divided(state, statement, culprits, first):
+        if (
+            added
+            or self.mending.make_up(state, events)
+            or self.mending.divided(state, statement, culprits, first)
+        ):
             return True
         if any(self.opening.look_inside(state, culprit) for culprit in culprits):
             return True

@@ -126,6 +126,57 @@ class Mending:
             added |= state.add(sync, point)
         return added
 
+    def spared(
+        self, state: State, culprit: Expression, feeding: Sequence[Expression], events: Mapping[int, Event]
+    ) -> list[Expression]:
+        """What of `feeding` may stay partial: what is divided by a sum, where the quotient is differentiated.
+
+        ``total / psum(count)`` is a part of the loss, and its gradient one of the gradient; with both the
+        loss is summed, in one collective. A ``psum(total)`` inside would be differentiated, to another one.
+        """
+        own = self.table.statements[culprit.statement].scope
+        parts = self.table.children.get(culprit.point, [])
+        if not culprit.is_quotient or len(parts) != 2 or own not in self._differentiated(state):
+            return []
+        dividend = parts[0]
+        event = events.get(dividend.point)
+        if not state.spares or event is None or event.whole_op(numbers=False) not in ("psum", "pmean"):
+            return []
+        below = {dividend.point, *(each.point for each in self.table.descendants(dividend.point))}
+        left = [each for each in feeding if each.point in below]
+        if len(left) == len(feeding):
+            return []
+        state.spared += left
+        return left
+
+    def make_up(self, state: State, events: Sequence[Event]) -> bool:
+        """Make whole after all what was spared, where what it goes into is no sum; whether there was any."""
+        left, state.spared = state.spared, []
+        added = False
+        for value in left:
+            state.spares = False
+            statement = self.table.statements[value.statement]
+            first = self.table.first_of(statement, events)
+            added |= self.where_made(state, value, statement, events) or self.table.wrap_all(
+                state, [value], first, numbers=True
+            )
+        return added
+
+    def _differentiated(self, state: State) -> set[int]:
+        """Scopes of functions that are differentiated, and of those that nothing but these calls."""
+        calls: dict[int, list[int]] = {}
+        for scope, point in state.opened:
+            calls.setdefault(scope, []).append(point)
+        found: set[int] = set()
+        while more := {
+            scope
+            for scope, points in calls.items()
+            if scope not in found | state.loops
+            and all(p in self.table.gradients or self.table.owner[p].scope in found for p in points)
+        }:
+            found |= more
+        return found
+
     def gradients_of_given(self, state: State, culprit: Expression, events: Sequence[Event]) -> bool:
         """Average the gradients that a library takes of a function which it is handed.
 
