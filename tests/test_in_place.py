@@ -180,6 +180,35 @@ def test_the_edited_script_gives_the_same_numbers(project, target, backend):
     assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
 
 
+def test_a_script_at_whose_top_a_step_trains_is_edited(project):
+    """Of the file, which is not imported, what the step needed before the edit is there as well."""
+    project.write("losses.py", "def weighted_mean(x, mask):\n    return (x * mask).sum() / mask.sum()\n")
+    path = project.write(
+        "script.py",
+        """\
+import jax
+from losses import weighted_mean
+
+
+def step(w, x, mask):
+    loss, grads = jax.value_and_grad(lambda w: weighted_mean((x @ w) ** 2, mask))(w)
+    return w - 0.1 * grads, loss
+
+
+w, x, mask = jax.numpy.ones(3), jax.random.normal(jax.random.key(0), (24, 3)), jax.numpy.arange(24.0)
+for _ in range(3):
+    w, loss = step(w, x, mask)
+print(*w, loss)
+""",
+    )
+    before = program_output(path, 1)
+    words = ("--arg", "w=f32[3]", "--arg", "x=f32[24,3]", "--arg", "mask=mask[24]")
+    result = project.run("gen", "script.py::step", *words, "--in-place")
+    assert result.exit_code == 0, result.stderr
+    assert "def p_weighted_mean(" in path.read_text()
+    assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
+
+
 #: A class method that calls others, with collectives in arguments that have a line of their own.
 CLASS_METHOD = """\
 import jax

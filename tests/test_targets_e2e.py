@@ -210,3 +210,92 @@ def test_a_step_that_a_factory_makes_at_the_top_of_its_file(project):
     assert "jax.lax.psum(mask.sum(), axis_name=AXIS)" in text
     assert "return jax.jit(partial(train_step, rate))" in text
     assert "def train_step(rate, w, x, mask):" in text
+
+
+#: A factory in a package, of which another file makes a step.
+FACTORY = """
+import jax
+
+from .losses import weighted_mean
+
+SCALE = 2.0
+
+
+def make_step(predict, rate):
+    def update(w, x, mask):
+        def loss_fn(w):
+            return SCALE * weighted_mean(predict(w, x) ** 2, mask)
+
+        loss, grads = jax.value_and_grad(loss_fn)(w)
+        return w - rate * grads, loss
+
+    return jax.jit(update)
+"""
+
+MADE = """
+import jax
+import numpy as np
+from steps.make import make_step
+
+
+def predict(w, x):
+    return x @ w
+
+
+train_step = make_step(predict, 0.25)
+
+
+def inputs(seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=3), rng.normal(size=(24, 3)), (np.arange(24) % 5 > 0) * 1.0
+"""
+
+
+@pytest.fixture
+def factory(project):
+    project.write("steps/__init__.py", "")
+    project.write("steps/make.py", FACTORY)
+    project.write(
+        "steps/losses.py", "def weighted_mean(x, mask):\n    return (x * mask).sum() / mask.sum()\n"
+    )
+    project.write("train.py", MADE)
+    return project
+
+
+def test_a_step_that_a_factory_of_another_file_makes(factory):
+    words = ("--inputs", "train.py::inputs")
+    result = factory.run("gen", "train.py::train_step", *words, "-o", "fast.py")
+    assert result.exit_code == 0, result.stderr
+    assert "the function is `steps/make.py::make_step.update`" in result.words
+    text = (factory.folder / "fast.py").read_text()
+    assert "# Source: train.py::train_step " in text
+    assert "\nfrom train import train_step as train_step_\n" in text
+    assert "\nrate = closure[" in text
+    # What another file makes the step with counts as its source.
+    factory.write("train.py", MADE.replace("0.25", "0.5"))
+    assert "JP150" in factory.run("check", "fast.py", "--no-run").stdout
+    factory.write("train.py", MADE)
+    assert factory.run("check", "fast.py").exit_code == 0
+    assert factory.run("gen", "train.py::train_step", *words, "--in-place").exit_code == 0
+    assert "def p_update(" in (factory.folder / "steps" / "make.py").read_text()
+
+
+def test_a_factory_in_a_file_that_cannot_be_imported(factory):
+    words = (
+        "gen",
+        "train.py::train_step",
+        "--arg",
+        "w=f32[3]",
+        "--arg",
+        "x=f32[24,3]",
+        "--arg",
+        "mask=mask[24]",
+    )
+    factory.write("train.py", MADE + "for _ in range(3):\n    train_step(*inputs(0))\n")
+    says = "importing `train.py`, which makes `train_step`, would run the program (line 16)"
+    factory.refused("JP050", *words, says=(says,), exit_code=1)
+    factory.write("train.py", MADE.replace("train_step =", "if __name__ == '__main__':\n    train_step ="))
+    says = "`train_step` is made only where `train.py` is run as a program"
+    factory.refused("JP050", *words, says=(says,), exit_code=1)
+    factory.write("train.py", MADE + "1 / 0\n")
+    factory.refused("JP008", *words, says=("`train.py` cannot be imported: ZeroDivisionError",), exit_code=1)

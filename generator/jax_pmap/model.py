@@ -110,8 +110,10 @@ class Binding:
     #: Source of what `partial` binds, by position and by name.
     positional: tuple[str, ...] = ()
     keywords: tuple[tuple[str, str], ...] = ()
-    #: Whether importing the target's module makes the object.
+    #: Whether importing a module makes the object: the target's, or the one of `file`.
     live: bool = False
+    #: The file of the assignment, where it is another than the function's.
+    file: Source | None = None
     #: Whether the function is written there itself, as a lambda.
     is_lambda: bool = False
     #: Where the target's text is a function that calls the module's object, what it calls the module.

@@ -81,7 +81,8 @@ def enclosed_in(
         *(f"{name} = {closure}[{name!r}]" for name in held),
     ]
     module = f"import inspect as {inspect}" if inspect != "inspect" else "import inspect"
-    return Enclosed("\n".join(lines), (module, f"from {source.module} import {binding.qualname} as {made}"))
+    there = (binding.file or source).module
+    return Enclosed("\n".join(lines), (module, f"from {there} import {binding.qualname} as {made}"))
 
 
 def _partial(target: Target) -> bool:
@@ -103,8 +104,9 @@ def emitted_name(target: Target) -> str:
 def emitted_source(target: Target) -> str:
     """``train.py::update``: what the header says the file was made from."""
     source, binding = target.source, target.source.binding
-    live = binding is not None and binding.live
-    return f"{source.shown_path}::{binding.qualname if binding and live else source.qualname}"
+    if binding is not None and binding.live:
+        return f"{binding.span.file}::{binding.qualname}"
+    return f"{source.shown_path}::{source.qualname}"
 
 
 def bound_by(target: Target) -> Bound | None:

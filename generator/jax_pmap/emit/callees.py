@@ -532,7 +532,7 @@ class CallGraph:
 
     def _in_module(self, called: str, caller: UserFunction) -> Source | None:
         """Where a function that the caller's file imports, or whose module it imports, stands."""
-        if caller.facts.closure_names or (caller.facts.receiver and not caller.detached):
+        if called.partition(".")[0] in caller.facts.closure_names:
             return None
         return self._imported(called, caller.source)
 

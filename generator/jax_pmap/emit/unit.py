@@ -29,7 +29,7 @@ from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import WIDTH, render
 from jax_pmap.emit.weave import written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, Span, refused
-from jax_pmap.reading.target import Target, running_values
+from jax_pmap.reading.target import Target, made_by_a_program, running_values
 from jax_pmap.syntax.text import function_text
 from jax_pmap.syntax.uses import MadeOf, made_of
 from jax_pmap.version import VERSION
@@ -153,6 +153,8 @@ def check_reachable(target: Target) -> None:
             "Have it changed where it stands: --in-place (or --in-place --diff for the patch)",
             facts.span,
         )
+    if (error := made_by_a_program(target)) is not None:
+        raise error
 
 
 def _unit(

@@ -45,10 +45,12 @@ def load(
     request: Request,
     say: Say,
     edited: str | None = None,
+    original: Target | None = None,
 ) -> Loaded:
     """Import the target's module in the worker, or the part of it the target needs, and make its inputs.
 
-    With the text of an `edited` file, which `target` was read from, that file is as the edit leaves it.
+    With the text of an `edited` file, which `target` was read from, that file is as the edit leaves it; what
+    the `original` needs is loaded, too.
     """
     if request.run is not None:
         sources = None if edited is None else {target.source.path: edited}
@@ -63,7 +65,7 @@ def load(
             carried = module.slice_for(needed)
         return Loaded(captured.described, (), carried, (*notes, note))
     say(target.source.shown_path)
-    imported = import_target(session, target, request, edited)
+    imported = import_target(session, target, request, edited, original)
     notes = (*stands_for(target), *imported.notes)
     try:
         described, assumed = _inputs(session, target, request, say, imported.given)
@@ -71,7 +73,7 @@ def load(
         if error.refusal.code != "JP011" or request.inputs is None:
             raise
         session.restart()
-        imported = import_target(session, target, request, edited)
+        imported = import_target(session, target, request, edited, original)
         described, assumed = _inputs(session, target, request, say, imported.given, abstract=True)
         notes += (
             f"the arrays of `{request.inputs}` do not fit the memory limit: their shapes alone are used",
@@ -90,7 +92,8 @@ def stands_for(target: Target) -> tuple[str, ...]:
     if binding is None:
         return ()
     text = binding.text if len(binding.text) <= 60 else binding.text[:57] + "..."
-    at = f"`{binding.qualname}` is `{text}` (line {binding.span.line})"
+    line = f"line {binding.span.line}" if binding.file is None else f"{binding.span.file}:{binding.span.line}"
+    at = f"`{binding.qualname}` is `{text}` ({line})"
     if binding.called_by:
         return (f"{at}, which is called as it is: no collective stands inside it",)
     if binding.is_lambda:

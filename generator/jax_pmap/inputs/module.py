@@ -13,7 +13,7 @@ from jax_pmap.emit.constants import compiled_at
 from jax_pmap.model import Refusal, RefusalError, Request, Source, refused
 from jax_pmap.notebook import is_notebook, place
 from jax_pmap.problems import error_details, error_span
-from jax_pmap.reading.target import Target, owner_of
+from jax_pmap.reading.target import Target, made_by_a_program, owner_of
 from jax_pmap.session import Session
 from jax_pmap.syntax.imports import Import
 from jax_pmap.syntax.library import COMPILERS, MARKERS
@@ -42,20 +42,34 @@ class Imported:
     settings: tuple[tuple[str, str], ...] = ()
 
 
-def import_target(session: Session, target: Target, request: Request, text: str | None = None) -> Imported:
+def import_target(
+    session: Session,
+    target: Target,
+    request: Request,
+    text: str | None = None,
+    original: Target | None = None,
+) -> Imported:
     """Import the target's module, or where that fails or would do work, the part the target needs.
 
-    With `text`, which the target was read from, that is run in place of what the file holds.
+    With `text`, which the target was read from, that is run in place of what the file holds, with what the
+    `original` needs as well.
 
     Raises:
-        RefusalError: JP008, with the line that fails and the names by which the target needs it.
+        RefusalError: JP008, with the line that fails and the names by which the target needs it; JP050,
+            where another file that would have to be imported is a program.
     """
     module = Module(target.parsed)
     needed = needed_names(target)
     loaded = needed | _names_for_inputs(target, request)
-    if taken_from(target):
-        loaded |= {str(taken_from(target))}
-    loader = _Loader(text, session, target, module, needed, loaded)
+    if original is not None:
+        loaded |= needed_names(original) | {target.source.qualname.partition(".")[0]}
+    made = taken_from(target)
+    if made is not None and made.module == module_of(target.source):
+        loaded |= {made.name}
+    elif made is not None and (error := made_by_a_program(target)) is not None:
+        raise error
+    loaded_part = module.slice_for(loaded, itself=original is not None)
+    loader = _Loader(text, session, target, module, needed, loaded_part)
     source = target.source
     whole: Problem | None = None
     work = None if is_notebook(source.path) else module.work()
@@ -87,8 +101,8 @@ def import_target(session: Session, target: Target, request: Request, text: str 
         raise RefusalError(loader.refusal(whole or problem, problem)) from None
 
 
-def taken_from(target: Target) -> str | None:
-    """The name of the module whose object brings values that the target's own text has not.
+def taken_from(target: Target) -> protocol.Object | None:
+    """The module's object that brings values which the target's own text has not.
 
     They are what is bound to it, or what the functions around it hold.
     """
@@ -96,7 +110,7 @@ def taken_from(target: Target) -> str | None:
     if binding is None or not binding.live:
         return None
     brings = binding.positional or binding.keywords or target.parsed.enclosing
-    return binding.qualname if brings else None
+    return protocol.Object(module_of(binding.file or target.source), binding.qualname) if brings else None
 
 
 def written(target: Target, module: Module) -> protocol.Written | None:
@@ -165,7 +179,7 @@ class _Loader:
         target: Target,
         module: Module,
         needed: frozenset[str],
-        loaded: frozenset[str],
+        loaded: Slice,
     ) -> None:
         self.text = text
         self.session = session
@@ -174,7 +188,7 @@ class _Loader:
         self.written = written(target, module)
         self.needed = needed
         #: What is loaded: the needs of the target and of the function that makes its inputs.
-        self.slice = module.slice_for(loaded)
+        self.slice = loaded
 
     def whole(self) -> Imported:
         """Import the file as it is."""
@@ -321,7 +335,7 @@ class _Loader:
             problem = whole  # What reading left out was needed after all; the cause is the first failure.
         error = problem.error
         span = error_span(error, self.session.directory, source)
-        reason = f"`{source.shown_path}` cannot be imported: {problem.message}"
+        reason = f"`{self._imported(error).shown_path}` cannot be imported: {problem.message}"
         line = self._own_line(error)
         names: Sequence[str] = self.slice.chain(line) if line else ()
         if problem.kind == "missing":
@@ -332,6 +346,13 @@ class _Loader:
                 f" ({self._line(line)})" if line else ""
             )
         return Refusal("JP008", reason, self._hint(error), span, error_details(error))
+
+    def _imported(self, error: protocol.Raised | None) -> Source:
+        """The file whose import failed: the target's, or the one that makes the target's object."""
+        source = self.target.source
+        made_in = source.binding.file if source.binding is not None else None
+        files = [file for file, *_ in error.frames] if error is not None else []
+        return made_in if made_in is not None and str(made_in.path) in files else source
 
     def _own_line(self, error: protocol.Raised | None) -> int | None:
         """The line of the target's file, outside functions, that failed."""
@@ -364,7 +385,7 @@ class _Loader:
         if is_notebook(self.target.source.path):
             return "Correct the cell, or pass what the line makes as an argument"
         return (
-            f"Make the file importable: `python -c 'import {self.target.source.module}'` must work. Or put "
+            f"Make it importable: `python -c 'import {self._imported(error).module}'` must work. Or put "
             "what runs the program under `if __name__ == '__main__':`, or pass what the line makes as an "
             "argument"
         )

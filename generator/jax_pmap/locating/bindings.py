@@ -300,37 +300,49 @@ class Bindings:
     # --- the answer -----------------------------------------------------------------------
 
     def _source(self, scope: _Scope, qualname: str, statement: ast.stmt, found: Found) -> Source:
-        shown = self.project.shown(scope.file.path)
         value = getattr(statement, "value", None)
+        away = found.file.path != scope.file.path
+        # What a factory of another file makes needs what it was made with.
+        held = self._is_nested(found) and not found.positional and not found.keywords
         binding = Binding(
             qualname=qualname,
             text=ast.unparse(value) if isinstance(value, ast.expr) else _imported_name(statement, qualname),
-            span=Span(shown, statement.lineno, statement.col_offset),
+            span=Span(self.project.shown(scope.file.path), statement.lineno, statement.col_offset),
             calls=found.calls,
             positional=found.positional,
             keywords=found.keywords,
-            live=not scope.chain and found.file.path == scope.file.path,
+            live=not scope.chain and (held or not away),
             is_lambda=found.written is not None,
+            file=self._in(scope.file, qualname) if away and held and not scope.chain else None,
         )
-        text = found.file.source.text
         name, rewritten = found.qualname, None
         if found.written is not None:
             name = qualname.rpartition(".")[2]
             name, rewritten = qualname, as_def(found.file, statement, found.written, name)
-        module, root = import_name(found.file.path)
+        source = dataclasses.replace(self._in(found.file, name), binding=binding)
+        if rewritten is None:
+            return source
+        return dataclasses.replace(source, text=rewritten, written=source.text)
+
+    def _in(self, file: File, qualname: str) -> Source:
+        """What has a name in a file."""
+        module, root = import_name(file.path)
         return Source(
             target="",
-            path=found.file.path,
-            shown_path=self.project.shown(found.file.path),
+            path=file.path,
+            shown_path=self.project.shown(file.path),
             module=module,
             root=root,
-            qualname=name,
-            text=rewritten if rewritten is not None else text,
-            encoding=found.file.source.encoding,
-            newline=found.file.source.newline,
-            binding=binding,
-            written=None if rewritten is None else text,
+            qualname=qualname,
+            text=file.source.text,
+            encoding=file.source.encoding,
+            newline=file.source.newline,
         )
+
+    def _is_nested(self, found: Found) -> bool:
+        """Whether a function stands in another one."""
+        chain = find(found.file.tree, found.qualname)
+        return isinstance(chain[-2], FUNCTION) if chain and len(chain) > 1 else False
 
 
 def _imported_name(statement: ast.stmt, name: str) -> str:

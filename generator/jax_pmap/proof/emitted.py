@@ -369,7 +369,7 @@ def _run_edited(planned: Planned, plan: Plan, edition: Edition, evidence: Eviden
     edited = read_target(dataclasses.replace(target.source, text=edition.text), request)
     session.restart()
     try:
-        load(session, edited, request, staged("loading", planned.say), edition.text)
+        load(session, edited, request, staged("loading", planned.say), edition.text, target)
         original = function_text(target.parsed)
         definition = protocol.Definition(
             original.text, str(target.source.path), original.line, target.facts.name

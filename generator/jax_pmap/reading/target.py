@@ -7,12 +7,14 @@ import dataclasses
 import shlex
 from dataclasses import dataclass
 
-from jax_pmap.model import Binding, Request, Source, refused
+import jax_pmap.sources as sources
+from jax_pmap.model import Binding, RefusalError, Request, Source, refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
-from jax_pmap.syntax.parse import ParsedSource, parse
+from jax_pmap.syntax.parse import NOTHING, ParsedSource, parse
 from jax_pmap.syntax.scopes import attribute_of_itself
+from jax_pmap.syntax.slice import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,35 @@ def owner_of(target: Target) -> str | None:
 def made_by_import(source: Source) -> bool:
     """Whether importing the module makes the very object that was asked for, with all it holds."""
     return source.binding is not None and source.binding.live
+
+
+def made_by_a_program(target: Target) -> RefusalError | None:
+    """Why no other file can import the object that a factory made, where that is: JP050."""
+    source, parsed = target.source, target.parsed
+    binding = source.binding
+    if binding is None or not binding.live or not target.facts.closure_names:
+        return None
+    if binding.file is not None:
+        file = dataclasses.replace(binding.file, binding=binding)
+        parsed = ParsedSource(file, sources.parse(file.text.removeprefix("\ufeff"), file.shown_path), NOTHING)
+    module, shown = Module(parsed), binding.span.file
+    line = module.work()
+    if module.under_guard({binding.qualname.partition(".")[0]}):
+        why = f"`{binding.qualname}` is made only where `{shown}` is run as a program"
+        instead = "Make it above `if __name__ == '__main__':`"
+    elif line is not None:
+        why = f"importing `{shown}`, which makes `{binding.qualname}`, would run the program (line {line})"
+        instead = "Put what runs the program under `if __name__ == '__main__':`"
+    else:
+        return None
+    names = ", ".join(f"`{name}`" for name in target.facts.closure_names)
+    return refused(
+        "JP050",
+        f"{why}, and no other file can have what it holds: {names}",
+        f"{instead}. Or have the function changed where it stands: {source.shown_path}::{source.qualname} "
+        f"--run {shlex.quote(f'python {shown}')} --in-place",
+        binding.span,
+    )
 
 
 def as_called(facts: FunctionFacts, binding: Binding | None, request: Request) -> FunctionFacts:

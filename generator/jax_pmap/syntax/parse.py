@@ -34,6 +34,12 @@ class ParsedSource(Resolver):
         return self.expression(text, self.definition)
 
 
+#: In the place of a target, for files that have none.
+NOTHING = ast.FunctionDef(
+    name="", args=ast.arguments([], [], None, [], [], None, []), body=[], decorator_list=[]
+)
+
+
 def parse(source: Source) -> ParsedSource:
     """Parse the target's file and find the target in it.
 

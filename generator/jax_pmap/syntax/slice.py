@@ -114,6 +114,8 @@ class Module:
         self.used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         #: Names through which the target can be called: functions that call it, aliases, objects.
         self.reaching = {parsed.definition.name}
+        if parsed.source.binding is not None:
+            self.reaching.add(parsed.source.binding.qualname.partition(".")[0])
         while (
             more := {name for unit in self.units if self._hands_on(unit) for name in unit.binds}
             - self.reaching
@@ -259,9 +261,12 @@ class Module:
         """The statements that bind or change `names`, and what those need in turn."""
         return self._kept(names)
 
-    def slice_for(self, names: frozenset[str]) -> Slice:
-        """Keep the statements that bind or change `names`, and what those need in turn."""
-        kept = self._kept(names)
+    def slice_for(self, names: frozenset[str], *, itself: bool = False) -> Slice:
+        """Keep the statements that bind or change `names`, and what those need in turn.
+
+        The target's definition, which is made by itself, is kept with `itself`.
+        """
+        kept = self._kept(names, itself=itself)
         wanted = set(names).union(*(unit.needs for unit in kept))
         lines = [""] * len(self.parsed.lines)
         definitions: list[str] = []
@@ -326,7 +331,7 @@ class Module:
             classes=tuple(unit.node.name for unit in kept if isinstance(unit.node, ast.ClassDef)),
         )
 
-    def _kept(self, names: frozenset[str]) -> dict[Unit, tuple[str, ...]]:
+    def _kept(self, names: frozenset[str], *, itself: bool = False) -> dict[Unit, tuple[str, ...]]:
         """The units to keep, each with the names that lead to it."""
         kept: dict[Unit, tuple[str, ...]] = {}
         wanted: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(names), ())
@@ -340,7 +345,7 @@ class Module:
             grown = False
             for name, chain in list(wanted.items()):
                 for unit in self._units_of(name):
-                    if unit in kept or (unit.node is definition and name in names):
+                    if unit in kept or (unit.node is definition and name in names and not itself):
                         continue
                     kept[unit] = (*chain, name)
                     grown = True

@@ -20,7 +20,7 @@ import jax_pmap.sources as sources
 from jax_pmap.model import RefusalError, Source
 from jax_pmap.syntax.definitions import DEFINITIONS, binding_of, find
 from jax_pmap.syntax.imports import Import
-from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.parse import NOTHING, ParsedSource
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module
@@ -89,12 +89,15 @@ class _Reached:
         self.roots = tuple(dict.fromkeys((source.root, above, above / "src")))
         self.modules: dict[Path, Module | None] = {source.path: Module(target, _in_one_scope(target))}
         binding = source.binding
+        made = binding.qualname.partition(".")[0] if binding else ""
         #: Names that are needed of each file.
         self.needed = {
             source.path: used_names(own)
             | {each.name for each in target.enclosing}
-            | ({binding.qualname.partition(".")[0]} if binding else set())
+            | ({made} if made and binding and not binding.file else set())
         }
+        if binding and binding.file and (path := self._file(binding.file.module, target)):
+            self.needed[path].add(made)
         for each in own:
             self._follow(each, target)
         for around in target.enclosing:
@@ -162,13 +165,7 @@ class _Reached:
         except RefusalError:
             return None
         source = Source("", path, shown, dotted, beside.root, "", text)
-        return Module(ParsedSource(source, tree, _NOTHING))
-
-
-#: In the place of a target, for files that have none.
-_NOTHING = ast.FunctionDef(
-    name="", args=ast.arguments([], [], None, [], [], None, []), body=[], decorator_list=[]
-)
+        return Module(ParsedSource(source, tree, NOTHING))
 
 
 def _in_one_scope(target: ParsedSource) -> list[ast.stmt]:

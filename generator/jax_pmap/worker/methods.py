@@ -155,9 +155,12 @@ def load_target(request: protocol.Load) -> protocol.Loaded:
     )
 
 
-def taking_from(target: Target, request: protocol.Load, name: str) -> Target:
-    """The target with what the module's object `name` has bound to it, and what that closes over."""
-    made = vars(target.module).get(name)
+def taking_from(target: Target, request: protocol.Load, taken: protocol.Object) -> Target:
+    """The target with what the object `taken` of a module has bound to it, and what that closes over."""
+    module, name = target.module, taken.name
+    if taken.module != request.module:
+        module = imported(taken.module)
+    made = vars(module).get(name)
     raw, args, kwargs = unbound(made)
     code = getattr(raw, "__code__", None)
     if raw is None or code is None or code.co_name != request.definition.name:

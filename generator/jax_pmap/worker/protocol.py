@@ -348,8 +348,8 @@ class Load(Request[Loaded]):
     #: Whether failures in other modules are passed over, unless one of these names is missing.
     tolerant: bool = False
     names: tuple[str, ...] = ()
-    #: The module's object that has values which the text has not, the class and the functions around it.
-    taken_from: str | None = None
+    #: The object of a module that has values which the text has not, the class and the functions around it.
+    taken_from: Object | None = None
     owner: str | None = None
     nested: bool = False
     #: What the text calls its module, where it only calls that one's object.
