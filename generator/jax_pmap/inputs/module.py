@@ -58,19 +58,20 @@ def import_target(
         RefusalError: JP008, with the line that fails and the names by which the target needs it; JP050,
             where another file that would have to be imported is a program.
     """
-    module = Module(target.parsed)
+    source, module = target.source, Module(target.parsed)
     needed = needed_names(target)
     loaded = needed | _names_for_inputs(target, request)
     if original is not None:
-        loaded |= needed_names(original) | {target.source.qualname.partition(".")[0]}
+        loaded |= needed_names(original) | {source.qualname.partition(".")[0]}
     made = taken_from(target)
-    if made is not None and made.module == module_of(target.source):
+    if made is not None and made.module == module_of(source):
         loaded |= {made.name}
-    elif made is not None and (error := made_by_a_program(target)) is not None:
-        raise error
+    elif made is not None:
+        if (error := made_by_a_program(target)) is not None:
+            raise error
+        loaded |= {source.qualname.partition(".")[0]}
     loaded_part = module.slice_for(loaded, itself=original is not None)
     loader = _Loader(text, session, target, module, needed, loaded_part)
-    source = target.source
     whole: Problem | None = None
     work = None if is_notebook(source.path) else module.work()
     if is_notebook(source.path):
