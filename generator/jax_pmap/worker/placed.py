@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from .arguments import LeafAxes, Packed, Values
-from .jaxpr.symbolic import Numbers, has_polynomials, is_polynomial
+from .jaxpr.symbolic import Numbers, are_polynomials, has_polynomials
 from .jaxpr.trace import leaf_names
 from .jaxpr.versions import named_axes, primitive_name
 from .jaxpr.walk import equations
@@ -113,7 +113,7 @@ class Program:
         """Whether all sizes that it was traced with, or that Python has, are polynomials in a symbol."""
         leaves = [leaf for event in self.events for leaf in event["leaves"]]
         sizes = [size for leaf in leaves for size in (*leaf.get("shape", ()), leaf.get("value"))]
-        return all(map(is_polynomial, sizes)) and has_polynomials(self.jaxpr)
+        return are_polynomials(sizes) and has_polynomials(self.jaxpr)
 
     def with_numbers(self, numbers: Numbers) -> "Program":
         """It as it would be traced for numbers that take the place of symbols."""

@@ -4,7 +4,7 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 
 from ..protocol import Problem
 from .coincidences import program_of, same
-from .versions import bind, monomials, opened, static_slices, variable
+from .versions import bind, is_polynomial, monomials, opened, static_slices, variable
 from .walk import PLAIN, equations
 
 T = TypeVar("T")
@@ -176,9 +176,9 @@ def _where_equal(size: Any, other: Any) -> "frozenset[int] | None":
     return frozenset(n for n in tried if not sum(times * n**power for power, times in powers.items()))
 
 
-def is_polynomial(size: Any) -> bool:
-    """Whether a size, if it has the symbol, is a polynomial in it: not ``floordiv(rows, 2)``."""
-    return not is_symbolic_dim(size) or "(" not in str(size)
+def are_polynomials(sizes: Iterable[Any]) -> bool:
+    """Whether those of some sizes that have the symbol are polynomials in it."""
+    return all(is_polynomial(size) for size in sizes if is_symbolic_dim(size))
 
 
 def has_polynomials(jaxpr: Any) -> bool:
@@ -193,7 +193,7 @@ def has_polynomials(jaxpr: Any) -> bool:
                 return False
         dims = [d for v in equation.outvars for d in getattr(v.aval, "shape", ())]
         dims += [equation.params["dim"]] if equation.primitive.name == "dim_as_value" else []
-        if not all(map(is_polynomial, dims)):
+        if not are_polynomials(dims):
             return False
     return True
 

@@ -141,6 +141,15 @@ def opened(jaxpr: Any) -> tuple[Any, tuple[Any, ...]]:
     return (jaxpr.jaxpr, tuple(jaxpr.consts)) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
 
+def is_polynomial(dimension: Any) -> bool:
+    """Whether a size with a symbol is a polynomial in it: not ``floordiv(rows, 2)``.
+
+    It is asked of every size of a program, and its text is a hundred times as long in the making.
+    """
+    factors = (factor for term, _ in dimension._sorted_terms for factor, _ in term._factors)
+    return all(factor.operation is None for factor in factors)
+
+
 def monomials(dimension: Any) -> "list[tuple[list[int], int]]":
     """Terms of a size that is a polynomial in one symbol: powers of it that are multiplied, and how often.
 
@@ -149,12 +158,11 @@ def monomials(dimension: Any) -> "list[tuple[list[int], int]]":
     Raises:
         ValueError: it is none, such as ``floordiv(rows, 2)``.
     """
-    found = []
-    for term, times in dimension._sorted_terms:
-        if any("(" in str(factor) for factor, _ in term._factors):
-            raise ValueError(f"{dimension} is no polynomial")
-        found.append(([int(power) for _, power in term._factors], int(times)))
-    return found
+    if not is_polynomial(dimension):
+        raise ValueError(f"{dimension} is no polynomial")
+    return [
+        ([int(power) for _, power in term._factors], int(times)) for term, times in dimension._sorted_terms
+    ]
 
 
 def size_at(dimension: Any, rows: int) -> int:
