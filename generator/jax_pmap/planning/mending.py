@@ -102,7 +102,7 @@ class Mending:
     def where_made(
         self, state: State, value: Expression, statement: Statement, events: Sequence[Event]
     ) -> bool:
-        """Make a name whole where it is bound, and not where it is read, if several statements read it.
+        """Make a name whole where it is bound, and not where it is read, if it is read several times.
 
         So is one of several arrays of which some are whole already, which no one collective is around: the
         gradients by parameters that the loss does not depend on are zeros.
@@ -116,7 +116,9 @@ class Mending:
         event = self.table.first_of(made, events).get(point)
         if event is None or event.unaligned or not event.partial() or value.text in self.table.mutated:
             return False
-        once = sum(value.text in s.reads for s in statements) < 2
+        inside = {s.index for s in statements}
+        found = (e for e in self.table.by_point.values() if e.text == value.text and e.statement in inside)
+        once = max(sum(value.text in s.reads for s in statements), sum(1 for _ in found)) < 2
         if made.block not in statement.blocks or (once and not event.partly_whole):
             return False
         if event.whole_op(numbers=False) is None and not event.partly_whole:
