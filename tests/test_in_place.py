@@ -209,6 +209,21 @@ print(*w, loss)
     assert program_output(path, 8) == pytest.approx(before, rel=1e-5)
 
 
+def test_a_nested_function_is_edited_with_the_program_that_makes_it(project):
+    text = (
+        "import jax.numpy as jnp\n\n\ndef main():\n    def mean(x):\n        return jnp.mean(x)\n\n"
+        "    print(mean(jnp.ones(24)))\n\n\nmain()\n"
+    )
+    project.write("script.py", text)
+    words = ("gen", "script.py::main.mean", "--arg", "x=f32[24]", "--in-place")
+    says = (
+        "`main.mean` is defined inside another function",
+        "--run 'python script.py'",
+        "without --in-place",
+    )
+    project.refused("JP050", *words, says=says, exit_code=1)
+
+
 #: A class method that calls others, with collectives in arguments that have a line of their own.
 CLASS_METHOD = """\
 import jax

@@ -49,7 +49,10 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
             what, instead = "`async def`", "Take `async` off, and hand in as arguments what it awaits"
         raise refused("JP056", f"`{facts.name}` is {what}; jax runs plain functions", instead, where)
     facts = as_called(facts, source.binding, request)
-    if (facts.receiver or facts.closure_names) and request.run is None and not made_by_import(source):
+    # Of the edited file, the function around it makes the one with the collectives.
+    nested = request.in_place and any(isinstance(each, ast.FunctionDef) for each in parsed.enclosing)
+    running = facts.receiver or facts.closure_names or nested
+    if running and request.run is None and not made_by_import(source):
         first = "its arguments" if facts.is_class_method else "the object and the arguments"
         with_inputs = (
             f"; or a function that returns {first}: --inputs FILE::callable" if facts.receiver else ""
@@ -62,6 +65,8 @@ def read_target(source: Source, request: Request, *, mapped: bool = False) -> Ta
             instead = (
                 f"make one at module level, `NAME = {maker}(…)`, and name that: {source.shown_path}::NAME"
             )
+        if not facts.receiver and not facts.closure_names:
+            instead = "have a file of its own for it, without --in-place"
         command = command_of(source, request.directory) or "python train.py"
         raise refused(
             "JP050",
@@ -161,6 +166,8 @@ def running_values(facts: FunctionFacts) -> str:
         return f"is a class method: it needs its class, `{facts.receiver}`"
     if facts.receiver:
         return f"is a method: it needs the object it is called on, `{facts.receiver}`"
+    if not facts.closure_names:
+        return "is defined inside another function"
     names = ", ".join(f"`{name}`" for name in facts.closure_names)
     return f"is defined inside another function and needs what that one holds: {names}"
 
