@@ -169,10 +169,10 @@ def test_products_are_summed_along_the_axis_that_they_contract(steps: Project) -
     document = json.loads(made(steps, "step", "with_state").stdout)
     jsonschema.validate(document["plan"], schema("plan"))
     assert syncs(document) == [
-        ("pmean", "grads", ["", "model"]),
+        ("psum", "grads", ["", "model"]),
         ("psum", 'hidden @ params["down"]["kernel"]', ["model"]),
         ("psum", 'jnp.sum(batch["mask"])', [""]),
-        ("psum", 'jnp.sum(losses * batch["mask"])', [""]),
+        ("psum", "loss", [""]),
     ]
     evidence = document["evidence"]
     assert evidence["derivation"]["complete"]
@@ -248,7 +248,7 @@ def test_parts_along_both_axes_are_gathered_along_one(steps: Project) -> None:
     assert document["evidence"]["derivation"]["complete"]
     assert {op: along for op, value, along in syncs(document) if value in ("params", "grads")} == {
         "gather_parts": [""],
-        "pmean_scatter": ["", "model"],
+        "psum_scatter": ["", "model"],
     }
 
 

@@ -454,9 +454,6 @@ class Context:
         summed = scattered.along if scattered is not None else ()
         kept = [names[name] for name in summed if name]
         every = {name for leaves in self.specs.values() for names_ in leaves for name in names_}
-        # What is a mean along several axes is one of all of them.
-        means = [names[name] for name in summed if name or op == "mean"] if kept else []
-        mean = f"{n.jax}.lax.p{op}(leaf, {n.axis})"
         return {
             "gathered": [names[name] for name in gathered],
             "all_gathered": len(every) == len(gathered),
@@ -466,9 +463,9 @@ class Context:
             "scattered": op,
             "cuts": _one_of([names[name] for name in gathered if name]),
             "kept": kept,
-            "means": tuple_source(means) if means else "",
+            "along": tuple_source([names[name] for name in summed]),
+            "total": f"{n.jax}.lax.p{op}",
             "divides": "" in gathered,
-            "reduced": "leaf" if kept and op == "mean" else mean,
         }
 
     def _specs_of(self, name: str) -> str:
