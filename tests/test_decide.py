@@ -34,6 +34,11 @@ CASES = {
         "x weight",
         {"psum weight.sum()", "psum jax.grad(error)(w)"},
     ),
+    "judged": (
+        "w=f32[3] x=f32[24,3] weight=f32[24]>0",
+        "x weight",
+        {"psum weight.sum()", "psum loss", "psum slope", "pmax (losses * weight).max()"},
+    ),
     # Beside a penalty, the quotient is no part of a sum.
     "penalised": (
         "w=f32[3] x=f32[24,3] weight=f32[24]>0",

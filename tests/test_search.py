@@ -966,3 +966,20 @@ def test_a_callback_that_gives_one_dtype_and_shares_that_suit_the_function_are_r
     assert "proved on 2, 3, 4, 8 devices" in made.words
     made = shared.run("gen", "runs.py::pooled", "--arg", "x=f32[24]")
     assert "run on 2, 3 devices" in made.words
+
+
+def test_terms_of_a_loss_have_factors_of_their_own(project: Project) -> None:
+    """What flows back through a mean over the devices is a factor over their number, which is rounded."""
+    code = """
+    def f(params, batch):
+        def loss(p):
+            error = batch["x"] @ p["w"]
+            size = jnp.square(error).mean()
+            return (error**3).sum() + 1e-3 * size - 0.01 * jnp.exp(error).sum(), size
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+    """
+    write(project, code)
+    made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words

@@ -97,6 +97,7 @@ class Decider:
         events = [event for event in every if event.point not in set_apart]
         if self.gathering.end_trial(state, every) or self._drop_useless(state, every):
             return None
+        self.mending.settle(state)
         if self._take_awaited(state, events):
             return None
         final = self._result(events)
@@ -344,7 +345,8 @@ class Decider:
         for culprit in culprits:
             feeding = [self.table.earliest(each, first) for each in self.table.partial_below(culprit, first)]
             spared = self.mending.spared(state, culprit, feeding, first)
-            if feeding and not spared and self.mending.make_up(state, events):
+            inside = self.mending.is_differentiated(state, statement)
+            if feeding and not spared and inside and self.mending.make_up(state, events):
                 return True
             feeding = [each for each in feeding if each not in spared]
             again = [each for each in feeding if self.mending.where_made(state, each, statement, events)]

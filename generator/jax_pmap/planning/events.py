@@ -159,9 +159,11 @@ class State:
     #: Of methods that have a copy, another one that objects were seen to have, by the scope.
     others: dict[int, str] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)
-    #: What stays partial in what is differentiated, and whether anything may: see `Mending.spared`.
+    #: What stays partial in what is differentiated, whether anything may, and whether anything did: see
+    #: `Mending.spared`.
     spared: list[Expression] = field(default_factory=list)
     spares: bool = True
+    has_spared: bool = False
     #: Syncs added in the last round, with the point whose value they must have mended.
     fresh: list[tuple[Sync, int]] = field(default_factory=list)
 

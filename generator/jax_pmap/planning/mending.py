@@ -136,9 +136,9 @@ class Mending:
         ``total / psum(count)`` is a part of the loss, and its gradient one of the gradient; with both the
         loss is summed, in one collective. A ``psum(total)`` inside would be differentiated, to another one.
         """
-        own = self.table.statements[culprit.statement].scope
+        statement = self.table.statements[culprit.statement]
         parts = self.table.children.get(culprit.point, [])
-        if not culprit.is_quotient or len(parts) != 2 or own not in self._differentiated(state):
+        if not culprit.is_quotient or len(parts) != 2 or not self.is_differentiated(state, statement):
             return []
         dividend = parts[0]
         event = events.get(dividend.point)
@@ -149,6 +149,7 @@ class Mending:
         if len(left) == len(feeding):
             return []
         state.spared += left
+        state.has_spared = True
         return left
 
     def make_up(self, state: State, events: Sequence[Event]) -> bool:
@@ -164,8 +165,14 @@ class Mending:
             )
         return added
 
-    def _differentiated(self, state: State) -> set[int]:
-        """Scopes of functions that are differentiated, and of those that nothing but these calls."""
+    def settle(self, state: State) -> None:
+        """Spare for good what was spared, once what comes of it has collectives of its own."""
+        points = [point for _, point in state.fresh if point in self.table.owner]
+        if not all(self.is_differentiated(state, self.table.owner[point]) for point in points):
+            state.spared = []
+
+    def is_differentiated(self, state: State, statement: Statement) -> bool:
+        """Whether a statement is of a function that is differentiated, or that nothing but these calls."""
         calls: dict[int, list[int]] = {}
         for scope, point in state.opened:
             calls.setdefault(scope, []).append(point)
@@ -177,7 +184,7 @@ class Mending:
             and all(p in self.table.gradients or self.table.owner[p].scope in found for p in points)
         }:
             found |= more
-        return found
+        return statement.scope in found
 
     def gradients_of_given(self, state: State, culprit: Expression, events: Sequence[Event]) -> bool:
         """Average the gradients that a library takes of a function which it is handed.

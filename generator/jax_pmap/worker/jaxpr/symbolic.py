@@ -265,7 +265,8 @@ class Numbers:
     def program(self, jaxpr: Any) -> Any:
         """A jaxpr, closed or not, as it would be traced for these numbers.
 
-        Arithmetic with nothing but numbers is done, as Python does it where it has them.
+        Arithmetic with sizes is done, as Python does it where it has them. That with other numbers alone
+        stays, as it is an operation there, too: a factor over the number of devices would be rounded.
         """
         if id(jaxpr) not in self._made:
             self._made[id(jaxpr)] = self._program(jaxpr), jaxpr
@@ -299,7 +300,9 @@ class Numbers:
                 known[out] = Literal(np.asarray(number, out.aval.dtype)[()], out.aval)
                 continue
             operands = [read(each) for each in equation.invars]
-            if equation.primitive.name in ARITHMETIC and all(isinstance(each, Literal) for each in operands):
+            sized = any(not isinstance(each, Literal) for each in equation.invars)
+            arithmetic = equation.primitive.name in ARITHMETIC and sized
+            if arithmetic and all(isinstance(each, Literal) for each in operands):
                 (out,) = equation.outvars
                 (number,) = bind(equation, [each.val for each in operands])
                 known[out] = Literal(np.asarray(number)[()], out.aval)
