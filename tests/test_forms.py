@@ -41,6 +41,14 @@ def cast(scale, x):
     return jnp.mean(x).astype(jnp.result_type(scale)) * scale
 
 
+def least(x):
+    return -jnp.max(x)
+
+
+def share_of(x, y):
+    return jnp.mean(x == jnp.max(x)) * jnp.mean(y)
+
+
 @jax.jit
 def by_hand(x, y):
     mapped = jax.pmap(lambda x, y: jax.lax.pmean(turned(x, y), "i"), "i", out_axes=None)
@@ -77,6 +85,8 @@ INPUTS = {
     "any_form": ("--arg", "w=f32[4,2]", *X, *Y),
     "of_rows": ("--arg", "w=f32[4]", *X),
     "cast": ("--arg", "scale=f32[]", *X),
+    "least": ("--arg", "x=i32[24]"),
+    "share_of": ("--arg", "x=i32[24]", *Y),
 }
 CALLS = """\
 import numpy as np
@@ -84,8 +94,10 @@ import forms
 from any_form_pmap import any_form
 from cast_pmap import cast
 from grouped_pmap import grouped
+from least_pmap import least
 from of_one_column_pmap import of_one_column
 from of_rows_pmap import of_rows
+from share_of_pmap import share_of
 from turned_pmap import turned
 
 draw = np.random.default_rng(0)
@@ -111,13 +123,19 @@ for rows in (24, 48):
     checked(grouped, floats(rows, 4))
     checked(of_rows, floats(3), floats(rows, 3))
     checked(cast, 2.5, floats(rows, 7))
+for dtype in ("int32", "int64", "uint8"):
+    checked(share_of, np.arange(24).astype(dtype) % 7, floats(24))
+checked(least, np.arange(24) % 7)
 print("refused below")
 checked(of_one_column, floats(48, 2), floats(48))
 checked(turned, floats(48, 2), floats(48))
 checked(grouped, floats(48, 6))
 checked(of_rows, floats(4, 2), floats(48, 4))
 checked(cast, 2, 100 * floats(48, 4))
+checked(least, np.arange(24, dtype="uint8") // 6)
+checked(least, np.arange(24, dtype="int16"))
 """
+CHECKED = {"turned", "grouped", "of_rows", "cast", "least"}
 REFUSED = """\
 refused below
 refused of_one_column
@@ -125,6 +143,8 @@ refused turned
 refused grouped
 refused of_rows
 refused cast
+refused least
+refused least
 """
 
 
@@ -133,7 +153,7 @@ def test_code_takes_the_forms_of_inputs_that_it_is_right_for(shared: Project) ->
     for name, given in INPUTS.items():
         made = shared.run("gen", f"forms.py::{name}", *given, "--no-run", "-o", f"{name}_pmap.py")
         assert made.exit_code == 0, made.stderr
-        assert ("the code checks that" in made.stderr) is (name in {"turned", "grouped", "of_rows", "cast"})
+        assert ("the code checks that" in made.stderr) is (name in CHECKED)
     ran = subprocess.run(
         [sys.executable, "-c", CALLS], env=simulated(4), capture_output=True, text=True, cwd=Path.cwd()
     )

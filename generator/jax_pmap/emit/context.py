@@ -178,7 +178,7 @@ class Context:
             "flags": any(self._moded(graph=False)),
             "forms": any(not form.value for form in plan.forms),
             "form_kind": self._kind(
-                [a for a in self.arguments if any(a.name == form.argument for form in plan.forms)]
+                [a for a in self.arguments if any(a.name == form.argument for form in plan.forms)], bits=True
             ),
             "result": self._result(),
             "place": self._place_docstring() if "place" in unit.helpers else None,
@@ -315,7 +315,7 @@ class Context:
             for leaf in argument.leaves:
                 axes = {each.axis for each in own if each.leaf == leaf.path}
                 sizes = (str(n) if at in axes else "None" for at, n in enumerate(leaf.shape))
-                forms.append(tuple_source([string(_kind(leaf.dtype)), *sizes]))
+                forms.append(tuple_source([string(_kind(leaf.dtype, bits=True)), *sizes]))
             called = string(f"{self.unit.name}: `{argument.name}`")
             lines.append(f"{self.n.as_proved}({called}, {argument.name}, {', '.join(forms)})")
         return ["# Asked once for each form, while it is traced.", *lines] if lines else []
@@ -694,11 +694,16 @@ class Context:
         rows = {leaf.path: (_kind(leaf.dtype), len(leaf.shape)) for leaf in batch}
         return {string(path): f'("{kind}", {rank})' for path, (kind, rank) in rows.items()}
 
-    def _kind(self, arguments: Iterable[Argument]) -> str:
-        """Source of the kind of a leaf of some arguments, as `_proved` calls it."""
-        jax = self.n.jax
+    def _kind(self, arguments: Iterable[Argument], *, bits: bool = False) -> str:
+        """Source of the kind of a leaf of some arguments, as `_kind` calls it."""
+        jax, np = self.n.jax, self.n.np
         kind = f"{jax}.dtypes.scalar_type_of(leaf).__name__"
-        if not any(_kind(leaf.dtype) == "key" for a in arguments for leaf in a.leaves):
+        kinds = {_kind(leaf.dtype) for a in arguments for leaf in a.leaves}
+        if bits and "int" in kinds:
+            dtype = f"{jax}.typeof(leaf).dtype"
+            wide = f'{kind} != "int" or {np}.can_cast({np}.int32, {dtype})'
+            kind = f"({kind} if {wide} else {dtype}.name)"
+        if "key" not in kinds:
             return kind
         is_key = f"{jax}.dtypes.issubdtype({jax}.typeof(leaf).dtype, {jax}.dtypes.prng_key)"
         return f'"key" if {is_key} else {kind}'
@@ -1025,8 +1030,13 @@ def _free(name: str, taken: Collection[str]) -> str:
     return _free(name + "_", taken) if name in taken else name
 
 
-def _kind(dtype: str) -> str:
-    """The kind of a dtype of any width, as `jax.dtypes.scalar_type_of` says, or ``"key"``."""
+def _kind(dtype: str, *, bits: bool = False) -> str:
+    """The kind of a dtype of any width, as `jax.dtypes.scalar_type_of` says, or ``"key"``.
+
+    With `bits`, whole numbers that int32 does not fit into are called as their dtype is.
+    """
+    if bits and "int" in dtype and dtype not in ("int32", "int64"):
+        return dtype
     kinds = ("bool", "uint", "int", "complex", "key")
     return next((each for each in kinds if dtype.startswith(each)), "float").removeprefix("u")
 

@@ -1,4 +1,4 @@
-"""Inputs of other forms than the given ones: of other widths, ranks, kinds, numbers of layers and constants.
+"""Inputs of other forms than the given ones: of other widths, ranks, dtypes, numbers of layers and constants.
 
 ``x.T.reshape(x.shape)`` is ``x`` where that has one column, and ``x.T.reshape(4, -1).T`` where it has four;
 both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` is a mean over the batch where
@@ -7,7 +7,7 @@ both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` i
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +59,7 @@ def others(
     yield from forms.widths()
     yield from forms.ranks()
     yield from forms.kinds()
+    yield from forms.bits()
     yield from forms.lengths()
     yield from forms.constants()
 
@@ -133,6 +134,20 @@ class _Forms:
             if other is not None:
                 yield (self._with(index, leaf.update(dtype=np.dtype(other))),)
 
+    def bits(self) -> Iterator[tuple[Other, ...]]:
+        """Integers of the batch in few bits and without a sign, or in more; each by itself where not all.
+
+        Those of int32 are taken not to wrap around: the least of `-x` is the largest of `x` with a sign.
+        """
+        other = {
+            index: np.dtype(np.uint8 if np.can_cast(np.int32, leaf.dtype) else np.int32)
+            for index, leaf in enumerate(self.leaves)
+            if self.axes[index] is not None and jax.dtypes.issubdtype(leaf.dtype, np.integer)
+        }
+        ways = [tuple(other), *((index,) for index in other if 1 < len(other) <= MOST_APART)]
+        if other:
+            yield tuple(self._with_dtypes({index: other[index] for index in way}) for way in ways)
+
     def lengths(self) -> Iterator[tuple[Other, ...]]:
         """One layer more in all lists and tuples of so many layers."""
         found = [length for name in self.whole for length in _lengths(self.values[name])]
@@ -175,6 +190,11 @@ class _Forms:
     def _with(self, index: int, leaf: Any) -> Other:
         made = [*self.leaves[:index], leaf, *self.leaves[index + 1 :]]
         return self._other(made, index, (FixedForm(self._owner(index), self.names[index]),))
+
+    def _with_dtypes(self, dtypes: Mapping[int, Any]) -> Other:
+        made = [leaf.update(dtype=dtypes.get(i, leaf.dtype)) for i, leaf in enumerate(self.leaves)]
+        given = tuple(FixedForm(self._owner(index), self.names[index]) for index in dtypes)
+        return self._other(made, next(iter(dtypes)), given)
 
     def _other(self, made: Sequence[Any], index: int, given: tuple[FixedForm, ...]) -> Other:
         leaf = made[index]
