@@ -197,7 +197,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-fields = {"data_fields": ["scale"], "meta_fields": ["axis", "width", "power"]}
+fields = {"data_fields": ["scale"], "meta_fields": ["axis", "width", "power", "over", "label"]}
 
 
 @functools.partial(jax.tree_util.register_dataclass, **fields)
@@ -207,11 +207,18 @@ class Norm:
     axis: int = -1
     width: int = 3
     power: int = 2
+    over: str = "columns"
+    label: str = "first"
+
+    @property
+    def offset(self):
+        return {"columns": -1, "rows": 0}[self.over]
 
 
 def energy(parts, x):
     norm = parts["norm"]
     x = x.reshape(-1, norm.width) * norm.scale
+    x = x - x.mean(norm.offset, keepdims=True)
     return jnp.mean((x - x.mean(norm.axis, keepdims=True)) ** norm.power)
 
 
@@ -229,9 +236,13 @@ from constants import Norm
 from energy_pmap import energy
 
 x = np.random.default_rng(0).normal(size=(24, 4)).astype("float32")
-for norm in (Norm(np.ones(4), width=4), Norm(np.ones(4), width=4, power=3)):
+for norm in (Norm(np.ones(4), width=4), Norm(np.ones(4), width=4, power=3, label="second")):
     assert np.allclose(energy({"norm": norm}, x), constants.energy({"norm": norm}, x), rtol=1e-4)
-energy({"norm": Norm(np.ones(4), 0, 4)}, x)
+try:
+    energy({"norm": Norm(np.ones(4), width=4, over="rows")}, x)
+except ValueError as error:
+    assert "over` must be 'columns'" in str(error)
+    energy({"norm": Norm(np.ones(4), 0, 4)}, x)
 """
 
 

@@ -7,7 +7,7 @@ both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` i
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from .arguments import LeafAxes, Packed, Values, graph_variables
+from .functions import codes, unwrapped
 from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
 from .neighbours import INSTALLED
@@ -26,6 +27,8 @@ MOST_LEAVES = 4
 MOST_APART = 4
 #: Constants in the user's own containers that have other values, and names that some of them may be.
 MOST_CONSTANTS, REDUCING = 8, ("mean", "sum", "max", "none")
+#: How many words a constant is tried as, and one that nothing has for a key.
+MOST_WORDS, OTHER_WORD = 16, "another word"
 #: Where the first other width is looked for, at least.
 LEAST_WIDTH = 3
 
@@ -42,6 +45,8 @@ class Other:
     given: tuple[FixedForm, ...]
     #: Whether the given form has one column there, which hides what is done with several.
     hides: bool = False
+    #: Whether the given form decides something if the function does not take this one.
+    decides: bool = False
 
 
 def others(
@@ -165,23 +170,14 @@ class _Forms:
         given = {name: value for name, value in self.values.items() if name not in self.packed.constants}
         found = [each for name, value in given.items() for each in held(value, name)]
         for owner, field, path in found[:MOST_CONSTANTS]:
-            value, ways = getattr(owner, field), []
-            name = re.split(r"\W", path)[0]
-            form = (FixedForm(name, path, value=repr(value)),)
-            for other in different(value):
-                try:
-                    object.__setattr__(owner, field, other)
-                except Exception:
-                    break  # It is computed, or cannot be changed.
-                try:
-                    packed = Packed(self.values, self.statics)
-                except Exception:
-                    continue
-                finally:
-                    object.__setattr__(owner, field, value)
-                if packed.trees != self.packed.trees and len(packed.leaves) == len(self.leaves):
-                    ways.append(Other(packed, tuple(self.leaves), f"`{path}` = {other!r}", form))
-            if ways:
+            value = getattr(owner, field)
+            others = _Constant(self, owner, field, path)
+            if isinstance(value, str):
+                # It may be a key: each that the class names is one of its own, and any other is none.
+                for word in dict.fromkeys([*REDUCING, *_words(type(owner))][:MOST_WORDS]):
+                    yield tuple(others.made([word]))
+                yield tuple(replace(other, decides=True) for other in others.made([OTHER_WORD]))
+            elif ways := others.made(different(value)):
                 yield tuple(ways)
 
     def _owner(self, index: int) -> str:
@@ -203,6 +199,58 @@ class _Forms:
         return Other(
             self.packed, tuple(made), f"`{self.names[index]}` of shape {list(leaf.shape)}{kind}", given
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A constant that an object among the inputs holds beside its leaves."""
+
+    forms: _Forms
+    owner: Any
+    field: str
+    path: str
+
+    def made(self, values: Iterable[Any]) -> list[Other]:
+        """The inputs with other values of it; of those that cannot be set, or are no part of them, none."""
+        forms, given, found = self.forms, getattr(self.owner, self.field), []
+        form = (FixedForm(re.split(r"\W", self.path)[0], self.path, value=repr(given)),)
+        for value in values:
+            if value == given:
+                continue
+            try:
+                object.__setattr__(self.owner, self.field, value)
+            except Exception:
+                break  # It is computed, or cannot be changed.
+            try:
+                packed = Packed(forms.values, forms.statics)
+            except Exception:
+                continue
+            finally:
+                object.__setattr__(self.owner, self.field, given)
+            if packed.trees != forms.packed.trees and len(packed.leaves) == len(forms.leaves):
+                found.append(Other(packed, tuple(forms.leaves), f"`{self.path}` = {value!r}", form))
+        return found
+
+
+def _words(kind: type) -> list[str]:
+    """Strings in the code of the methods of a class of the user's own, and of those it is made of."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        for value in vars(base).values():
+            # Behind properties, those that are computed once, static methods and wrappers.
+            inner = (getattr(value, name, None) for name in ("fget", "func", "__func__", "__wrapped__"))
+            raw, _, _ = unwrapped(next((each for each in inner if each is not None), value))
+            if raw is None or INSTALLED.search(raw.__code__.co_filename):
+                continue
+            for code in codes(raw.__code__):
+                words = (each for each in _flat(code.co_consts) if isinstance(each, str))
+                found += [each for each in words if each.isidentifier()]
+    return found
+
+
+def _flat(constants: Iterable[Any]) -> Iterator[Any]:
+    for each in constants:
+        yield from _flat(each) if isinstance(each, (tuple, frozenset)) else (each,)
 
 
 def held(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:

@@ -265,6 +265,8 @@ def _other_forms(
         for way in ways:
             given = given or program_of(reference.jaxpr, size)
             found = _of_form(question, parallel, given, way, size, chosen[:2], mesh)
+            if found is None and way.decides:
+                found = Derivation(0, (Ending(0, "the original is not traced"),)), size
             if found is None:
                 continue  # The function does not take it, or code that is made of its text raises.
             ended, rows = found
