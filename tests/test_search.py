@@ -99,11 +99,19 @@ def test_a_function_of_a_library_is_told_by_its_name(project: Project) -> None:
         def own(x):
             return x + 1
 
-        def f(x, act, shift):
-            return shift(act(x)).mean()
+        def ruled(rate):
+            @jax.custom_jvp
+            def same(x):
+                return x * 1
+
+            same.defjvp(lambda given, by: (given[0] * 1, by[0] * rate))
+            return same
+
+        def f(x, act, shift, rule):
+            return shift(act(x)).mean() + jax.grad(lambda x: rule(x).mean())(x).sum()
 
         def functions():
-            return jnp.ones((24, 3)), jax.nn.relu, own
+            return jnp.ones((24, 3)), jax.nn.relu, own, ruled(1.0)
         """,
     )
     made = project.run("gen", "f.py::f", "--inputs", "f.py::functions", "-o", "out.py")
@@ -112,7 +120,7 @@ def test_a_function_of_a_library_is_told_by_its_name(project: Project) -> None:
     text = (project.folder / "out.py").read_text()
     assert "from jax.nn import relu as proved_relu" in text and "if act is not proved_relu:" in text
     said = "`act` is not `jax.nn.relu`, with which this was proved"
-    run = "import jax, out, f; x = f.jnp.ones((24, 3)); print(out.f(x, jax.nn.relu, f.own))"
+    run = "import jax, out, f; x = f.jnp.ones((24, 3)); print(out.f(x, jax.nn.relu, f.own, f.ruled(1.0)))"
 
     def ran(code: str) -> str:
         words = (sys.executable, "-c", code)
@@ -121,8 +129,9 @@ def test_a_function_of_a_library_is_told_by_its_name(project: Project) -> None:
         )
         return " ".join((made.stdout + made.stderr).split())
 
-    assert ran(run) == "2.0"
+    assert ran(run) == "3.0"
     assert said in ran(run.replace("nn.relu", "nn.silu"))
+    assert "`rule` is not the custom_jvp of the run" in ran(run.replace("1.0", "2.0"))
 
 
 def test_object_that_is_no_default_is_told_by_its_contents_unless_accepted(project: Project) -> None:
