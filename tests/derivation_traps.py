@@ -180,10 +180,11 @@ def beyond_the_end(w: Any, x: Any, y: Any, k: Any, m: Any) -> Any:
     return begins_at(x, k[0] + 15)
 
 
-def own_slice(rows: Any, axis: int = 0) -> Any:
-    """A device's part of what is whole."""
+def own_slice(rows: Any, axis: int = 0, dtype: Any = jnp.int32) -> Any:
+    """A device's part of what is whole, from where `dtype` says that it begins."""
     size = rows.shape[axis] // lax.axis_size("i")
-    return lax.dynamic_slice_in_dim(rows, lax.axis_index("i") * size, size, axis)
+    start = lax.axis_index("i").astype(dtype) * jnp.array(size).astype(dtype)
+    return lax.dynamic_slice_in_dim(rows, start.astype(int), size, axis)
 
 
 def shares(mesh: Mesh, part: Callable[..., Any], given: Any = I) -> Callable[..., Any]:
@@ -435,6 +436,20 @@ TRAPS: dict[str, Trap] = {
             )
             * 2
         ),
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    "own part, from a place that wraps around": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.repeat(x, 40, 0),
+        lambda w, x, y, k, m: own_slice(jnp.repeat(x, 40, 0), dtype=jnp.uint8),
+        I,
+        (P(), P(), P(), P(), P()),
+    ),
+    "own part, from a place beyond all numbers": Trap(
+        False,
+        lambda w, x, y, k, m: jnp.repeat(x, 4000, 0),
+        lambda w, x, y, k, m: own_slice(jnp.repeat(x, 4000, 0), dtype=jnp.float16),
         I,
         (P(), P(), P(), P(), P()),
     ),

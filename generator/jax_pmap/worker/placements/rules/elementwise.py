@@ -188,6 +188,7 @@ def mul(eq: Equation, x: Placement, y: Placement, **_: Any) -> Result:
             if one.length == 0 and isinstance(other, Replicated) and size is not None:
                 # The index times the size of a share, which is that of the whole divided by N.
                 if other.power == 1:
+                    holds_positions(eq)
                     return Same(Index(int(size)), at)
                 if size == 1 and not other.power:
                     return Same(one, at)
@@ -286,9 +287,8 @@ def identity(eq: Equation, *places: Placement, **_: Any) -> Result:
 def convert(eq: Equation, x: Placement, **params: Any) -> Result:
     """Between floats, and from whole numbers: linear. To whole numbers: what is cut off differs."""
     if isinstance(x, (Index, Positions)) and kind_of(eq.dtypes[0]) in "iuf":
-        # The index has no meaning in the whole-batch program; positions have one.
-        if isinstance(x, Positions):
-            holds_positions(eq)
+        # The index has no meaning in the whole-batch program; positions have one. Either may wrap around.
+        holds_positions(eq)
         return Same(x) if isinstance(x, Index) else x
     if isinstance(x, Downward) and eq.dtypes[0] == "uint32":
         return Same(x)
