@@ -287,6 +287,20 @@ def on_any(x):
     return mapped(lambda x: jax.lax.psum(jnp.mean(x), "i") / count, x)
 
 
+NAMES = ["device"] * 100
+KNOWN = {1, 2, 3, 4, 5, 8, 16, 32, 64}
+
+
+def with_names(x):
+    count = min(jax.device_count(), len(NAMES))
+    return mapped(lambda x: jax.lax.psum(jnp.mean(x), "i") / count, x)
+
+
+def on_known(x):
+    factor = 1.0 if jax.device_count() in KNOWN else 2.0
+    return mapped(lambda x: factor * jax.lax.pmean(jnp.mean(x), "i"), x)
+
+
 def unless_power_of_two(x):
     def local(x):
         rows = len(x)
@@ -305,6 +319,8 @@ def unless_as_many_on_each(x):
     ("name", "code", "says"),
     [
         ("up_to_eight", 0, "on 3, 5 and 64 devices it works in another way"),
+        ("with_names", 0, "on 3, 5 and 101 devices it works in another way"),
+        ("on_known", 0, "on 3, 5 and 65 devices it works in another way"),
         ("on_any", 0, "derived for all inputs and device counts"),
         ("unless_power_of_two", 0, "a batch of 1536 is worked on in another way"),
         ("unless_as_many_on_each", 1, "on 8 devices with a batch of 1408"),

@@ -36,8 +36,10 @@ MOST_NUMBERS, LEAST = 12, 3
 ENOUGH = UNIT // 3
 #: Devices on whose shares a number of rows shows that no devices share evenly.
 EVEN = 8
-#: Numbers of devices up to which code is likely to know one.
-MOST_DEVICES = 1024
+#: Numbers of devices up to which code is likely to know one, and those that it is traced on in any case.
+MOST_DEVICES, MANY_DEVICES = 1024, 64
+#: Containers that may be asked for a number, or for how many they have.
+TABLES = (tuple, list, set, frozenset, dict, range)
 
 
 def telling(
@@ -158,9 +160,27 @@ def named(sources: Sequence[Any], asked: Collection[int] = ()) -> tuple[int, ...
 
 
 def counts_in(sources: Sequence[Any]) -> tuple[int, ...]:
-    """Numbers in the code of functions that may be numbers of devices, the smallest of them."""
-    found = sorted({number for source in sources for number in numbers_in(source)})
-    return tuple(number for number in found if 1 < number <= MOST_DEVICES)[:MOST_NUMBERS]
+    """Numbers in the code of functions that may be numbers of devices: beyond limits, then the smallest.
+
+    ``min(jax.device_count(), 100)`` is the number of devices on 100 of them, too. The lengths of tables are
+    limits as well, and so is the first count that one lacks which has others.
+    """
+    found = {
+        number
+        for source in sources
+        for value in values_in(source)
+        for number in (_counts_of(value) if isinstance(value, TABLES) else of_number(value))
+    }
+    known = sorted(number for number in found if 1 < number <= MOST_DEVICES)
+    beyond = [known[-1] + 1] if known and known[-1] >= MANY_DEVICES else []
+    return (*beyond, *known[:MOST_NUMBERS])
+
+
+def _counts_of(table: Any) -> Iterator[int]:
+    """How many a table has, and the first count of devices that is not in it, where others are."""
+    yield len(table)
+    if any(type(each) is int for each in table):
+        yield next((count for count in range(2, MOST_DEVICES) if count not in table), 0)
 
 
 def numbers_in(source: Any) -> list[int]:
@@ -168,7 +188,19 @@ def numbers_in(source: Any) -> list[int]:
 
     The lengths of arrays are some of them.
     """
-    found, seen, names = set[int](), set[int](), set[str]()
+    return sorted({number for value in values_in(source) for number in of_number(value)})
+
+
+def of_number(value: Any) -> Sequence[int]:
+    """A whole number, the lengths of an array, or nothing."""
+    if type(value) is int:
+        return (value,)
+    return value.shape if isinstance(value, (np.ndarray, jax.Array)) else ()
+
+
+def values_in(source: Any) -> Iterator[Any]:
+    """Numbers, arrays and tables in the code of a function, and in what it names that is the user's."""
+    seen, names = set[int](), set[str]()
 
     def of(value: Any) -> Iterator[Any]:
         raw, args, kwargs = unwrapped(value)
@@ -192,14 +224,13 @@ def numbers_in(source: Any) -> list[int]:
         seen.add(id(value))
         if isinstance(value, types.CodeType):
             waiting += [each for code in codes(value) for each in code.co_consts]
-        elif type(value) is int:
-            found.add(value)
-        elif isinstance(value, (np.ndarray, jax.Array)):
-            found.update(value.shape)
-        elif isinstance(value, (tuple, list, set, frozenset, dict)) and len(value) <= UNIT:
-            waiting += [*value, *(value.values() if isinstance(value, dict) else ())]
+        elif type(value) is int or isinstance(value, (np.ndarray, jax.Array)):
+            yield value
+        elif isinstance(value, TABLES):
+            yield value
+            if len(value) <= UNIT:
+                waiting += [*value, *(value.values() if isinstance(value, dict) else ())]
         elif unwrapped(value)[0] is None and hasattr(value, "__wrapped__"):
             waiting.append(value.__wrapped__)  # What maps or compiles it.
         else:
             waiting += of(value)
-    return sorted(found)
