@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import jsonschema
 import pytest
-from project import Project
+from project import Project, simulated
 
 from jax_pmap.report.as_json import schema
 
@@ -148,3 +150,89 @@ def test_functions_among_the_leaves_stay_where_they_are(shared: Project) -> None
     assert made.exit_code == 0, made.stderr
     syncs = json.loads(made.stdout)["plan"]["syncs"]
     assert {row["op"]: row["like"] for row in syncs} == {"gather_parts": "model", "pmean_scatter": "model"}
+
+
+OPTIMISED = """\
+import dataclasses
+import functools
+from typing import Any, Callable, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from steps import inputs, loss_fn
+
+
+class Optimiser(NamedTuple):
+    update: Callable
+
+
+def scaled(rate):
+    return Optimiser(lambda grads: jax.tree.map(lambda g: rate * g, grads))
+
+
+def by_norm(rate):
+    def update(grads):
+        norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+        return jax.tree.map(lambda g: rate * g / norm, grads)
+
+    return Optimiser(update)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["params"], meta_fields=["optimiser"])
+@dataclasses.dataclass(frozen=True)
+class State:
+    params: Any
+    optimiser: Optimiser
+
+
+def given(optimiser, params, x):
+    updates = optimiser.update(jax.grad(loss_fn)(params, x))
+    return jax.tree.map(lambda p, u: p - u, params, updates)
+
+
+def held(state, x):
+    updates = state.optimiser.update(jax.grad(loss_fn)(state.params, x))
+    return State(jax.tree.map(lambda p, u: p - u, state.params, updates), state.optimiser)
+
+
+def for_given(make=scaled):
+    return make(0.1), *inputs()
+
+
+def for_held(make=scaled):
+    params, x = inputs()
+    return State(params, make(0.1)), x
+"""
+OTHERS = """\
+import jax
+import numpy as np
+import optimised
+from given_parts import given
+from held_parts import held
+
+found, wanted = given(*optimised.for_given()), optimised.given(*optimised.for_given())
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
+found = held(*optimised.for_held()).params
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, wanted)
+for function, arguments in ((given, optimised.for_given), (held, optimised.for_held)):
+    try:
+        function(*arguments(optimised.by_norm))
+    except ValueError as error:
+        print(str(error).partition(" of the run")[0])
+"""
+
+
+def test_where_gradients_are_in_parts_no_other_optimiser_will_do(steps: Project) -> None:
+    steps.write("optimised.py", OPTIMISED)
+    for name, paths in (("given", "params"), ("held", "state.params")):
+        rules = (f"--spec={paths}.up=None,data", f"--spec={paths}.down=data")
+        words = (f"optimised.py::{name}", "--inputs", f"optimised.py::for_{name}", "--no-run")
+        where = ("--backend", "shard_map", "--mesh", "data=4", *rules)
+        made = steps.run("gen", *words, *where, "-o", f"{name}_parts.py")
+        assert made.exit_code == 0, made.stderr
+    ran = subprocess.run([sys.executable, "-c", OTHERS], env=simulated(4), capture_output=True, text=True)
+    assert ran.stdout.splitlines() == [
+        "given: `optimiser` is not the Optimiser",
+        "held: `state.optimiser` is not the Optimiser",
+    ], ran.stderr

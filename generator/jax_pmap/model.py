@@ -297,6 +297,9 @@ class Argument:
     typed: bool = False
     #: In which mode the modules in it were, as ``"deterministic=True"``. The emitted code rejects any other.
     modes: tuple[str, ...] = ()
+    #: Of functions that it holds beside its leaves, where the code may take no others: path, type and digest,
+    #: as of a leaf's `identity`.
+    functions: tuple[tuple[str, str, str], ...] = ()
     #: Leaves of integers with which the original computes in NumPy or Python, and up to which size jax was
     #: seen to give the same in 32 bits. The emitted code rejects larger ones.
     fits: tuple[tuple[str, int], ...] = ()

@@ -240,7 +240,9 @@ class Context:
     def _told(self) -> bool:
         """Whether constants are told from others by what they are."""
         leaves = [leaf for argument in self.arguments for leaf in argument.leaves]
-        return any(leaf.identity and leaf.imported not in self._imported for leaf in leaves)
+        return any(argument.functions for argument in self.arguments) or any(
+            leaf.identity and leaf.imported not in self._imported for leaf in leaves
+        )
 
     @functools.cached_property
     def _imported(self) -> dict[str, str]:
@@ -857,6 +859,8 @@ class Context:
             if guard is not None:
                 yield guard
         yield from (self._same(leaf) for leaf in argument.leaves if leaf.identity)
+        for path, kind, digest in argument.functions:
+            yield self._same(Leaf(path, Role.STATIC, None, (), kind, identity=digest))
         for path, limit in argument.fits:
             yield self._fits(path, limit, next(leaf.dtype for leaf in argument.leaves if leaf.path == path))
 

@@ -151,6 +151,16 @@ def undecided_constants(
     return None
 
 
+def function_paths(described: Sequence[Described], roles: Roles) -> dict[str, str]:
+    """Paths of the functions that arguments hold beside their leaves, with the argument's name."""
+    return {
+        path: argument["name"]
+        for argument in described
+        if argument["name"] not in {*roles.accepted, *roles.statics}
+        for path, _ in argument["functions"]
+    }
+
+
 def only_given_whole(name: str, body: Body, roles: Roles, found: Observation, folds: Sequence[Sync]) -> bool:
     """Whether all that is done with argument `name` is to call it with what every device has alike.
 
@@ -158,7 +168,7 @@ def only_given_whole(name: str, body: Body, roles: Roles, found: Observation, fo
     same update on every device, and that of one device on the whole batch. So another one needs no
     other collectives. Anything else done with it counts against it, and so do values that are not
     known, and calls that do not take arrays to arrays: a function or a number that comes of it may
-    decide what is done with the batch.
+    decide what is done with the batch. Where each device has its own part of the gradients, none is such.
     """
     calls: list[tuple[cst.Call, bool]] = []
     if not _find(body.function.body, name, None, False, calls):

@@ -149,11 +149,19 @@ def plan_arguments(
                 proved_values=proved_values.get(name, ()),
                 typed=name in roles.typed,
                 modes=() if static else tuple(argument["modes"]),
+                functions=() if static else _functions(argument, same),
                 fits=() if static else tuple((x.path, fits[x.path]) for x in leaves if x.path in fits),
                 why=roles.why.get(name, ""),
             )
         )
     return tuple(out)
+
+
+def _functions(
+    argument: Described, same: Mapping[str, protocol.Identity]
+) -> tuple[tuple[str, str, str], ...]:
+    """Path, type and digest of the functions that an argument holds beside its leaves, of those in `same`."""
+    return tuple((path, kind, same[path].digest) for path, kind in argument["functions"] if path in same)
 
 
 def plan_outputs(

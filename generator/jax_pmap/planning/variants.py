@@ -18,6 +18,7 @@ from jax_pmap.planning.callables import (
     constant_paths,
     constant_source,
     decides,
+    function_paths,
     only_given_whole,
     told_apart,
     undecided_constants,
@@ -98,10 +99,15 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
         if not by_name[name]["callable"]
         and (rows := told_apart(case.session, name, target.parsed.definition)) is not None
     }
-    same = identities(case.session, constant_paths(loaded.described, roles))
+    # A clip by the norm of all gradients needs a sum where each device has its own part of these.
+    in_parts = request.backend is Backend.SHARD_MAP and bool(request.mesh)
+    held = function_paths(loaded.described, roles) if in_parts else {}
+    same = identities(case.session, [*constant_paths(loaded.described, roles), *held])
     undecided = undecided_constants(loaded.described, roles, target.facts, same)
     if undecided is not None:
         return undecided
+    if untold := {name for path, name in held.items() if path not in same}:
+        return decides(sorted(untold), by_name, target.facts)
 
     def observing() -> Observer:
         return Observer(
@@ -157,7 +163,7 @@ def observe_variants(case: Case, roles: Roles, onward: Onward = Onward.ALL) -> R
     free = frozenset(
         name
         for name, source in restricted.items()
-        if source is None and only_given_whole(name, case.body, roles, base, folds)
+        if source is None and not in_parts and only_given_whole(name, case.body, roles, base, folds)
     )
     asked = [n for n in unknown(restricted, target.facts, request.static) if n not in free and n not in told]
     same |= identities(case.session, asked)

@@ -108,6 +108,40 @@ def modes(value: Any) -> list[str]:
     return sorted({f"{name}={mode}" for name, mode in found if isinstance(mode, bool)})
 
 
+def functions(value: Any, path: str) -> list[tuple[str, str]]:
+    """Paths of what objects in a value hold beside their leaves that has functions in it, and its types.
+
+    That is ``state.tx`` of a `TrainState`.
+    """
+    leaves = {id(leaf) for leaf in jax.tree.leaves(value)}
+    found: list[tuple[str, str]] = []
+    seen = set[int]()
+
+    def look(value: Any, path: str) -> None:
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, dict):
+            parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
+        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+            parts = [(f"{path}.{name}", part) for name, part in zip(value._fields, value, strict=True)]
+        elif isinstance(value, (list, tuple)):
+            parts = [(f"{path}[{index}]", part) for index, part in enumerate(value)]
+        elif callable(value) or not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value]):
+            return
+        else:
+            parts = [(f"{path}.{name}", part) for name, part in vars(value).items()]
+        for where, part in parts:
+            inner = jax.tree.leaves(part)
+            if id(part) not in leaves and any(callable(each) and id(each) not in leaves for each in inner):
+                found.append((where, type(part).__name__))
+            else:
+                look(part, where)
+
+    look(value, path)
+    return found
+
+
 def changed(before: tuple[list[Any], Any], value: Any) -> bool:
     """Whether a value is no longer made of the leaves and containers it was.
 

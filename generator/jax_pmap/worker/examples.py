@@ -134,6 +134,7 @@ def describe(values: Values) -> tuple[Row, ...]:
                 "tree": skeleton(value),
                 "partition": arguments.partition_of(value),
                 "modes": arguments.modes(value),
+                "functions": arguments.functions(value, name),
                 "leaves": [
                     {
                         "path": name + path,
