@@ -251,6 +251,10 @@ def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(shared):
             return jax.random.split(jax.random.PRNGKey(seed), 16), np.ones((16, 3), "float32")
 
 
+        def inputs_rbg(seed):
+            return jax.random.split(jax.random.key(seed, impl="rbg"), 16), np.ones((16, 3), "float32")
+
+
         def noisy(key, x):
             return x + jax.random.normal(key, x.shape)
 
@@ -263,6 +267,8 @@ def test_keys_of_examples_and_jit_draw_the_numbers_of_one_device(shared):
     assert result.exit_code == 0, result.stderr
     assert folds(result.stdout) == []
     assert "equal draws" not in result.stdout + result.words
+    result = shared.run("gen", "each.py::augment", "--inputs", "each.py::inputs_rbg")
+    assert "equal for equal draws" in result.stdout and "equal for equal draws" in result.words
     result = shared.run("gen", "each.py::noisy", "--inputs", "each.py::inputs_noisy", "--backend", "jit")
     assert result.exit_code == 0, result.stderr
     assert "fold_in" not in result.stdout + result.stderr

@@ -166,6 +166,13 @@ class Draw:
     #: Lengths of the loops around it, then its own shape.
     shape: tuple[int, ...]
     key: Flow
+    #: Whether it draws for several keys at once with a generator that takes the first of them for all.
+    of_first: bool
+
+
+def of_first(keys: Any) -> bool:
+    """Whether numbers for all of some keys are drawn with the first, as with the `rbg` generators of jax."""
+    return bool(keys.shape) and "rbg" in str(keys.dtype)
 
 
 @dataclass
@@ -269,7 +276,8 @@ class _Keys(Forward[Flow]):
             return [dataclasses.replace(together, marks=together.marks | here, always=together.always | here)]
         if name in DRAWING:
             if self.settled:
-                self.draws.append(Draw((*self.loops, *equation.outvars[-1].aval.shape), flows[0]))
+                shape = (*self.loops, *equation.outvars[-1].aval.shape)
+                self.draws.append(Draw(shape, flows[0], of_first(equation.invars[0].aval)))
             # A key that is taken out of many by the device's index is another on each, as a folded one is.
             own = flows[0].folded or flows[0].index
             return [Flow(varying=together.varying, noisy=together.noisy or own)] * count

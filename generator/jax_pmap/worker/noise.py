@@ -65,7 +65,8 @@ def own_draws(
                     "device or another, where one device draws them with two: they depend on each other"
                 )
                 return Failure("keys", why=why)
-            folded = any(draw.key.folded for draw in followed.draws)
+            # The first key of a device is another one than that of the whole batch.
+            folded = any(draw.key.folded or (draw.of_first and draw.key.varying) for draw in followed.draws)
             if not run:
                 return folded
             want = question.reference(values)
