@@ -45,8 +45,8 @@ def least(x):
     return -jnp.max(x)
 
 
-def share_of(x, y):
-    return jnp.mean(x == jnp.max(x)) * jnp.mean(y)
+def share_of(x, y, factor=2.0):
+    return jnp.mean(x == jnp.max(x)) * jnp.mean(y) * factor
 
 
 @jax.jit

@@ -188,7 +188,9 @@ class _Forms:
         return self._other(made, index, (FixedForm(self._owner(index), self.names[index]),))
 
     def _with_dtypes(self, dtypes: Mapping[int, Any]) -> Other:
-        made = [leaf.update(dtype=dtypes.get(i, leaf.dtype)) for i, leaf in enumerate(self.leaves)]
+        made = list(self.leaves)
+        for index, dtype in dtypes.items():
+            made[index] = made[index].update(dtype=dtype)
         given = tuple(FixedForm(self._owner(index), self.names[index]) for index in dtypes)
         return self._other(made, next(iter(dtypes)), given)
 
