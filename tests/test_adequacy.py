@@ -569,3 +569,32 @@ def test_a_function_that_does_not_run_in_float64_is_said_to_be_compared_as_it_is
     made = shared.run("gen", "narrow_state.py::single", "--arg", "x=f32[24,3]")
     assert made.exit_code == 0, made.stderr
     assert "`single` does not run in float64: it was compared in its own dtypes alone" in made.words
+
+
+def test_sums_of_numbers_of_one_sign_are_given_others(shared: Project) -> None:
+    """The sum of their sizes is the size of their sum as long as all have one sign."""
+    shared.write(
+        "sizes.py",
+        textwrap.dedent("""\
+            import functools
+
+            import jax
+            import jax.numpy as jnp
+            import numpy as np
+
+
+            def size(x):
+                return jnp.abs(jnp.sum(x))
+
+
+            @functools.partial(jax.pmap, axis_name="i", out_axes=None)
+            def of_parts(x):
+                return jax.lax.psum(jnp.abs(jnp.sum(x)), "i")
+
+
+            def inputs():
+                return (np.arange(1.0, 25.0, dtype=np.float32),)
+            """),
+    )
+    words = ("verify", "sizes.py::of_parts", "--against", "sizes.py::size", "--inputs", "sizes.py::inputs")
+    shared.refused("JP045", *words, says=("differs",), exit_code=1)

@@ -360,6 +360,15 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
 
         return change
 
+    def turned(first: float, last: float) -> Change:
+        # Sums of rows of one sign have that sign on every device, and so has that of all.
+        def change(leaf: Any, axis: int | None) -> Any:
+            assert axis is not None
+            share = np.linspace(first, last, leaf.shape[axis])
+            return leaf * along(np.where(random.random(leaf.shape[axis]) < share, -1, 1), leaf, axis)
+
+        return change
+
     def around(number: float) -> Change:
         return lambda leaf, axis: number * (1.0 + 0.3 * random.uniform(-1.0, 1.0, np.shape(leaf)))
 
@@ -389,6 +398,8 @@ def changes(numbers: Sequence[float], random: np.random.Generator, *, tame: bool
         "rows": [
             *scales,
             negative,
+            turned(1.3, -0.3),
+            turned(-0.3, 1.3),
             *([] if tame else [spread, peaks]),
             holes(np.nan, 0.7, -0.5, random),
             holes(np.nan, -0.5, 0.7, random),
