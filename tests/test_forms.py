@@ -256,3 +256,50 @@ def test_constants_of_own_containers_are_held_to_the_proof_where_they_decide(
     assert "the code checks that `parts['norm'].axis` is -1, as here" in made.words
     ran = subprocess.run([sys.executable, "-c", CALLS_WITH], env=simulated(4), capture_output=True, text=True)
     assert "ValueError: energy: `parts['norm'].axis` must be -1" in ran.stderr
+
+
+NAMED = """\
+import jax.numpy as jnp
+import numpy as np
+
+AXES = {"layer": -1, "batch": 0}
+FROZEN = ("bias", "scale")
+
+
+def centred(params, x):
+    for name, weight in params.items():
+        x = x - weight * jnp.mean(x, axis=AXES.get(name[:5], -1), keepdims=True)
+    return x
+
+
+def decayed(params, x):
+    return {name: weight - 0.1 * (name not in FROZEN) * jnp.mean(x) for name, weight in params.items()}
+
+
+def inputs():
+    return {"layer1": np.float32(0.5), "layer2": np.float32(0.25)}, np.arange(72.0).reshape(24, 3)
+"""
+WITH_NAMES = """\
+import numpy as np
+import named
+from centred_pmap import centred
+from decayed_pmap import decayed
+
+params, x = named.inputs()
+np.testing.assert_allclose(centred(params, x), named.centred(params, x), rtol=1e-4)
+other = {"bias": params["layer1"], "kernel": params["layer2"]}
+found, wanted = decayed(other, x), named.decayed(other, x)
+assert all(np.allclose(found[name], wanted[name]) for name in wanted)
+centred({"batch": np.float32(0.5), "layer2": np.float32(0.25)}, x)
+"""
+
+
+def test_names_in_dicts_are_held_to_the_proof_where_they_are_looked_up(shared: Project) -> None:
+    shared.write("named.py", NAMED)
+    for name in ("centred", "decayed"):
+        words = (f"named.py::{name}", "--inputs", "named.py::inputs", "--no-run", "-o", f"{name}_pmap.py")
+        made = shared.run("gen", *words)
+        assert made.exit_code == 0, made.stderr
+        assert ("the code checks that `sorted(params)` is" in made.words) is (name == "centred")
+    ran = subprocess.run([sys.executable, "-c", WITH_NAMES], env=simulated(4), capture_output=True, text=True)
+    assert "ValueError: centred: `sorted(params)` must be ['layer1', 'layer2']" in ran.stderr

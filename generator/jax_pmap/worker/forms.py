@@ -20,6 +20,7 @@ from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
 from .neighbours import INSTALLED
 from .protocol import FixedForm
+from .telling import TABLES, values_in
 
 #: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
 MOST_LEAVES = 4
@@ -29,6 +30,8 @@ MOST_APART = 4
 MOST_CONSTANTS, REDUCING = 8, ("mean", "sum", "max", "none")
 #: How many words a constant is tried as, and one that nothing has for a key.
 MOST_WORDS, OTHER_WORD = 16, "another word"
+#: Dicts of which keys have other names, and how many of their keys.
+MOST_DICTS, MOST_KEYS = 2, 4
 #: Where the first other width is looked for, at least.
 LEAST_WIDTH = 3
 
@@ -50,7 +53,11 @@ class Other:
 
 
 def others(
-    values: Values, statics: Sequence[str], axes: LeafAxes, leaves: Sequence[Any]
+    values: Values,
+    statics: Sequence[str],
+    axes: LeafAxes,
+    leaves: Sequence[Any],
+    sources: Sequence[Any] = (),
 ) -> Iterator[tuple[Other, ...]]:
     """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
 
@@ -59,6 +66,7 @@ def others(
         statics: the arguments that are constants.
         axes: the batch axes.
         leaves: shapes of the traced leaves, with a batch that tells.
+        sources: code that may look up the keys of dicts.
     """
     forms = _Forms(values, statics, axes, leaves)
     yield from forms.widths()
@@ -66,6 +74,7 @@ def others(
     yield from forms.kinds()
     yield from forms.bits()
     yield from forms.lengths()
+    yield from forms.keys(_keys_of_tables(sources))
     yield from forms.constants()
 
 
@@ -165,6 +174,26 @@ class _Forms:
             said = f"`{changed[0]}` of {length + 1} parts"
             yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, rows)), said, given),)
 
+    def keys(self, words: Sequence[str]) -> Iterator[tuple[Other, ...]]:
+        """Words that may decide something in the place of one key of each dict that is whole on every device.
+
+        A function that asks a dict for its keys by name does not take it; one that goes through them may.
+        """
+        found = [each for name in self.whole for each in _dicts(self.values[name], name)]
+        rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
+        for name, path, table in found[:MOST_DICTS]:
+            given = (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
+            for word in (word for word in words if word not in table):
+                ways = []
+                for key in list(table)[:MOST_KEYS]:
+                    renamed = {word if each == key else each: part for each, part in table.items()}
+                    packed = Packed(
+                        {**self.values, name: _exchanged(self.values[name], table, renamed)}, self.statics
+                    )
+                    made = tuple(abstract_leaves(packed, self.all_axes, rows))
+                    ways.append(Other(packed, made, f"`{path}` with {word!r} for {key!r}", given))
+                yield tuple(ways)
+
     def constants(self) -> Iterator[tuple[Other, ...]]:
         """Other values of each constant that a container of the user's own class holds beside its leaves."""
         given = {name: value for name, value in self.values.items() if name not in self.packed.constants}
@@ -232,6 +261,40 @@ class _Constant:
             if packed.trees != forms.packed.trees and len(packed.leaves) == len(forms.leaves):
                 found.append(Other(packed, tuple(forms.leaves), f"`{self.path}` = {value!r}", form))
         return found
+
+
+def _keys_of_tables(sources: Sequence[Any]) -> list[str]:
+    """Strings in the tables that code names, which it may look up."""
+    tables = [each for source in sources for each in values_in(source) if isinstance(each, TABLES)]
+    # What has values for its keys is likelier than a list of names.
+    tables.sort(key=lambda table: not isinstance(table, dict))
+    words = (each for table in tables if not isinstance(table, range) for each in table)
+    return list(dict.fromkeys(each for each in words if isinstance(each, str)))[:MOST_WORDS]
+
+
+def _dicts(value: Any, path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The dicts with names for keys in a value: the argument, the path, and the dict."""
+    if type(value) is dict:
+        if value and all(isinstance(key, str) for key in value):
+            yield re.split(r"\W", path)[0], path, value
+        for key, part in value.items():
+            yield from _dicts(part, f"{path}[{key!r}]")
+    elif type(value) in (list, tuple):
+        for index, part in enumerate(value):
+            yield from _dicts(part, f"{path}[{index}]")
+
+
+def _exchanged(value: Any, part: Any, other: Any) -> Any:
+    """A value with `other` in the place of `part`."""
+    if value is part:
+        return other
+    if type(value) is dict:
+        return {key: _exchanged(each, part, other) for key, each in value.items()}
+    return (
+        type(value)(_exchanged(each, part, other) for each in value)
+        if type(value) in (list, tuple)
+        else value
+    )
 
 
 def _words(kind: type) -> list[str]:

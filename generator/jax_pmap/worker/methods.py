@@ -408,6 +408,7 @@ def new_trials(
         own_axes=target.collectives,
         settled=(*roles.statics, *left_out),
         found=found,
+        sources=(target.fn,),
         derived=comparison.derived,
         others=comparison.others,
     )

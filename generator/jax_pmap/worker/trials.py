@@ -80,6 +80,8 @@ class Question:
     derived: bool = False
     #: Whether there is room for other inputs than those given, where that is so.
     others: bool = True
+    #: The reference's code, in which names stand that it may look up.
+    sources: tuple[Any, ...] = ()
     #: Among how many devices the batch is divided, where these are not all; 0 where they are.
     among: int = 0
     #: Of axes of a mesh that divide it together, how many shares apart devices along each have theirs.

@@ -185,7 +185,8 @@ def _derived(
             found = _on_many(found, question, parallel, packed, multiple, ways) if found.complete else found
     forms: list[FixedForm] = []
     if found.complete and question.axes and (foreign or found.mapped):
-        each = others(question.data[0], question.statics, question.axes, leaves)
+        sources = question.sources if small else ()
+        each = others(question.data[0], question.statics, question.axes, leaves, sources)
         if foreign:
             # Code that was written is for the forms it is called with, but for columns that hide others.
             each = (tuple(way for way in ways if way.hides) for ways in each)
