@@ -598,3 +598,49 @@ def test_sums_of_numbers_of_one_sign_are_given_others(shared: Project) -> None:
     )
     words = ("verify", "sizes.py::of_parts", "--against", "sizes.py::size", "--inputs", "sizes.py::inputs")
     shared.refused("JP045", *words, says=("differs",), exit_code=1)
+
+
+def test_one_layer_by_itself_is_made_large(shared: Project) -> None:
+    """Where all are, what is between them is flat, and a limit on the gradient is never met."""
+    shared.write(
+        "clipped.py",
+        textwrap.dedent("""\
+            import jax
+            import jax.numpy as jnp
+            import numpy as np
+
+
+            def loss(weights, x):
+                return jnp.mean(jnp.tanh(x @ weights[0]) @ weights[1])
+
+
+            def step(weights, x):
+                grads = jax.grad(loss)(weights, x)
+                norm = jnp.sqrt(sum(jnp.sum(g**2) for g in grads))
+                return [g * jnp.minimum(1.0, 500.0 / norm) for g in grads]
+
+
+            def local(weights, x):
+                grads = jax.grad(loss)(weights, x)
+                norm = jnp.sqrt(sum(jnp.sum(g**2) for g in grads))
+                scale = jax.lax.pmean(jnp.minimum(1.0, 500.0 / norm), "i")
+                return [jax.lax.pmean(g, "i") * scale for g in grads]
+
+
+            by_hand = jax.pmap(local, axis_name="i", in_axes=(None, 0), out_axes=None)
+
+
+            def inputs():
+                draw = np.random.default_rng(0)
+                return [draw.normal(size=(3, 4)), draw.normal(size=4)], draw.normal(size=(24, 3))
+            """),
+    )
+    words = (
+        "verify",
+        "clipped.py::by_hand",
+        "--against",
+        "clipped.py::step",
+        "--inputs",
+        "clipped.py::inputs",
+    )
+    shared.refused("JP045", *words, says=("differs",), exit_code=1)

@@ -461,11 +461,13 @@ def single(
 ) -> Iterator[Values]:
     """Inputs in which one leaf of several has rows that are missing: labels that are NaN, another mask.
 
-    Where all leaves have them, no result is a number.
+    Where all leaves have them, no result is a number. Or one that is whole is large: where all layers are,
+    what is between them has no slope left, and gradients are clipped by no limit.
     """
     for kind, ways in (
         ("rows", [holes(np.nan, 0.7, -0.5, random), holes(np.nan, -0.5, 0.7, random)]),
         ("masks", [masked(0.9, 0.1, random)]),
+        ("state", [lambda leaf, axis: leaf * SCALES[2]]),
     ):
         places = [place for found, place in each_leaf(values, axes, settled) if found == kind]
         for place in places[:ALONE] if len(places) > 1 else ():
