@@ -143,6 +143,53 @@ def test_object_that_is_no_default_is_told_by_its_contents_unless_accepted(proje
     assert "the proof holds for the value it had" in project.run(*words, "--static", "cfg").words
 
 
+def test_an_object_that_is_the_default_may_have_changed_since(project: Project) -> None:
+    """It is the default still; what is read of it, or all that is in it, is compared."""
+    write(
+        project,
+        """\
+        class Kept:
+            def __init__(self):
+                self.axis = -1
+
+        KEPT = Kept()
+
+        def spread(x, kept):
+            return x - x.mean(axis=kept.axis, keepdims=True)
+
+        def read(x, kept=KEPT):
+            return x - x.mean(axis=kept.axis, keepdims=True)
+
+        def passed(x, kept=KEPT):
+            return spread(x, kept)
+        """,
+    )
+    for name in ("read", "passed"):
+        made = project.run(
+            "gen", f"f.py::{name}", "--arg", "x=f32[24,3]", "-o", f"{name}_pmap.py", "--no-run"
+        )
+        assert made.exit_code == 0, made.stderr
+    code = textwrap.dedent("""\
+        import sys, numpy as np, f, read_pmap, passed_pmap
+        for name, module in (("read", read_pmap), ("passed", passed_pmap)):
+            function = getattr(module, name)
+            function(np.ones((24, 3), "float32"))
+            f.KEPT.axis = 0
+            try:
+                function(np.ones((24, 3), "float32"))
+            except ValueError as error:
+                print(str(error).partition(", ")[0])
+            f.KEPT.axis = -1
+        """)
+    ran = subprocess.run(
+        (sys.executable, "-c", code), cwd=project.folder, env=simulated(8), capture_output=True, text=True
+    )
+    assert ran.stdout.splitlines() == [
+        "read: `kept.axis` must be -1",
+        "passed: `kept` is not the Kept of the run this file was made from",
+    ], ran.stderr
+
+
 @pytest.mark.parametrize(
     ("code", "inputs", "told"),
     [

@@ -27,13 +27,16 @@ INNER = (cst.FunctionDef, cst.Lambda, cst.GeneratorExp, cst.ListComp, cst.SetCom
 def constant_source(argument: Mapping[str, Any], facts: FunctionFacts) -> str | None:
     """Source that the emitted file can compare a static argument with, or None.
 
-    That is the value of a literal, or the parameter's default where the value is the default.
+    That is the value of a literal, or the parameter's default where the value is the default. An object whose
+    attributes may be assigned to is itself with others, too.
     """
     if argument["none"]:
         return "None"
     given: str = argument["repr"]
     if is_literal(given):
         return given
+    if argument["kept"]:
+        return None
     parameter = next(p for p in facts.parameters if p.name == argument["name"])
     if parameter.default is None or not argument["default"]:
         return None

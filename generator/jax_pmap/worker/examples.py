@@ -1,6 +1,7 @@
 """The example inputs of the target: made by the user's function or from specs, and described."""
 
 import dataclasses
+import enum
 import functools
 import inspect
 import sys
@@ -129,6 +130,7 @@ def describe(values: Values) -> tuple[Row, ...]:
                 "repr": repr(value)[:200] if all(category(x) != "array" for x in leaves) else "",
                 "hashable": hashable(value),
                 "callable": callable(value),
+                "kept": may_change(value),
                 "default": is_default(value, target.signature.parameters[name].default),
                 "type": type(value).__name__,
                 "tree": skeleton(value),
@@ -172,6 +174,14 @@ def given_dtype(leaf: Any) -> str:
     if category(leaf) == "array":
         return str(jax.dtypes.canonicalize_dtype(leaf.dtype))
     return dtype_of(leaf)
+
+
+def may_change(value: Any) -> bool:
+    """Whether a value may be the same object and another configuration: what is in it can be assigned to."""
+    frozen = getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False)
+    if callable(value) or frozen or isinstance(value, (enum.Enum, types.ModuleType)):
+        return False
+    return hasattr(value, "__dict__") or isinstance(value, (dict, list, set))
 
 
 def hashable(value: Any) -> bool:
