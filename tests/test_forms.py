@@ -303,3 +303,32 @@ def test_names_in_dicts_are_held_to_the_proof_where_they_are_looked_up(shared: P
         assert ("the code checks that `sorted(params)` is" in made.words) is (name == "centred")
     ran = subprocess.run([sys.executable, "-c", WITH_NAMES], env=simulated(4), capture_output=True, text=True)
     assert "ValueError: centred: `sorted(params)` must be ['layer1', 'layer2']" in ran.stderr
+
+
+PLACED = """\
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+import peaks
+from peak_pmap import peak, place
+
+rows = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+(placed,) = place([rows])
+assert np.allclose(peak(placed), peaks.peak(rows))
+# As many arrays of rows as there are devices, where their owner put them.
+own = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), P("batch"))
+peak(jax.device_put(np.ones((4, 6, 3), "float32"), own))
+"""
+
+
+def test_an_array_that_its_owner_divided_is_no_batch_that_was_split(shared: Project) -> None:
+    shared.write(
+        "peaks.py",
+        "import jax.numpy as jnp\n\n\ndef peak(x):\n    return jnp.mean(jnp.max(x, axis=1))\n",
+    )
+    words = ("peaks.py::peak", "--arg", "x=f32[24,3]", "--helper", "place", "--no-run", "-o", "peak_pmap.py")
+    made = shared.run("gen", *words)
+    assert made.exit_code == 0, made.stderr
+    ran = subprocess.run([sys.executable, "-c", PLACED], env=simulated(4), capture_output=True, text=True)
+    assert "ValueError: peak: x is float[4, 6, 3]; expected float of rank 2" in ran.stderr

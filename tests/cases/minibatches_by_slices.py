@@ -89,7 +89,7 @@ def is_split(name, leaf, sizes):
     shape, count = np.shape(leaf), jax.local_device_count()
     kind, rank = PROVED.get(name, ("no leaf", -1))
     if (
-        getattr(leaf, "sharding", None) == sharding(None, AXIS)
+        getattr(leaf, "sharding", None) is sharding(None, AXIS)
         and len(shape) == rank + 2
         and shape[0] == 12
     ):

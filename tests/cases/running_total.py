@@ -58,7 +58,7 @@ def is_split(name, leaf):
     """Whether an earlier call split `leaf`; if none did, raise unless it is as in the proof and divisible."""
     shape, count = np.shape(leaf), jax.local_device_count()
     kind, rank = PROVED.get(name, ("no leaf", -1))
-    if getattr(leaf, "sharding", None) == sharding(AXIS) and len(shape) == rank + 1:
+    if getattr(leaf, "sharding", None) is sharding(AXIS) and len(shape) == rank + 1:
         return True
     found = jax.dtypes.scalar_type_of(leaf).__name__
     if (found, len(shape)) != (kind, rank) or shape[0] % count:

@@ -95,7 +95,7 @@ def is_split(name, leaf, axis, sizes):
     shape, count = np.shape(leaf), jax.local_device_count()
     kind, rank = PROVED.get(name, ("no leaf", -1))
     if (
-        getattr(leaf, "sharding", None) == sharding(*[None] * axis, AXIS)
+        getattr(leaf, "sharding", None) is sharding(*[None] * axis, AXIS)
         and len(shape) == rank + 1
     ):
         return True

@@ -583,7 +583,7 @@ class Context:
         """Source of what holds of an array of an earlier call; of a mesh, only minibatches tell one."""
         if not self.pmap and not groups:
             return ""
-        tests = [f'getattr(leaf, "sharding", None) == {lies}']
+        tests = [f'getattr(leaf, "sharding", None) is {lies}']
         tests += [f"len(shape) == rank + {self.pmap + bool(groups)}"]
         tests += [f"shape[0] == {groups}"] if groups else []
         return " and ".join(tests)
