@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -229,6 +230,42 @@ def contrast(a, b):
     found = shared.run("gen", "contrast.py::contrast", *words)
     assert found.exit_code == 0, found.stderr
     assert "derived for all inputs and device counts" in found.stderr
+
+
+def test_a_size_that_gives_devices_a_row_gathers_nothing_for_others(shared: Project) -> None:
+    """As many rows as classes are a size that tells; on eight devices, they are a row and no more."""
+    source = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def loss(w, x, y):
+    x = x.reshape(-1, int(np.prod(x.shape[1:])))
+    picked = jnp.take_along_axis(jax.nn.log_softmax(x @ w), y[:, None], axis=-1)
+    return -picked.sum() / int(np.prod(y.shape))
+
+
+def attacked(w, x, y):
+    moved = jnp.zeros_like(x)
+    for _ in range(2):
+        moved += jnp.sign(jax.grad(lambda moved: loss(w, x + moved, y))(moved)) / 10
+    return x + moved
+
+
+def step(w, x, y):
+    return w - 0.1 * jax.grad(loss)(w, attacked(w, x, y), y)
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(24, 2, 3)), rng.normal(size=(6, 10))
+    return w.astype("float32"), x.astype("float32"), np.arange(24) % 10
+"""
+    shared.write("attack.py", source)
+    found = shared.run("plan", "attack.py::step", "--inputs", "attack.py::inputs", "--output-format", "json")
+    assert found.exit_code == 0, found.stderr
+    assert [sync["op"] for sync in json.loads(found.stdout)["plan"]["syncs"]] == ["pmean"]
 
 
 def test_other_sizes_tell_where_twice_the_rows_are_not_taken(shared: Project) -> None:

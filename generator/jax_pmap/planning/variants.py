@@ -238,9 +238,9 @@ def _observe_others(
             observations.append(outcome)
     # Of what the other sizes show, a branch that one of them takes is no part: the run takes none of them.
     for rows in observer.session.ask(protocol.TellSizes(roles.request()), "tracing the function"):
-        # A device with a single row of each minibatch would be traced to another program than others.
-        least, dealt = min(roles.minibatches, 2), count * roles.minibatches
-        observer.rows = max(rows // dealt, least) * dealt
+        # A device with a single row of the batch, or of each minibatch, may be traced to another program.
+        dealt = count * roles.minibatches
+        observer.rows = max(rows // dealt, 2) * dealt
         try:
             outcome = observer.observe(roles, {}, count, syncs)
         except Problem as problem:
