@@ -234,3 +234,33 @@ def epochs(w, hidden, x, key):
     syncs = [(sync["op"], sync["value"]) for sync in document["plan"]["syncs"]]
     assert [value for op, value in syncs if op == "all_gather"] == ["x"]
     assert [value for op, value in syncs if op == "own_share"] == ["x[order].reshape(4, -1, x.shape[1])"]
+
+
+def test_a_queue_that_holds_few_batches_asks_for_no_multiple(shared: Project) -> None:
+    """Twice the given batch finds no room in it, and as many rows as columns give each of 8 devices one."""
+    source = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def loss(w, queue, x):
+    scores = jnp.tanh(x @ w).reshape(int(np.prod(x.shape[:1])), 8) @ queue.T
+    labels = jnp.zeros(scores.shape[0], dtype=int)
+    return -jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], axis=-1).mean()
+
+
+def enqueued(w, queue, at, x):
+    keys = jnp.tanh(x @ w)
+    w = w - 0.1 * jax.grad(loss)(w, queue, x)
+    queue = jax.lax.dynamic_update_slice(queue, keys, (at, 0))
+    return w, queue, (at + x.shape[0]) % queue.shape[0]
+"""
+    shared.write("contrast.py", source)
+    given = {"w": "f32[6,8]", "queue": "f32[40,8]", "at": "i32[]", "x": "f32[24,6]"}
+    words = [word for name, spec in given.items() for word in ("--arg", f"{name}={spec}")]
+    made = shared.run("gen", "contrast.py::enqueued", *words, "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs and device counts" in made.words
+    assert "takes a multiple of" not in made.words
+    assert "with 1 row on a device the function works in another way" in made.words

@@ -74,15 +74,22 @@ def few_rows(
     if given is None or (len(given.operations) > FEW and not large):
         return ()
 
+    def lines() -> "list[tuple[int, Program]]":
+        # What holds for one multiple alone shows beside another one. What is written into a table may take no
+        # more rows than that has.
+        for sizes in ((2 * size, 3 * size), (size + size // 2,), (size // 2, size // 3)):
+            taken = [(at, line) for at in sizes if at % (multiple * devices) == 0 and (line := program(at))]
+            if taken:
+                return taken
+        return []
+
     def is_other(rows: int) -> bool:
         if given.calls_out:
             return rows == 1
         found = program(rows * devices)
         if found is None or rows * devices == size:
             return False
-        # What holds for one multiple alone shows beside another one.
-        lines = (program(times * size) for times in (2, 3))
-        return not any(line is not None and alike(given, line, found) for line in lines)
+        return not any(alike(given, line, found) for at, line in lines() if at != rows * devices)
 
     others = [n for n in named if FIRST[-1] < n <= LONGEST][:MOST_LENGTHS]
     tried = [*FIRST, *(sorted({*lengths(packed, axes), *others}) if len(given.operations) <= FEW else ())]

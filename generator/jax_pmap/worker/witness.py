@@ -343,7 +343,7 @@ def _otherwise_on(
         return None
     try:
         try:
-            found = _compared(reference, parallel, packed, leaves, counts_for(rows))
+            found = _compared(reference, parallel, packed, leaves, _sharing(rows))
         except _Untraced as problem:
             if not foreign or len(problem.programs) != 1:
                 raise
@@ -358,6 +358,13 @@ def _otherwise_on(
         return None
     there = f"a batch of {rows} is worked on in another way than the given one"
     return _only_there(found, there).endings[0]
+
+
+def _sharing(rows: int) -> list[int]:
+    """Counts of devices that share `rows`, and of which each has several: with one, `few` is asked."""
+    counts = counts_for(rows, most=len(COUNTS))
+    several = [count for count in counts if rows > count]
+    return (several if len(several) > 1 else counts)[:2]
 
 
 def _suiting(
