@@ -264,3 +264,23 @@ def enqueued(w, queue, at, x):
     assert "derived for all inputs and device counts" in made.words
     assert "takes a multiple of" not in made.words
     assert "with 1 row on a device the function works in another way" in made.words
+
+
+def test_code_that_would_not_take_the_given_batch_is_not_written(shared: Project) -> None:
+    """How often a binary search goes round hangs on the rows, and no multiple of them is right for all."""
+    source = """\
+import jax
+import jax.numpy as jnp
+
+
+def resampled(points, logits):
+    rows = points.shape[0]
+    weights = jax.nn.softmax(logits)
+    at = (jnp.arange(rows) + 0.5) / rows
+    chosen = jnp.searchsorted(jnp.cumsum(weights), at)
+    return jnp.tanh(points[chosen]).mean(axis=0)
+"""
+    shared.write("particles.py", source)
+    words = ("gen", "particles.py::resampled", "--arg", "points=f32[48,3]", "--arg", "logits=f32[48]")
+    says = ("no 2 to 8 devices share the given batch of 48",)
+    shared.refused("JP041", *words, "--shard", "logits", "--no-run", says=says, exit_code=1)

@@ -7,7 +7,9 @@ DIAGNOSTIC = Diagnostic(
     title="batch too small or not divisible",
     exit_code=1,
     meaning=(
-        "The batch axis has fewer entries than there are devices, or does not divide evenly among them."
+        "The batch axis has fewer entries than there are devices, or does not divide evenly among them. Or "
+        "the function is another program for other numbers of rows, and what is shown equal is for batches "
+        "unlike the given one."
     ),
     why=(
         "`jax.pmap` and `shard_map` give every device a share of the same shape. Dropping the "

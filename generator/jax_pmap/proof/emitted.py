@@ -39,6 +39,7 @@ from jax_pmap.problems import error_details
 from jax_pmap.proof.machine import by_shapes, compiled_for, compiled_here
 from jax_pmap.proof.processes import run_in_processes
 from jax_pmap.proof.prove import How, InMultiples, OfForms, OfMoreRows, prove
+from jax_pmap.proof.requests import batch_size
 from jax_pmap.reading.target import Target, read_target
 from jax_pmap.session import Session
 from jax_pmap.syntax.text import function_text
@@ -157,7 +158,7 @@ def _evidence(planned: Planned) -> tuple[Evidence, Plan]:
 
     # Device counts come from the code that takes all devices; the chosen ones are run on top.
     evidence, plan = _narrowed(
-        lambda plan: run(dataclasses.replace(plan, devices=Devices())), planned.observed.plan
+        lambda plan: run(dataclasses.replace(plan, devices=Devices())), planned.observed.plan, planned.target
     )
     if plan.microbatches > 1 and evidence.memory is not None:
         evidence = dataclasses.replace(evidence, at_once=_at_once(planned, plan, evidence))
@@ -214,9 +215,15 @@ def _explained(planned: Planned, refusal: Refusal) -> Refusal:
     return or_changing(planned.session, target, refusal, statics)
 
 
-def _narrowed(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Plan]:
-    """The evidence, and the plan with the multiple of rows and the forms that the code is to check."""
+def _narrowed(run: Callable[[Plan], Evidence], plan: Plan, target: Target) -> tuple[Evidence, Plan]:
+    """The evidence, and the plan with the multiple of rows and the forms that the code is to check.
+
+    Raises:
+        RefusalError: JP041 where what is shown equal is no code for the given batch.
+    """
     while True:
+        if not _takes_given(plan):
+            raise RefusalError(_not_for_given(plan, target))
         try:
             return run(plan), plan
         except InMultiples as needed:
@@ -228,6 +235,33 @@ def _narrowed(run: Callable[[Plan], Evidence], plan: Plan) -> tuple[Evidence, Pl
             plan = dataclasses.replace(plan, forms=forms)
         except OfMoreRows as more:
             plan = dataclasses.replace(plan, too_few=tuple(sorted({*plan.too_few, *more.rows})))
+
+
+def _takes_given(plan: Plan) -> bool:
+    """Whether some devices share the batch of the example as the code is to check it."""
+    if plan.made or plan.mesh or (plan.multiple_of == 1 and not plan.too_few):
+        return True
+    batch, counts = batch_size(plan), range(2, LARGEST_COUNT + 1)
+    shares = [batch // count for count in counts if batch % (count * plan.multiple_of) == 0]
+    return any(
+        not any(low <= rows <= high for low, high in plan.too_few for rows in (share, batch))
+        for share in shares
+    )
+
+
+def _not_for_given(plan: Plan, target: Target) -> Refusal:
+    """Shown equal, and not for the user's own example."""
+    only = [f"where each device has a multiple of {plan.multiple_of:,} rows"] if plan.multiple_of > 1 else []
+    only += [f"for other batches than {plan.too_few_rows}, on a device or in all"] if plan.too_few else []
+    batch = f"the given batch of {batch_size(plan):,}"
+    return Refusal(
+        "JP041",
+        f"`{target.facts.name}` is shown equal only {' and '.join(only)}: its program depends on how many "
+        f"rows there are, and no 2 to {LARGEST_COUNT} devices share {batch} so",
+        "Give example inputs with a larger batch, say what is divided (--shard NAME), or try --backend jit, "
+        "where the compiler keeps the global meaning",
+        target.facts.span,
+    )
 
 
 def _at_once(planned: Planned, plan: Plan, evidence: Evidence) -> protocol.Memory | None:
