@@ -121,6 +121,25 @@ CODE = '''
         return p_net(5, 16, 1), {"x": data, "y": data[:, 0]}, jax.random.key(3)
 
 
+    def planned(plan, state, key):
+        plans = plan + jax.random.normal(key, (48, 10, 2))
+
+        def cost(plan):
+            def step(state, move):
+                state = state + 0.1 * jnp.concatenate([state[2:], move])
+                return state, jnp.sum(state**2)
+
+            return jax.lax.scan(step, state, plan)[1].sum()
+
+        costs = jax.vmap(cost)(plans)
+        weights = jnp.exp(costs.min() - costs)
+        return jnp.einsum("n,nij->ij", weights / weights.sum(), plans)
+
+
+    def for_planned():
+        return jnp.zeros((10, 2)), jnp.ones(4), jax.random.key(3)
+
+
     def for_twice_drawn():
         images = np.random.default_rng(0).normal(size=(100, 5)).astype("float32")
         return p_net(5, 16, 1), images, images[:, 0], jax.random.key(3)
@@ -170,6 +189,13 @@ def test_a_batch_that_another_function_makes_is_divided_there(made: Project) -> 
     found = plan(made, "twice_drawn")
     assert divided(found) == {"jax.random.randint(key, (BATCH,), 0, len(images))"}
     assert {sync["op"] for sync in found["syncs"]} == {"own_share", "pmean"}
+
+
+def test_what_is_made_of_an_argument_many_times_over_is_divided(made: Project) -> None:
+    """The argument has rows, and they depend on each other."""
+    found = plan(made, "planned")
+    assert divided(found) == {"jax.random.normal(key, (48, 10, 2))"}
+    assert {sync["op"] for sync in found["syncs"]} == {"own_share", "pmin", "psum"}
 
 
 def test_a_data_set_is_not_sent_where_rows_are_drawn_from_it(made: Project) -> None:

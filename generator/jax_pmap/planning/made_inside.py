@@ -34,6 +34,8 @@ COUNTS = (8, 4, 2, 3, 6, 5, 7)
 TRIED = 4
 #: The part of the most numbers that values of one size have, from which on another size is tried beside it.
 BESIDE = 0.05
+#: How many times as many numbers as a batch has are more than its rows in another order.
+MANY_TIMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,18 @@ class Inside:
 
         What has as many rows as the batch of the roles `beside` is divided with that, if it can be. The rows
         of a `batch` among the arguments, put in another order, are none that are made here; nor are all of
-        them one after the other, where a plan in which they are `gathered` is right.
+        them one after the other, where a plan in which they are `gathered` is right. What was taken for a
+        batch is none where the function makes so many more numbers: the mean of plans that it draws, say.
         """
         leaves = _batches(self.case, batch)
         most = max((math.prod(shape) for shape, _ in leaves), default=math.inf)
         all_rows = max((shape[axis] for shape, axis in leaves if gathered), default=math.inf)
-        groups = [each for each in self.made.groups() if each.made < most and each.total < all_rows]
+        groups = [
+            each
+            for each in self.made.groups()
+            if (each.made < most or (not gathered and each.made >= MANY_TIMES * most))
+            and each.total < all_rows
+        ]
         tried: list[Found] = []
         sizes = {shape[axis] for shape, axis in _batches(self.case, beside)}
         equal = [group for group in groups if group.rows in sizes]
