@@ -179,3 +179,42 @@ def test_a_division_is_taken_back(project: Project, name: str, given: str, line:
     assert line in Path("model.py").read_text()
     found = project.run("check", "model.py", "--no-run")
     assert (found.exit_code, "nothing found" in found.words) == (0, True), found.stdout
+
+
+POSTERIOR = """\
+import jax
+import jax.numpy as jnp
+
+
+def log_posterior(w, x, y):
+    return jnp.sum(jax.nn.log_sigmoid(y * (x @ w))) - 0.5 * jnp.sum(w**2)
+
+
+def by_arguments(chains, x, y):
+    return chains + 0.1 * jax.vmap(jax.grad(log_posterior), in_axes=(0, None, None))(chains, x, y)
+
+
+def by_closure(chains, x, y):
+    def density(w):
+        return log_posterior(w, x, y)
+
+    slopes = jax.vmap(jax.jit(jax.value_and_grad(density)))
+    values, grads = slopes(chains)
+    return chains + 0.1 * grads, values
+"""
+
+
+@pytest.mark.parametrize("name", ["by_arguments", "by_closure"])
+def test_the_density_is_made_whole_whose_derivatives_chains_take_beside_each_other(
+    shared: Project, name: str
+) -> None:
+    """A prior beside the sum over the data is no part of it: no collective behind them is right."""
+    shared.write("chains.py", POSTERIOR)
+    given = ("--arg", "chains=f32[5,6]", "--arg", "x=f32[24,6]", "--arg", "y=f32[24]", "--no-run")
+    ran = shared.run("gen", f"chains.py::{name}", *given, "--output-format", "json")
+    assert ran.exit_code == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    syncs = [(sync["op"], sync["value"]) for sync in found["plan"]["syncs"]]
+    assert syncs[0] == ("psum", "jnp.sum(jax.nn.log_sigmoid(y * (x @ w)))")
+    assert [op for op, _ in syncs[1:]] == ["pmean"]
+    assert found["evidence"]["derivation"]["complete"]

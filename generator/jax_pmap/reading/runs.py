@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from jax_pmap.reading.calls import body_calls
 from jax_pmap.reading.facts import FunctionRun
-from jax_pmap.syntax.library import BATCHERS, CALLBACKS, HOLDERS, WRAPPERS
+from jax_pmap.syntax.library import BATCHERS, CALLBACKS, GRADIENTS, HOLDERS, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import names_in
@@ -51,12 +51,14 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool
     else:
         made = parsed.last_value(call.func)
         if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | BATCHERS:
-            yield made.args[0], False, False
+            yield _unwrapped(parsed, made.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False
 
 
-def _unwrapped(parsed: ParsedSource, function: ast.expr) -> ast.expr:
+def _unwrapped(
+    parsed: ParsedSource, function: ast.expr, wrappers: Container[str | None] = WRAPPERS
+) -> ast.expr:
     """``layer`` of ``jax.checkpoint(layer)``; any other as it is."""
-    while isinstance(function, ast.Call) and function.args and parsed.qualname(function.func) in WRAPPERS:
+    while isinstance(function, ast.Call) and function.args and parsed.qualname(function.func) in wrappers:
         function = function.args[0]
     return function
 
