@@ -1039,3 +1039,25 @@ def test_terms_of_a_loss_have_factors_of_their_own(project: Project) -> None:
     made = project.run("gen", "f.py::f", "--inputs", "f.py::dicts")
     assert made.exit_code == 0, made.stderr
     assert "derived for all inputs and device counts" in made.words
+
+
+def test_what_ties_arguments_to_the_batch_is_asked_for_one_number_of_rows(shared: Project) -> None:
+    """Tracing a solver takes seconds, and a batch may have many leaves, of which any may be no part."""
+    shared.write(
+        "tied.py",
+        """
+        from pathlib import Path
+
+        import jax.numpy as jnp
+
+
+        def ranked(a, b, c):
+            with Path("traced.txt").open("a") as file:
+                print(len(a), len(b), len(c), file=file)
+            return sum(jnp.argsort(jnp.argsort(x)) for x in (a, b, c))
+        """,
+    )
+    given = ("--arg", "a=f32[24]", "--arg", "b=f32[24]", "--arg", "c=f32[24]")
+    assert shared.run("plan", "tied.py::ranked", *given).exit_code == 1
+    lines = {line for line in Path("traced.txt").read_text().splitlines() if len(set(line.split())) > 1}
+    assert len(lines) <= 8, lines

@@ -336,19 +336,27 @@ class RoleFinder:
         def traced(
             assignments: Iterator[dict[tuple[str, int], int]], fixed: dict[tuple[str, int], int] | None
         ) -> Iterator[Roles]:
+            taken: list[tuple[dict[tuple[str, int], int], int]] = []
             for chosen in map(self._as_pmapped, assignments):
                 sizes = {self._shape(place)[axis] for place, axis in chosen.items()}
                 if not is_new(chosen) or len(sizes) > 1:
                     continue
-                if not self._traces(chosen):
+                # Rows that more leaves may have tell of fewer: no other number of them need be tried.
+                rows = next((rows for more, rows in taken if chosen.items() < more.items()), 0)
+                if not rows:
+                    rows = self._traces(chosen)
+                elif self._error(chosen, rows) is not None:
+                    rows = 0
+                if not rows:
                     fixed = chosen if fixed == {} and min(sizes) >= self.enough else fixed
                     continue
+                taken.append((chosen, rows))
                 self.found = True
                 if fixed and not fixed.keys() <= chosen.keys():
                     yield dataclasses.replace(self._roles(fixed), fixed=True)
                 fixed = None
                 yield self._roles(chosen)
-                loose = self._loose(chosen)
+                loose = self._loose(chosen, rows)
                 for left_out in [loose, *({place} for place in sorted(loose))]:
                     fewer = {place: axis for place, axis in chosen.items() if place not in left_out}
                     if is_new(fewer):
@@ -545,7 +553,8 @@ class RoleFinder:
             and any(row[0] != size == row[1] for row in rows if len(row) > 1)
         }
 
-    def _traces(self, chosen: dict[tuple[str, int], int]) -> bool:
+    def _traces(self, chosen: dict[tuple[str, int], int]) -> int:
+        """A number of rows in place of the given one that the function takes; 0 where none is found."""
         place, axis = next(iter(chosen.items()))
         size = self._shape(place)[axis]
         errors = []
@@ -555,25 +564,32 @@ class RoleFinder:
             # What is traced so is the derivation's reference.
             several.insert(0, size - size % MULTIPLE)
         for rows in dict.fromkeys((*several, 2 * size)):
-            asked = protocol.Trace(self._roles(chosen).request(), rows)
-            answer = self.session.ask(asked, "tracing the function with other rows")
-            if answer.error is None:
+            error = self._error(chosen, rows)
+            if error is None:
                 self.grows |= size < rows and size < self.enough
-                return True
-            errors.append(answer.error)
+                return rows
+            errors.append(error)
         self.trace_error = self.trace_error or errors[0]
-        return False
+        return 0
 
-    def _loose(self, chosen: dict[tuple[str, int], int]) -> set[tuple[str, int]]:
-        """Leaves that may keep all their rows while the others lose some: nothing ties them to the batch."""
+    def _error(self, chosen: dict[tuple[str, int], int], rows: int) -> protocol.Raised | None:
+        """What the function raises with so many rows of what is divided; None where it takes them."""
+        asked = protocol.Trace(self._roles(chosen).request(), rows)
+        return self.session.ask(asked, "tracing the function with other rows").error
+
+    def _loose(self, chosen: dict[tuple[str, int], int], rows: int) -> set[tuple[str, int]]:
+        """Leaves that may keep all their rows while the others lose some: nothing ties them to the batch.
+
+        All of `chosen` may have so many `rows`: where one is left out, that tells, and no other number need.
+        """
         if len(chosen) < 2 or len(chosen) > 24:
             return set()
-        loose = set()
-        for place in chosen:
-            if self.forced.get(place) is None and self._traces(
-                {p: a for p, a in chosen.items() if p != place}
-            ):
-                loose.add(place)
+        loose = {
+            place
+            for place in chosen
+            if self.forced.get(place) is None
+            and self._error({p: a for p, a in chosen.items() if p != place}, rows) is None
+        }
         return loose if len(loose) < len(chosen) else set(sorted(loose)[1:])
 
     def without_batch(self) -> Roles:
