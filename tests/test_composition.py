@@ -30,6 +30,7 @@ draw = np.random.default_rng(0)
 w, x, y, many = (jnp.asarray(draw.normal(size=s), "float32") for s in ((4,), (96, 4), (96,), (5, 4)))
 uses = {
     "vmap": lambda f: jax.vmap(f, (0, None, None))(many, x, y),
+    "vmap of batches": lambda f: jax.vmap(f)(many, *(jnp.stack([each] * 5) for each in (x, y))),
     "grad": lambda f: jax.grad(lambda w: f(w, x, y)[1])(w),
     "jit of grad": lambda f: jax.jit(jax.grad(lambda w: f(w, x, y)[0].sum()))(w),
     "jvp of grad": lambda f: jax.jvp(jax.grad(lambda w: f(w, x, y)[1]), (w,), (w,)),

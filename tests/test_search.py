@@ -260,6 +260,12 @@ def test_names_a_library_has_no_more(tmp_path: Path, kind: str, message: str, fo
     assert (said is None) if found is None else (said is not None and f"has no `{found}`: use `" in said)
 
 
+def test_a_module_that_its_package_does_not_import(tmp_path: Path) -> None:
+    message = "module 'jax.scipy' has no attribute 'optimize'"
+    said = outdated(Raised("AttributeError", message), tmp_path)
+    assert said is not None and said.endswith("write `import jax.scipy.optimize`")
+
+
 def called(text: str) -> str:
     imports = "import jax\nimport numpy as np\nimport jax.numpy as jnp\nfrom jax.numpy import var\n"
     names = Resolver(f"{imports}{text}", "f.py", ast.parse(f"{imports}{text}"))

@@ -33,6 +33,11 @@ GONE = (
     re.compile(r"No module named '(?P<module>\w+(?:\.\w+)*)\.(?P<name>\w+)'"),
     re.compile(r"(?P<module>jax(?:\.\w+)*)\.(?P<name>\w+) (?:was|is|has been|were) (?:deprecated|removed)"),
 )
+#: What `import jax` does not import with it: modules by their names, and packages of such.
+ALONE = frozenset(
+    {"jax.ad_checkpoint", "jax.flatten_util", "jax.scipy.optimize", "jax.scipy.spatial"}
+    | {"jax.example_libraries", "jax.experimental", "jax.extend"}
+)
 #: Errors that speak of it.
 KINDS = frozenset({"AttributeError", "ImportError", "ModuleNotFoundError"})
 
@@ -51,6 +56,8 @@ def outdated(error: Raised | None, directory: Path) -> str | None:
     if (directory / library).exists() or (directory / f"{library}.py").exists():
         return None
     name = f"{found['module']}.{found['name']}"
+    if found.re is GONE[1] and name not in INSTEAD and ALONE & {name, found["module"]}:
+        return f"`{name}` is a module that `import {library}` does not import: write `import {name}`"
     cure = INSTEAD.get(name, "bring that line up to date")
     return (
         f"The installed `{library}` has no `{name}`: {cure}, or name a Python with the version of "

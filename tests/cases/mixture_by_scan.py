@@ -103,8 +103,8 @@ def shard(x):
         if is_split(f"x{jax.tree_util.keystr(path)}", leaf):
             return leaf
         leaf = leaf.reshape(jax.local_device_count(), -1, *leaf.shape[1:])
-        if not isinstance(leaf, jax.Array):
-            return leaf  # on the host: the call itself places it in less time
+        if getattr(leaf, "sharding", None) is None:
+            return leaf  # on the host, or traced: the call itself places it
         return jax.device_put(leaf, sharding(AXIS))
 
     return jax.tree.map_with_path(split, x)

@@ -90,8 +90,8 @@ def shard(batch):
         if axis is None or is_split(f"batch{jax.tree_util.keystr(path)}", leaf, sizes):
             return leaf
         leaf = leaf.reshape(jax.local_device_count(), -1, *leaf.shape[1:])
-        if not isinstance(leaf, jax.Array):
-            return leaf  # on the host: the call itself places it in less time
+        if getattr(leaf, "sharding", None) is None:
+            return leaf  # on the host, or traced: the call itself places it
         return jax.device_put(leaf, sharding(AXIS))
 
     axes = jax.tree.broadcast(

@@ -92,8 +92,8 @@ def shard(xs, h0):
         leaf = leaf.reshape(
             *leaf.shape[:axis], jax.local_device_count(), -1, *leaf.shape[axis + 1 :]
         )
-        if not isinstance(leaf, jax.Array):
-            return leaf  # on the host: the call itself places it in less time
+        if getattr(leaf, "sharding", None) is None:
+            return leaf  # on the host, or traced: the call itself places it
         return jax.device_put(leaf, sharding(*[None] * axis, AXIS))
 
     axes = jax.tree.broadcast((1, 0), (xs, h0), is_leaf=lambda axis: axis is None)

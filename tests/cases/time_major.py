@@ -87,8 +87,8 @@ def shard(sequence):
         leaf = leaf.reshape(
             leaf.shape[0], jax.local_device_count(), -1, *leaf.shape[2:]
         )
-        if not isinstance(leaf, jax.Array):
-            return leaf  # on the host: the call itself places it in less time
+        if getattr(leaf, "sharding", None) is None:
+            return leaf  # on the host, or traced: the call itself places it
         return jax.device_put(leaf, sharding(None, AXIS))
 
     return jax.tree.map_with_path(split, sequence)
