@@ -61,7 +61,7 @@ def test_a_half_that_the_function_does_not_take_is_not_asked_for(steps: Project)
 
 def test_what_larger_shares_hide_is_asked_of_the_batch(steps: Project) -> None:
     """Shares of 20 rows are never cut, those of 5 are; nor has `(x @ w).reshape` a name in front."""
-    args = ("--arg", "w=f32[4]", "--arg", "x=f32[20,4]", "--output-format", "json")
+    args = ("--arg", "w=f32[4]", "--arg", "x=f32[40,4]", "--output-format", "json")
     made = steps.run("gen", "odd_steps.py::most_of_the_fives", *args)
     assert made.exit_code == 0, made.stderr
     assert json.loads(made.stdout)["plan"]["multiple_of"] == 20

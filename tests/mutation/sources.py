@@ -117,7 +117,7 @@ def warm_worker(source: Source, folder: Path, witness: str = "both") -> Iterator
             plan = dataclasses.replace(observed.plan, devices=devices(witness))
             # Of a refusal whoever proves it hears.
             with contextlib.suppress(RefusalError):
-                _, plan = _narrowed(lambda plan: warm(plan).prove(warm(plan).code), plan)
+                _, plan = _narrowed(lambda plan: warm(plan).prove(warm(plan).code), plan, target)
             yield warm(plan)
     finally:
         os.chdir(before)

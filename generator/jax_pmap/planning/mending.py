@@ -172,7 +172,10 @@ class Mending:
             state.spared = []
 
     def is_differentiated(self, state: State, statement: Statement) -> bool:
-        """Whether a statement is of a function that is differentiated, or that nothing but these calls."""
+        """Whether a statement is of a function that the target differentiates, or that only these call.
+
+        Where a function that it calls does, the loss would be summed in one and its gradients in the other.
+        """
         calls: dict[int, list[int]] = {}
         for scope, point in state.opened:
             calls.setdefault(scope, []).append(point)
@@ -181,10 +184,15 @@ class Mending:
             scope
             for scope, points in calls.items()
             if scope not in found | state.loops
-            and all(p in self.table.gradients or self.table.owner[p].scope in found for p in points)
+            and all(self._differentiates(p) or self.table.owner[p].scope in found for p in points)
         }:
             found |= more
         return statement.scope in found
+
+    def _differentiates(self, point: int) -> bool:
+        """Whether a call of the target takes gradients."""
+        owner = self.table.owner[point]
+        return point in self.table.gradients and self.table.body_of[owner.index] is self.table.body
 
     def gradients_of_given(self, state: State, culprit: Expression, events: Sequence[Event]) -> bool:
         """Average the gradients that a library takes of a function which it is handed.

@@ -166,12 +166,14 @@ class Traces:
         """The woven code on one of the shares of so many devices."""
         program = self._symbolic(self._request.tapped) if self._is_one else None
         if program is not None:
-            return program.with_numbers(symbolic.Numbers(self._size // devices, devices))
+            return program.with_numbers(symbolic.Numbers(self._size // devices, devices, folds=False))
         leaves = [
             leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
             for leaf, axis in self._leaves
         ]
-        return self._traced(self._request.tapped, leaves, devices).with_numbers(symbolic.Numbers(self._size))
+        return self._traced(self._request.tapped, leaves, devices).with_numbers(
+            symbolic.Numbers(self._size, folds=False)
+        )
 
     def is_another(self, whole: placed.Program, share: placed.Program) -> bool:
         """Whether a share is another program than the whole batch."""
@@ -207,7 +209,7 @@ class Traces:
         code, leaves = self._request.original, [leaf for leaf, _ in self._leaves]
         made = self._symbolic(code) if self._is_one else None
         if made is not None:
-            return placed.Whole(made.with_numbers(symbolic.Numbers(self._size, 1)), self.packed)
+            return placed.Whole(made.with_numbers(symbolic.Numbers(self._size, 1, folds=False)), self.packed)
         try:
             program = placed.Program.of(
                 self._tapped(code), self.recorder, self.packed, leaves, wrap=self._target.one_device.run
@@ -218,7 +220,7 @@ class Traces:
             # The lines are those of the user's own text.
             found = untraced(self.packed, leaves) or describe_exception(error, "<jax-pmap")
             raise Problem("reference", summary(error), error=found) from error
-        return placed.Whole(program.with_numbers(symbolic.Numbers(self._size)), self.packed)
+        return placed.Whole(program.with_numbers(symbolic.Numbers(self._size, folds=False)), self.packed)
 
     def _traced(self, code: protocol.Tapped, leaves: Sequence[Any], devices: int) -> placed.Program:
         axes = {self._request.axis_name: devices}

@@ -225,8 +225,8 @@ class Numbers:
         25
     """
 
-    def __init__(self, rows: int, devices: int = DEVICES) -> None:
-        self.rows, self.devices = rows, devices
+    def __init__(self, rows: int, devices: int = DEVICES, *, folds: bool = True) -> None:
+        self.rows, self.devices, self.folds = rows, devices, folds
         #: What shapes are for these numbers.
         self._shapes: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         #: Jaxprs with numbers in them, by the identity of those they were made of, which are kept for it.
@@ -265,8 +265,8 @@ class Numbers:
     def program(self, jaxpr: Any) -> Any:
         """A jaxpr, closed or not, as it would be traced for these numbers.
 
-        Arithmetic with sizes is done, as Python does it where it has them. That with other numbers alone
-        stays, as it is an operation there, too: a factor over the number of devices would be rounded.
+        Arithmetic with nothing but numbers is done, as Python does it where it has them; without `folds` that
+        with sizes alone. A factor over the number of devices is rounded by it.
         """
         if id(jaxpr) not in self._made:
             self._made[id(jaxpr)] = self._program(jaxpr), jaxpr
@@ -301,7 +301,7 @@ class Numbers:
                 continue
             operands = [read(each) for each in equation.invars]
             sized = any(not isinstance(each, Literal) for each in equation.invars)
-            arithmetic = equation.primitive.name in ARITHMETIC and sized
+            arithmetic = equation.primitive.name in ARITHMETIC and (sized or self.folds)
             if arithmetic and all(isinstance(each, Literal) for each in operands):
                 (out,) = equation.outvars
                 (number,) = bind(equation, [each.val for each in operands])
