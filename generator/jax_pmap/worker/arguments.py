@@ -108,6 +108,19 @@ def modes(value: Any) -> list[str]:
     return sorted({f"{name}={mode}" for name, mode in found if isinstance(mode, bool)})
 
 
+def parts(value: Any, path: str) -> list[tuple[str, Any]]:
+    """What a container or an object has in it, each with its path; nothing of a leaf."""
+    if isinstance(value, dict):
+        return [(f"{path}[{key!r}]", part) for key, part in value.items()]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(f"{path}.{name}", part) for name, part in zip(value._fields, value, strict=True)]
+    if isinstance(value, (list, tuple)):
+        return [(f"{path}[{index}]", part) for index, part in enumerate(value)]
+    if not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value]):
+        return []
+    return [(f"{path}.{name}", part) for name, part in vars(value).items()]
+
+
 def functions(value: Any, path: str) -> list[tuple[str, str]]:
     """Paths of what objects in a value hold beside their leaves that has functions in it, and its types.
 
@@ -121,17 +134,7 @@ def functions(value: Any, path: str) -> list[tuple[str, str]]:
         if id(value) in seen:
             return
         seen.add(id(value))
-        if isinstance(value, dict):
-            parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
-        elif isinstance(value, tuple) and hasattr(value, "_fields"):
-            parts = [(f"{path}.{name}", part) for name, part in zip(value._fields, value, strict=True)]
-        elif isinstance(value, (list, tuple)):
-            parts = [(f"{path}[{index}]", part) for index, part in enumerate(value)]
-        elif callable(value) or not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value]):
-            return
-        else:
-            parts = [(f"{path}.{name}", part) for name, part in vars(value).items()]
-        for where, part in parts:
+        for where, part in [] if callable(value) else parts(value, path):
             inner = jax.tree.leaves(part)
             if id(part) not in leaves and any(callable(each) and id(each) not in leaves for each in inner):
                 found.append((where, type(part).__name__))

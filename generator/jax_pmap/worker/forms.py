@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .arguments import LeafAxes, Packed, Values, graph_variables
+from .arguments import LeafAxes, Packed, Values, graph_variables, parts
 from .functions import codes, unwrapped
 from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
@@ -320,22 +320,14 @@ def _flat(constants: Iterable[Any]) -> Iterator[Any]:
 
 def held(value: Any, path: str) -> Iterator[tuple[Any, str, str]]:
     """Objects of the user's own classes in a value, attributes that are constants, and their paths."""
-    if isinstance(value, dict):
-        parts = [(f"{path}[{key!r}]", part) for key, part in value.items()]
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        parts = [(f"{path}.{name}", part) for name, part in zip(value._fields, value, strict=True)]
-    elif isinstance(value, (list, tuple)):
-        parts = [(f"{path}[{index}]", part) for index, part in enumerate(value)]
-    elif not hasattr(value, "__dict__") or jax.tree_util.all_leaves([value]):
-        return
-    else:
-        parts = [(f"{path}.{name}", part) for name, part in vars(value).items()]
+    inside = parts(value, path)
+    if inside and not isinstance(value, (dict, list, tuple)):
         module = sys.modules.get(type(value).__module__)
         if not INSTALLED.search(getattr(module, "__file__", None) or "<none>"):
             yield from (
                 (value, name, f"{path}.{name}") for name, part in vars(value).items() if different(part)
             )
-    for where, part in parts:
+    for where, part in inside:
         yield from held(part, where)
 
 
