@@ -342,13 +342,13 @@ class Decider:
         first = self.table.first_of(statement, events, occurrence)
         culprits = self.table.culprits(first)
         added = False
+        inside = self.mending.is_differentiated(state, statement)
         for culprit in culprits:
             feeding = [self.table.earliest(each, first) for each in self.table.partial_below(culprit, first)]
-            spared = self.mending.spared(state, culprit, feeding, first)
-            inside = self.mending.is_differentiated(state, statement)
-            if feeding and not spared and inside and self.mending.make_up(state, events):
+            deferred = self.mending.deferred(state, culprit, feeding, first) if inside else []
+            if feeding and not deferred and inside and self.mending.reduce_deferred(state, events):
                 return True
-            feeding = [each for each in feeding if each not in spared]
+            feeding = [each for each in feeding if each not in deferred]
             again = [each for each in feeding if self.mending.where_made(state, each, statement, events)]
             feeding = [each for each in feeding if each not in again]
             sizes, seen = self.table.sizes_behind(culprit, statement, first, events)
@@ -361,7 +361,7 @@ class Decider:
                     state.take_back(sync)
         if (
             added
-            or self.mending.make_up(state, events)
+            or self.mending.reduce_deferred(state, events)
             or self.mending.divided(state, statement, culprits, first)
         ):
             return True

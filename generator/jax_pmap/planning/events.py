@@ -160,10 +160,10 @@ class State:
     others: dict[int, str] = field(default_factory=dict)
     attempts: Attempts = field(default_factory=Attempts)
     #: What stays partial in what is differentiated, whether anything may, and whether anything did: see
-    #: `Mending.spared`.
-    spared: list[Expression] = field(default_factory=list)
-    spares: bool = True
-    has_spared: bool = False
+    #: `Mending.deferred`.
+    deferred: list[Expression] = field(default_factory=list)
+    defers: bool = True
+    has_deferred: bool = False
     #: Syncs added in the last round, with the point whose value they must have mended.
     fresh: list[tuple[Sync, int]] = field(default_factory=list)
 

@@ -128,36 +128,35 @@ class Mending:
             added |= state.add(sync, point)
         return added
 
-    def spared(
+    def deferred(
         self, state: State, culprit: Expression, feeding: Sequence[Expression], events: Mapping[int, Event]
     ) -> list[Expression]:
-        """What of `feeding` may stay partial: what is divided by a sum, where the quotient is differentiated.
+        """What of `feeding` may stay partial: what is divided by a sum, in a quotient that is differentiated.
 
         ``total / psum(count)`` is a part of the loss, and its gradient one of the gradient; with both the
         loss is summed, in one collective. A ``psum(total)`` inside would be differentiated, to another one.
         """
-        statement = self.table.statements[culprit.statement]
         parts = self.table.children.get(culprit.point, [])
-        if not culprit.is_quotient or len(parts) != 2 or not self.is_differentiated(state, statement):
+        if not culprit.is_quotient or len(parts) != 2:
             return []
         dividend = parts[0]
         event = events.get(dividend.point)
-        if not state.spares or event is None or event.whole_op(numbers=False) not in ("psum", "pmean"):
+        if not state.defers or event is None or event.whole_op(numbers=False) not in ("psum", "pmean"):
             return []
         below = {dividend.point, *(each.point for each in self.table.descendants(dividend.point))}
         left = [each for each in feeding if each.point in below]
         if len(left) == len(feeding):
             return []
-        state.spared += left
-        state.has_spared = True
+        state.deferred += left
+        state.has_deferred = True
         return left
 
-    def make_up(self, state: State, events: Sequence[Event]) -> bool:
-        """Make whole after all what was spared, where what it goes into is no sum; whether there was any."""
-        left, state.spared = state.spared, []
+    def reduce_deferred(self, state: State, events: Sequence[Event]) -> bool:
+        """Make whole at once what was deferred, where what it goes into is no sum; whether there was any."""
+        left, state.deferred = state.deferred, []
         added = False
         for value in left:
-            state.spares = False
+            state.defers = False
             statement = self.table.statements[value.statement]
             first = self.table.first_of(statement, events)
             added |= self.where_made(state, value, statement, events) or self.table.wrap_all(
@@ -166,10 +165,10 @@ class Mending:
         return added
 
     def settle(self, state: State) -> None:
-        """Spare for good what was spared, once what comes of it has collectives of its own."""
+        """Leave for good what was deferred, once what comes of it has collectives of its own."""
         points = [point for _, point in state.fresh if point in self.table.owner]
         if not all(self.is_differentiated(state, self.table.owner[point]) for point in points):
-            state.spared = []
+            state.deferred = []
 
     def is_differentiated(self, state: State, statement: Statement) -> bool:
         """Whether a statement is of a function that the target differentiates, or that only these call.

@@ -166,14 +166,12 @@ class Traces:
         """The woven code on one of the shares of so many devices."""
         program = self._symbolic(self._request.tapped) if self._is_one else None
         if program is not None:
-            return program.with_numbers(symbolic.Numbers(self._size // devices, devices, folds=False))
+            return program.with_numbers(unfolded(self._size // devices, devices))
         leaves = [
             leaf if axis is None else resized(leaf, axis, leaf.shape[axis] // devices)
             for leaf, axis in self._leaves
         ]
-        return self._traced(self._request.tapped, leaves, devices).with_numbers(
-            symbolic.Numbers(self._size, folds=False)
-        )
+        return self._traced(self._request.tapped, leaves, devices).with_numbers(unfolded(self._size))
 
     def is_another(self, whole: placed.Program, share: placed.Program) -> bool:
         """Whether a share is another program than the whole batch."""
@@ -209,7 +207,7 @@ class Traces:
         code, leaves = self._request.original, [leaf for leaf, _ in self._leaves]
         made = self._symbolic(code) if self._is_one else None
         if made is not None:
-            return placed.Whole(made.with_numbers(symbolic.Numbers(self._size, 1, folds=False)), self.packed)
+            return placed.Whole(made.with_numbers(unfolded(self._size, 1)), self.packed)
         try:
             program = placed.Program.of(
                 self._tapped(code), self.recorder, self.packed, leaves, wrap=self._target.one_device.run
@@ -220,7 +218,7 @@ class Traces:
             # The lines are those of the user's own text.
             found = untraced(self.packed, leaves) or describe_exception(error, "<jax-pmap")
             raise Problem("reference", summary(error), error=found) from error
-        return placed.Whole(program.with_numbers(symbolic.Numbers(self._size, folds=False)), self.packed)
+        return placed.Whole(program.with_numbers(unfolded(self._size)), self.packed)
 
     def _traced(self, code: protocol.Tapped, leaves: Sequence[Any], devices: int) -> placed.Program:
         axes = {self._request.axis_name: devices}
@@ -237,6 +235,11 @@ class Traces:
             return lambda given: recorder.call(fn, target.signature, given)
 
         return anew
+
+
+def unfolded(rows: int, devices: int = symbolic.DEVICES) -> symbolic.Numbers:
+    """Numbers for what is observed, whole or on shares: ``1e-3 / 7`` stays a division, and is not rounded."""
+    return symbolic.Numbers(rows, devices, folds=False)
 
 
 def untraced(packed: Packed, leaves: Sequence[Any]) -> protocol.Raised | None:
