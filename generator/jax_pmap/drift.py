@@ -26,10 +26,12 @@ INSTEAD = {each.name: each.cure for each in NAMES} | {
     "flax.optim": "use `optax`",
     "flax.nn": "use `flax.linen`",
 }
+#: What Python says of a name that a module does not have, or has not imported.
+MISSING = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
 #: What Python, and jax where it took something away, say of a name that a module does not have.
 GONE = (
     re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'"),
-    re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'"),
+    MISSING,
     re.compile(r"No module named '(?P<module>\w+(?:\.\w+)*)\.(?P<name>\w+)'"),
     re.compile(r"(?P<module>jax(?:\.\w+)*)\.(?P<name>\w+) (?:was|is|has been|were) (?:deprecated|removed)"),
 )
@@ -56,7 +58,7 @@ def outdated(error: Raised | None, directory: Path) -> str | None:
     if (directory / library).exists() or (directory / f"{library}.py").exists():
         return None
     name = f"{found['module']}.{found['name']}"
-    if found.re is GONE[1] and name not in INSTEAD and ALONE & {name, found["module"]}:
+    if found.re is MISSING and name not in INSTEAD and ALONE & {name, found["module"]}:
         return f"`{name}` is a module that `import {library}` does not import: write `import {name}`"
     cure = INSTEAD.get(name, "bring that line up to date")
     return (

@@ -7,12 +7,11 @@ import dataclasses
 import shlex
 from dataclasses import dataclass
 
-import jax_pmap.sources as sources
 from jax_pmap.model import Binding, RefusalError, Request, Source, refused
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.read import read
 from jax_pmap.syntax.library import BATCHERS, SHARD_MAPS
-from jax_pmap.syntax.parse import NOTHING, ParsedSource, parse
+from jax_pmap.syntax.parse import ParsedSource, parse, parse_file
 from jax_pmap.syntax.scopes import attribute_of_itself
 from jax_pmap.syntax.slice import Module
 
@@ -127,8 +126,7 @@ def made_by_a_program(target: Target) -> RefusalError | None:
     if binding is None or not binding.live or not target.facts.closure_names:
         return None
     if binding.file is not None:
-        file = dataclasses.replace(binding.file, binding=binding)
-        parsed = ParsedSource(file, sources.parse(file.text.removeprefix("\ufeff"), file.shown_path), NOTHING)
+        parsed = parse_file(dataclasses.replace(binding.file, binding=binding))
     module, shown = Module(parsed), binding.span.file
     line = module.work()
     if module.under_guard({binding.qualname.partition(".")[0]}):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 
+import jax_pmap.sources as sources
 from jax_pmap.model import Refusal, RefusalError, Source, Span, refused
 from jax_pmap.syntax.definitions import Definition, Function, find
 from jax_pmap.syntax.lines import Lines
@@ -35,7 +36,7 @@ class ParsedSource(Resolver):
 
 
 #: In the place of a target, for files that have none.
-NOTHING = ast.FunctionDef(
+_NOTHING = ast.FunctionDef(
     name="", args=ast.arguments([], [], None, [], [], None, []), body=[], decorator_list=[]
 )
 
@@ -81,6 +82,16 @@ def _syntax_refusal(message: str, span: Span) -> Refusal:
         "Correct the file. Syntax newer than the Python that runs jax-pmap needs a newer Python for it.",
         span,
     )
+
+
+def parse_file(source: Source) -> ParsedSource:
+    """Parse a file in which no function is the target.
+
+    Raises:
+        RefusalError: JP005, the file does not parse.
+    """
+    text = source.text.removeprefix("\ufeff")
+    return ParsedSource(source, sources.parse(text, source.shown_path), _NOTHING)
 
 
 def resolver_of(source: Source) -> Resolver:

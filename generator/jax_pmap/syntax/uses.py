@@ -20,7 +20,7 @@ import jax_pmap.sources as sources
 from jax_pmap.model import RefusalError, Source
 from jax_pmap.syntax.definitions import DEFINITIONS, binding_of, find
 from jax_pmap.syntax.imports import Import
-from jax_pmap.syntax.parse import NOTHING, ParsedSource
+from jax_pmap.syntax.parse import ParsedSource, parse_file
 from jax_pmap.syntax.resolve import Resolver
 from jax_pmap.syntax.scopes import used_names
 from jax_pmap.syntax.slice import Module
@@ -161,11 +161,9 @@ class _Reached:
             return None
         try:
             text = sources.decode(data, shown).text.removeprefix("\ufeff")
-            tree = sources.parse(text, shown)
+            return Module(parse_file(Source("", path, shown, dotted, beside.root, "", text)))
         except RefusalError:
             return None
-        source = Source("", path, shown, dotted, beside.root, "", text)
-        return Module(ParsedSource(source, tree, NOTHING))
 
 
 def _in_one_scope(target: ParsedSource) -> list[ast.stmt]:
