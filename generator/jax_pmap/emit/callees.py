@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax_pmap.sources as sources
+from jax_pmap.emit.names import Imported, bindings
 from jax_pmap.emit.stored import kin_of, may_store
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
@@ -108,7 +109,7 @@ class CallGraph:
         #: Why a method that running has shown cannot be carried, by the source of the call.
         self.why: dict[str, str] = {}
         #: What names stand for that functions of other modules bring into the emitted file.
-        self._brought: dict[str, str] = {}
+        self._brought: dict[str, Imported] = {}
         self.callees: dict[tuple[str, str], Callee] = {}
         for callee in callees:
             self.learn(callee)
@@ -510,9 +511,9 @@ class CallGraph:
 
     def _brings(self, source: Source, facts: FunctionFacts, name: str) -> bool:
         """Take note of the names a function of another module brings along; False where one is taken."""
-        brought = {row.name: meant(row.statement) for row in facts.imported}
-        brought |= {each: f"{source.module}:{each}" for each in facts.found_in_module}
-        brought[name] = f"{source.module}:{source.qualname}"
+        brought = {row.name: bindings(row.statement)[row.name] for row in facts.imported}
+        brought |= {each: Imported(source.module, each) for each in facts.found_in_module}
+        brought[name] = Imported(source.module, source.qualname)
         brought = {key: value for key, value in brought.items() if key != facts.name or key == name}
         if any(self._brought.get(key, value) != value for key, value in brought.items()):
             return False
@@ -658,13 +659,14 @@ class CallGraph:
         if source.path == self.target.source.path:
             around = source.qualname != facts.name
             return around or not set(own.closure_names) & {*facts.found_in_module, *names_of(facts)}
-        theirs = {(row.name, row.statement) for row in facts.imported}
+        theirs = {(row.name, bindings(row.statement)[row.name]) for row in facts.imported}
         # What the target's file imports from there is the same, too.
-        theirs |= {(name, f"from {source.module} import {name}") for name in facts.found_in_module}
-        same = {(row.name, row.statement) for row in own.imported} | {
-            (row.name, row.statement) for row in self.target.parsed.imports
+        theirs |= {(name, Imported(source.module, name)) for name in facts.found_in_module}
+        known = {row.statement for row in own.imported} | {
+            row.statement for row in self.target.parsed.imports
         }
-        clashing = {name for name, statement in theirs if (name, statement) not in same} - {facts.name}
+        same = {each for statement in known for each in bindings(statement).items()}
+        clashing = {name for name, _ in theirs - same} - {facts.name}
         return not clashing & own.taken_names
 
     def _name(self, source: Source, facts: FunctionFacts, called: str) -> str:
@@ -728,12 +730,6 @@ def makes_functions(factory: ast.AST) -> bool:
         isinstance(each, ast.Lambda) or (isinstance(each, ast.Name) and each.id in inside)
         for each in returned
     )
-
-
-def meant(statement: str) -> str:
-    """What an import statement that binds one name binds: ``module:name`` of what is from a module."""
-    found = re.fullmatch(r"from (\S+) import (\w+)(?: as \w+)?", statement)
-    return f"{found[1]}:{found[2]}" if found else statement
 
 
 def plain(facts: FunctionFacts) -> bool:

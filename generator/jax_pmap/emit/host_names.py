@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from jax_pmap.emit.adapted import Adapted
 from jax_pmap.emit.imports import import_statement, order
 from jax_pmap.emit.lines import Change, split
-from jax_pmap.emit.names import ALIASES, OWN, Names, bindings
+from jax_pmap.emit.names import ALIASES, OWN, Imported, Names, bindings
 from jax_pmap.emit.render import Pieces
 from jax_pmap.model import refused
 from jax_pmap.reading.target import Target
@@ -40,7 +40,7 @@ class HostNames:
         #: What is imported at the top under names that mean nothing else anywhere: to the name.
         self.imported = {what: name for name, what in imported.items() if self.means_only(name, what)}
 
-    def means_only(self, name: str, what: tuple[str, str | None]) -> bool:
+    def means_only(self, name: str, what: Imported) -> bool:
         """Whether a name stands for `what` or for nothing in every scope of the file."""
         return self.bound.get(name, {what}) == {what}
 
@@ -177,7 +177,7 @@ class HostNames:
         own = {self.target.source.module, f"{self.target.source.module}_", "__main__"}
         for module, name in pieces.types:
             if module not in own and name not in self.bound:
-                out.add(import_statement((module, name), name))
+                out.add(import_statement(Imported(module, name), name))
         return sorted(out)
 
 
@@ -199,9 +199,9 @@ def _identifiers(tree: ast.AST) -> set[str]:
     return found
 
 
-def _bound(tree: ast.AST) -> dict[str, set[tuple[str, str | None]]]:
-    """What every bound name of a file stands for, in any scope; ``("", name)`` is no import."""
-    found: dict[str, set[tuple[str, str | None]]] = {}
+def _bound(tree: ast.AST) -> dict[str, set[Imported]]:
+    """What every bound name of a file stands for, in any scope; of no module where it is not imported."""
+    found: dict[str, set[Imported]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             if any(item.name == "*" for item in node.names):
@@ -217,5 +217,5 @@ def _bound(tree: ast.AST) -> dict[str, set[tuple[str, str | None]]]:
         elif isinstance(node, _NAMED):
             name = node.name
         if name:
-            found.setdefault(name, set()).add(("", name))
+            found.setdefault(name, set()).add(Imported("", name))
     return found

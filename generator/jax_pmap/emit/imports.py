@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterable, Mapping
 
-from jax_pmap.emit.names import ALIASES, Names, bindings
+from jax_pmap.emit.names import ALIASES, Imported, Names, bindings
 
 
 def import_block(
@@ -28,18 +28,17 @@ def import_block(
     plain: set[str] = set()
     members: dict[str, set[str]] = {}
     user: dict[str, set[str]] = {}
+    # Of statements that bind a name to the same, the first is enough.
+    bound: dict[str, Imported] = {}
     for statement in statements:
-        plain |= set(_plain_imports(statement))
-        for name, (module, attribute) in bindings(statement).items():
-            if attribute is not None:
-                members.setdefault(module, set()).add(_as(attribute, name))
-    for alias in needed:
-        module, attribute = ALIASES[alias]
-        name = getattr(names, alias)
-        if attribute is None:
-            plain.add(f"import {_as(module, name)}")
-        else:
-            members.setdefault(module, set()).add(_as(attribute, name))
+        plain |= set(_unnamed(statement))
+        bound = bindings(statement) | bound
+    own = {getattr(names, alias): ALIASES[alias] for alias in needed}
+    for name, what in (own | bound).items():
+        if what.attribute is not None:
+            members.setdefault(what.module, set()).add(_as(what.attribute, name))
+        elif name in own or name != what.module:
+            plain.add(f"import {_as(what.module, name)}")
     for module, imported in user_imports:
         user.setdefault(module, set()).update(imported)
     for module in members.keys() & user.keys():
@@ -55,12 +54,14 @@ def _as(name: str, bound: str) -> str:
     return name if name == bound else f"{name} as {bound}"
 
 
-def _plain_imports(statement: str) -> list[str]:
+def _unnamed(statement: str) -> list[str]:
+    """The imports of modules under no other name: ``import os.path`` binds `os`."""
     return [
-        f"import {_as(item.name, item.asname or item.name)}"
+        f"import {item.name}"
         for node in ast.parse(statement).body
         if isinstance(node, ast.Import)
         for item in node.names
+        if item.asname is None
     ]
 
 
@@ -87,12 +88,11 @@ def _from_import(module: str, names: Iterable[str]) -> str:
     return "\n".join(f"from {module} import {group}" for group in groups)
 
 
-def import_statement(what: tuple[str, str | None], name: str) -> str:
-    """The statement that binds `name` to a module, or to (module, attribute)."""
-    module, attribute = what
-    if attribute is None:
-        return f"import {_as(module, name)}"
-    return f"from {module} import {_as(attribute, name)}"
+def import_statement(what: Imported, name: str) -> str:
+    """The statement that binds `name` to what is imported."""
+    if what.attribute is None:
+        return f"import {_as(what.module, name)}"
+    return f"from {what.module} import {_as(what.attribute, name)}"
 
 
 def merged(statements: Iterable[str]) -> list[str]:

@@ -6,23 +6,46 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: alias -> (module, attribute or None), for everything emitted code imports for itself.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imported:
+    """What an import binds a name to: a module, or an attribute of one.
+
+    ``import flax.linen as nn`` and ``from flax import linen as nn`` bind the same, and are equal.
+    """
+
+    module: str
+    attribute: str | None = None
+
+    @property
+    def dotted(self) -> str:
+        """One name for it, whichever statement binds it."""
+        return self.module if self.attribute is None else f"{self.module}.{self.attribute}"
+
+    def __eq__(self, other: object) -> bool:  # noqa: D105
+        return isinstance(other, Imported) and self.dotted == other.dotted
+
+    def __hash__(self) -> int:  # noqa: D105
+        return hash(self.dotted)
+
+
+#: By alias, everything that emitted code imports for itself.
 ALIASES = {
-    "collections": ("collections", None),
-    "contextlib": ("contextlib", None),
-    "functools": ("functools", None),
-    "hashlib": ("hashlib", None),
-    "jax": ("jax", None),
-    "np": ("numpy", None),
-    "sys": ("sys", None),
-    "types": ("types", None),
-    "Mesh": ("jax.sharding", "Mesh"),
-    "NamedSharding": ("jax.sharding", "NamedSharding"),
-    "P": ("jax.sharding", "PartitionSpec"),
-    "eqx": ("equinox", None),
-    "nnx": ("flax", "nnx"),
-    "nn": ("flax.linen", None),
-    "hk": ("haiku", None),
+    "collections": Imported("collections"),
+    "contextlib": Imported("contextlib"),
+    "functools": Imported("functools"),
+    "hashlib": Imported("hashlib"),
+    "jax": Imported("jax"),
+    "np": Imported("numpy"),
+    "sys": Imported("sys"),
+    "types": Imported("types"),
+    "Mesh": Imported("jax.sharding", "Mesh"),
+    "NamedSharding": Imported("jax.sharding", "NamedSharding"),
+    "P": Imported("jax.sharding", "PartitionSpec"),
+    "eqx": Imported("equinox"),
+    "nnx": Imported("flax", "nnx"),
+    "nn": Imported("flax.linen"),
+    "hk": Imported("haiku"),
 }
 
 
@@ -125,17 +148,18 @@ CONSTANTS = {"axis": "AXIS", "specs": "SPECS", "proved": "PROVED", "groups": "MI
 OWN = {field: CONSTANTS.get(field, field) for field in Names.__slots__ if field not in {"mapped", *ALIASES}}
 
 
-def bindings(statement: str) -> dict[str, tuple[str, str | None]]:
-    """Return what an import statement binds: name -> (module, attribute or None)."""
-    bound: dict[str, tuple[str, str | None]] = {}
+def bindings(statement: str) -> dict[str, Imported]:
+    """What the names stand for that import statements bind."""
+    bound: dict[str, Imported] = {}
     for node in ast.parse(statement).body:
         if isinstance(node, ast.Import):
             for item in node.names:
                 top = item.name.partition(".")[0]
-                bound[item.asname or top] = (item.name if item.asname else top, None)
+                bound[item.asname or top] = Imported(item.name if item.asname else top)
         elif isinstance(node, ast.ImportFrom):
             for item in node.names:
-                bound[item.asname or item.name] = ("." * node.level + (node.module or ""), item.name)
+                module = "." * node.level + (node.module or "")
+                bound[item.asname or item.name] = Imported(module, item.name)
     return bound
 
 
@@ -159,7 +183,7 @@ def names_for(
     emitted file binds them to something else: that the user's module imports numpy too
     is no reason for ``np_``.
     """
-    foreign: dict[str, tuple[str, str | None]] = {each: ("", each) for each in bound}
+    foreign = {each: Imported("", each) for each in bound}
     for statement in imports:
         foreign |= bindings(statement)
 

@@ -182,22 +182,23 @@ def _unit(
         for other in adapted
         if other.source.path != source.path
     }
-    imports = {
+    # Those of the target first: of several statements that bind a name to the same, its own stays.
+    imports = [
         row.statement
         for each in (facts, *(other.facts for other in adapted))
         for row in each.imported
         if not row.typing_only and row.name not in own_names
-    }
+    ]
     if carried:
-        imports |= set(carried.imports)
+        imports += carried.imports
     if bound:
-        imports |= set(bound.imports)
+        imports += bound.imports
     beside = {other.name: other.facts for other in adapted if other.source.path == source.path}
     enclosed = enclosed_in(target, beside, {name, *own_names})
     if enclosed:
-        imports |= set(enclosed.imports)
+        imports += enclosed.imports
     if facts.future_annotations:
-        imports.add("from __future__ import annotations")
+        imports.append("from __future__ import annotations")
     texts = [target.parsed, *(other.function.parsed for other in adapted)]
     unit = EmitUnit(
         name=name,
@@ -205,7 +206,7 @@ def _unit(
         returns=returns_of(target),
         docstring=docstring_of(target),
         body="",
-        imports=tuple(sorted(imports)),
+        imports=tuple(dict.fromkeys(imports)),
         user_imports=tuple(row for row in ((source.module, names), *elsewhere.items()) if row[1]),
         definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
         enclosed=enclosed.definition if enclosed else "",

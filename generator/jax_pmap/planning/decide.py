@@ -142,6 +142,7 @@ class Decider:
         """Whether a device goes on with its part of what was to become whole, and now is."""
         state.fresh.clear()
         state.attempts.rescue = None
+        state.attempts.failed.clear()
         whole = [event.point for event in events if event.point in state.attempts.awaited and event.whole]
         taken = self.gathering.take_shares(state, list(dict.fromkeys(whole)))
         state.attempts.awaited.clear()

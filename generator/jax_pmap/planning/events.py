@@ -132,6 +132,8 @@ class Attempts:
     trial: tuple[tuple[Sync, ...], int] | None = None
     #: What is gathered where the function fails beside gathered values.
     rescue: Rescue | None = None
+    #: Expressions for which that was tried since the function last ran.
+    failed: set[int] = field(default_factory=set)
     #: Statements whose sizes were made those of the whole batch because they failed beside gathered values.
     resized: set[int] = field(default_factory=set)
 

@@ -186,6 +186,9 @@ class Gathering:
         if failing is None:
             return False
         if state.attempts.rescue is None or state.attempts.rescue.point != failing.point:
+            if failing.point in state.attempts.failed:
+                return False  # What helped there has another one fail.
+            state.attempts.failed.add(failing.point)
             operands = self._shares_below(failing, first, share_shaped)
             sets = [[each] for each in operands] + ([operands] if len(operands) > 1 else [])
             state.attempts.rescue = Rescue(failing.point, sets)
