@@ -37,11 +37,6 @@ def of_rows(w, x):
     return jnp.sum(jnp.log(jnp.mean(jnp.abs(x @ w), axis=-1)))
 
 
-def spread(first, second, last, x):
-    hidden = jnp.tanh(jnp.tanh(x @ first["w"] + first["b"]) @ second["w"] + second["b"])
-    return jnp.mean(jnp.std(hidden @ last["w"] + last["b"], axis=-1))
-
-
 def cast(scale, x):
     return jnp.mean(x).astype(jnp.result_type(scale)) * scale
 
@@ -89,10 +84,6 @@ INPUTS = {
     "of_one_column": ("--arg", "x=f32[24,1]", *Y),
     "any_form": ("--arg", "w=f32[4,2]", *X, *Y),
     "of_rows": ("--arg", "w=f32[4]", *X),
-    "spread": (
-        *("--arg", "first={w: f32[4,5], b: f32[5]}", "--arg", "second={w: f32[5,6], b: f32[6]}"),
-        *("--arg", "last={w: f32[6,3], b: f32[3]}", *X),
-    ),
     "cast": ("--arg", "scale=f32[]", *X),
     "least": ("--arg", "x=i32[24]"),
     "share_of": ("--arg", "x=i32[24]", *Y),
@@ -107,7 +98,6 @@ from least_pmap import least
 from of_one_column_pmap import of_one_column
 from of_rows_pmap import of_rows
 from share_of_pmap import share_of
-from spread_pmap import spread
 from turned_pmap import turned
 
 draw = np.random.default_rng(0)
@@ -115,10 +105,6 @@ draw = np.random.default_rng(0)
 
 def floats(*shape):
     return draw.normal(size=shape).astype("float32")
-
-
-def layer(*shape):
-    return {"w": floats(*shape), "b": floats(*shape[1:])}
 
 
 def checked(parallel, *args):
@@ -137,7 +123,6 @@ for rows in (24, 48):
     checked(grouped, floats(rows, 4))
     checked(of_rows, floats(3), floats(rows, 3))
     checked(cast, 2.5, floats(rows, 7))
-    checked(spread, layer(4, 5), layer(5, 6), layer(6, 3), floats(rows, 4))
 for dtype in ("int32", "int64", "uint8"):
     checked(share_of, np.arange(24).astype(dtype) % 7, floats(24))
 checked(least, np.arange(24) % 7)
@@ -146,19 +131,17 @@ checked(of_one_column, floats(48, 2), floats(48))
 checked(turned, floats(48, 2), floats(48))
 checked(grouped, floats(48, 6))
 checked(of_rows, floats(4, 2), floats(48, 4))
-checked(spread, layer(4, 5), layer(5, 6), layer(6), floats(48, 4))
 checked(cast, 2, 100 * floats(48, 4))
 checked(least, np.arange(24, dtype="uint8") // 6)
 checked(least, np.arange(24, dtype="int16"))
 """
-CHECKED = {"turned", "grouped", "of_rows", "spread", "cast", "least"}
+CHECKED = {"turned", "grouped", "of_rows", "cast", "least"}
 REFUSED = """\
 refused below
 refused of_one_column
 refused turned
 refused grouped
 refused of_rows
-refused spread
 refused cast
 refused least
 refused least

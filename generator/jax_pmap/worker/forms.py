@@ -22,9 +22,8 @@ from .neighbours import INSTALLED
 from .protocol import FixedForm
 from .telling import TABLES, values_in
 
-#: Up to how many leaves that are whole on every device have other ranks and kinds by themselves (each is a
-#: trace or three): in any program, and in one of few operations, these times the leaves.
-MOST_LEAVES, MOST_TRACED = 4, 6000
+#: Up to how many leaves that are whole on every device have other ranks and kinds by themselves.
+MOST_LEAVES = 4
 #: Arrays of one width that have another one by themselves.
 MOST_APART = 4
 #: Constants in the user's own containers that have other values, and names that some of them may be.
@@ -58,7 +57,6 @@ def others(
     statics: Sequence[str],
     axes: LeafAxes,
     leaves: Sequence[Any],
-    operations: int,
     sources: Sequence[Any] = (),
 ) -> Iterator[tuple[Other, ...]]:
     """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
@@ -68,14 +66,12 @@ def others(
         statics: the arguments that are constants.
         axes: the batch axes.
         leaves: shapes of the traced leaves, with a batch that tells.
-        operations: how many the traced program has.
         sources: code that may look up the keys of dicts.
     """
     forms = _Forms(values, statics, axes, leaves)
     yield from forms.widths()
-    apart = forms.apart(operations)
-    yield from forms.ranks(apart)
-    yield from forms.kinds(apart)
+    yield from forms.ranks()
+    yield from forms.kinds()
     yield from forms.bits()
     yield from forms.lengths()
     yield from forms.keys(_keys_of_tables(sources))
@@ -127,35 +123,30 @@ class _Forms:
             found += 1
         return found
 
-    def apart(self, operations: int) -> list[int]:
-        """The leaves that are whole on every device, where they or the operations of the program are few."""
+    def _few(self) -> list[int]:
+        """The leaves that are whole on every device, where they are few."""
         own = [i for i in range(len(self.leaves)) if self._owner(i) in self.whole]
-        return own if len(own) <= MOST_LEAVES or len(own) * operations <= MOST_TRACED else []
+        return own if len(own) <= MOST_LEAVES else []
 
-    def ranks(self, apart: Sequence[int]) -> Iterator[tuple[Other, ...]]:
-        """Arrays that are whole on every device with an axis more, and with one less: each, and all as wide.
-
-        ``x @ w + b`` takes neither of them without the other.
-        """
+    def ranks(self) -> Iterator[tuple[Other, ...]]:
+        """Arrays that are whole on every device with an axis more, and with one less."""
         widths = sorted({shape[-1] for shape, axis in zip(self.shapes, self.axes, strict=True) if axis == 0})
-        arrays = {index: leaf for index in apart if _kind(leaf := _as_array(self.leaves[index]))}
-        for index, leaf in arrays.items():
+        for index in self._few():
+            leaf = _as_array(self.leaves[index])
+            if _kind(leaf) == "":
+                continue
             more = [(*leaf.shape, columns) for columns in (self._unused(1), *widths)]
             for shapes in (more, [leaf.shape[:-1]] if leaf.shape else []):
                 if shapes:
-                    yield tuple(self._with({index: leaf.update(shape=shape)}) for shape in shapes)
-        for size in sorted({leaf.shape[-1] for leaf in arrays.values() if leaf.shape}):
-            like = {i: leaf for i, leaf in arrays.items() if leaf.shape[-1:] == (size,)}
-            if len(like) > 1:
-                yield (self._with({i: leaf.update(shape=leaf.shape[:-1]) for i, leaf in like.items()}),)
+                    yield tuple(self._with(index, leaf.update(shape=shape)) for shape in shapes)
 
-    def kinds(self, apart: Sequence[int]) -> Iterator[tuple[Other, ...]]:
+    def kinds(self) -> Iterator[tuple[Other, ...]]:
         """Integers in place of floats that are whole on every device, and floats in place of integers."""
-        for index in apart:
+        for index in self._few():
             leaf = _as_array(self.leaves[index])
             other = {"float": np.int32, "int": np.float32}.get(_kind(leaf))
             if other is not None:
-                yield (self._with({index: leaf.update(dtype=np.dtype(other))}),)
+                yield (self._with(index, leaf.update(dtype=np.dtype(other))),)
 
     def bits(self) -> Iterator[tuple[Other, ...]]:
         """Integers of the batch in few bits and without a sign, or in more; each by itself where not all.
@@ -169,8 +160,7 @@ class _Forms:
         }
         ways = [tuple(other), *((index,) for index in other if 1 < len(other) <= MOST_APART)]
         if other:
-            leaves = {index: self.leaves[index].update(dtype=dtype) for index, dtype in other.items()}
-            yield tuple(self._with({index: leaves[index] for index in way}) for way in ways)
+            yield tuple(self._with_dtypes({index: other[index] for index in way}) for way in ways)
 
     def lengths(self) -> Iterator[tuple[Other, ...]]:
         """One layer more in all lists and tuples of so many layers."""
@@ -222,10 +212,16 @@ class _Forms:
     def _owner(self, index: int) -> str:
         return self.packed.owners[index][0]
 
-    def _with(self, changed: Mapping[int, Any]) -> Other:
-        made = [changed.get(index, leaf) for index, leaf in enumerate(self.leaves)]
-        given = tuple(FixedForm(self._owner(index), self.names[index]) for index in changed)
-        return self._other(made, next(iter(changed)), given)
+    def _with(self, index: int, leaf: Any) -> Other:
+        made = [*self.leaves[:index], leaf, *self.leaves[index + 1 :]]
+        return self._other(made, index, (FixedForm(self._owner(index), self.names[index]),))
+
+    def _with_dtypes(self, dtypes: Mapping[int, Any]) -> Other:
+        made = list(self.leaves)
+        for index, dtype in dtypes.items():
+            made[index] = made[index].update(dtype=dtype)
+        given = tuple(FixedForm(self._owner(index), self.names[index]) for index in dtypes)
+        return self._other(made, next(iter(dtypes)), given)
 
     def _other(self, made: Sequence[Any], index: int, given: tuple[FixedForm, ...]) -> Other:
         leaf = made[index]

@@ -154,8 +154,7 @@ def _derived(
     except BaseException as error:
         return _ended(f"the original is not traced for a batch of {size}: {summary(error)}"), 0
     # What is done otherwise on one number of devices shows on that one alone.
-    work = operations(reference.jaxpr)
-    small = work <= FEW
+    small = operations(reference.jaxpr) <= FEW
     chosen = counts_for(size, most=4 if small else 2) if mesh is None else [mesh.devices]
     try:
         found = _compared(reference, parallel, packed, leaves, chosen, mesh, foreign=foreign)
@@ -187,7 +186,7 @@ def _derived(
     forms: list[FixedForm] = []
     if found.complete and question.axes and (foreign or found.mapped):
         sources = question.sources if small else ()
-        each = others(question.data[0], question.statics, question.axes, leaves, work, sources)
+        each = others(question.data[0], question.statics, question.axes, leaves, sources)
         if foreign:
             # Code that was written is for the forms it is called with, but for columns that hide others.
             each = (tuple(way for way in ways if way.hides) for ways in each)
