@@ -123,8 +123,7 @@ class _Naming(cst.CSTTransformer):
         What comes behind uses the other one as it is: that one is whole.
         """
         found = re.fullmatch(r"(.*?), (\w+) = [\w.]*value_and_grad\(.*", _code(before))
-        synced = re.fullmatch(r"([\w, ]+) = [\w.]+\(.*axis_name=(\w+)\)", _code(line))
-        later = " ".join(map(_code, rest))
+        synced = re.fullmatch(r"([\w, ]+) = [\w.]+\(.*axis_name=(\w+)\)", _code(line)) if found else None
         if (
             not isinstance(before, cst.SimpleStatementLine)
             or not found
@@ -135,7 +134,7 @@ class _Naming(cst.CSTTransformer):
         # With `has_aux`, the loss comes first.
         results, gradient = re.findall(r"\w+", found[1]), {found[2]}
         done = set(re.findall(r"\w+", synced[1]))
-        used = set(re.findall(r"\w+", later)) - self.synchronised(rest)
+        used = set(re.findall(r"\w+", " ".join(map(_code, rest)))) - self.synchronised(rest)
         if done <= set(results) and gradient <= used:
             why = "The gradient is whole: the transpose of the collective in the loss has summed it."
         elif done == gradient and results and results[0] in used:

@@ -277,8 +277,9 @@ def chosen_by_size(function: Function) -> Iterator[ast.expr]:
     nodes = list(own_nodes(function))
     assigned = [(stored(node), node.value) for node in nodes if isinstance(node, ast.Assign)]
     sizes: set[str] = set()
-    for _ in assigned:  # A size may go through several names.
-        sizes.update(*(names for names, value in assigned if reads_size(value, sizes)))
+    # A size may go through several names, in whatever order they stand.
+    while more := {each for names, value in assigned if reads_size(value, sizes) for each in names} - sizes:
+        sizes |= more
     callees = [node.func for node in nodes if isinstance(node, ast.Call)]
     called = {node.id for node in callees if isinstance(node, ast.Name)}
     for node in [*callees, *(value for names, value in assigned if names & called)]:
