@@ -250,8 +250,8 @@ def in_order(value: Any, like: Any) -> Any:
 
 # --- made once ------------------------------------------------------------------------------
 
-#: Where targets keep their traces: on the example inputs, and on inputs of other shapes.
-OF_INPUTS, OF_SHAPES = "followed", "followed for shapes"
+#: Where targets keep their traces: on the example inputs, on inputs of other shapes, for any number of rows.
+OF_INPUTS, OF_SHAPES, FOR_ALL_SIZES = "followed", "followed for shapes", "for all sizes"
 
 
 def of_inputs(statics: Sequence[str], *, watched: bool) -> Followed:
@@ -293,6 +293,11 @@ def for_all_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> Follow
     return _asked(roles, overrides)[0]
 
 
+def asks_sizes() -> bool:
+    """Whether no one program was found for all sizes, for some roles: it is not looked for again in vain."""
+    return any(found is None for found, _ in current().known(FOR_ALL_SIZES))
+
+
 def asked_sizes(roles: protocol.Roles, overrides: Mapping[str, str]) -> frozenset[int]:
     """Numbers that the target compares its rows with, as far as one trace tells."""
     return _asked(roles, overrides)[1]
@@ -322,7 +327,7 @@ def _asked(roles: protocol.Roles, overrides: Mapping[str, str]) -> tuple[Followe
         return one if same else None, numbers
 
     key = protocol.encode((roles, overrides)), bool(jax.config.jax_enable_x64)
-    found: tuple[Followed | None, frozenset[int]] = target.once("for all sizes", key, made)
+    found: tuple[Followed | None, frozenset[int]] = target.once(FOR_ALL_SIZES, key, made)
     return found
 
 

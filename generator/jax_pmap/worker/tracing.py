@@ -11,7 +11,7 @@ import numpy as np
 from . import arguments, couplings, effects, layers, minibatches, modules, protocol, prove, sharing
 from .arguments import Packed, Values
 from .compiling import compiled_as
-from .following import Returned, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
+from .following import Returned, asks_sizes, for_all_sizes, is_given_alike, of_inputs, of_shapes, traced_as
 from .jaxpr.trace import abstract_leaves, arrays_of
 from .jaxpr.walk import is_mapped
 from .leaves import is_float, to_float64
@@ -70,7 +70,7 @@ def trace(request: protocol.Trace) -> Traced:
 
 def of_size(roles: protocol.Roles, rows: int) -> Returned:
     """What the target returns of so many rows."""
-    for_all = for_all_sizes(roles, {})
+    for_all = None if asks_sizes() else for_all_sizes(roles, {})
     if for_all is not None:
         return for_all.with_rows(rows)
     packed = Packed(current().values({}), roles.statics)
