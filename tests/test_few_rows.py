@@ -39,6 +39,10 @@ def halves(w, x):
     return jnp.mean(jnp.max(x, axis=few))
 
 
+def shortest(w, x):
+    return jnp.mean(jnp.max(x, axis=1 - int(np.argmax(x.shape))))
+
+
 def looked_up(w, x):
     return jnp.mean(x) * RATES.get(len(x), 1.0)
 
@@ -102,6 +106,7 @@ for size in map(int, sys.argv[2:]):
         assert np.shape(found) == np.shape(want) and np.allclose(found, want, rtol=1e-4, atol=1e-5), size
 """
 TABLE = ("--arg", "w=f32[5,3]", "--arg", "x=f32[24,5]")
+WIDE = ("--arg", "w=f32[5,3]", "--arg", "x=f32[96,5]")
 SERIES = ("--arg", "w=f32[5,3]", "--arg", "x=f32[96,7,5]")
 
 
@@ -122,6 +127,13 @@ def rows(shared: Project) -> Project:
         ("scaled", TABLE, (4, 24), "4 1 row for a device, or in all\n"),
         # The run has a batch of 24, of which 8 devices have 3 rows each.
         ("first", TABLE, (12, 16), "12 1 to 3 rows for a device, or in all\n"),
+        # As many rows as columns are many already.
+        (
+            "shortest",
+            WIDE,
+            (12, 16, 20),
+            "".join(f"{size} 1 to 4 rows for a device, or in all\n" for size in (12, 16)),
+        ),
         # 11 rows are those of 11 devices, too.
         ("looked_up", TABLE, (40, 44, 48), "44 11 rows for a device, or in all\n"),
         # Nothing is run there, so what would be equal is refused, too.

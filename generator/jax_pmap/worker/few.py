@@ -5,6 +5,7 @@ where there are as many rows as weights, and ``argmin(images.shape)`` takes it f
 there are as few. Batches that are traced for what they tell give no device such a number of rows.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from .comparing import Parallel
 from .following import traced_as
 from .jaxpr.coincidences import Program, alike, program_of
 from .jaxpr.symbolic import Numbers, used
-from .jaxpr.trace import Traced, abstract_leaves
+from .jaxpr.trace import COUNTS, Traced, abstract_leaves
 from .leaves import shape_of
 from .protocol import Check, Problem
 from .sizes import enlarge, run_size
@@ -93,17 +94,27 @@ def few_rows(
 
     others = [n for n in named if FIRST[-1] < n <= LONGEST][:MOST_LENGTHS]
     tried = [*FIRST, *(sorted({*lengths(packed, axes), *others}) if len(given.operations) <= FEW else ())]
-    return merged(_ranges(tried, multiple, is_other))
+    # Shares of as many devices as are traced are derived by themselves.
+    return merged(_ranges(tried, multiple, size // max(COUNTS), functools.cache(is_other)))
 
 
 def _ranges(
-    sizes: Iterable[int], multiple: int, is_other: Callable[[int], bool]
+    sizes: Iterable[int], multiple: int, many: int, is_other: Callable[[int], bool]
 ) -> Iterator[tuple[int, int]]:
-    """The `sizes` with which it is another one, and those below where it seems to be for them, too."""
-    for rows in sizes:
-        if rows % multiple == 0 and is_other(rows):
-            less = rows - multiple
-            yield (multiple if less > 0 and is_other(less) else rows), rows
+    """The `sizes` with which it is another one, and those around where it seems to be for them, too.
+
+    ``np.argmax(x.shape)`` is the batch from as many rows on as there are columns, or from one more: where it
+    becomes the program for many rows is looked for up to the next of the `sizes`, and then up to `many`.
+    """
+    tried = [rows for rows in sizes if rows % multiple == 0]
+    ends = [*(rows for rows in tried if rows < many), many]
+    for rows in filter(is_other, tried):
+        less, last = rows - multiple, rows
+        beyond = next((end for end in ends if end > rows and not is_other(end)), rows)
+        while beyond - last > multiple:
+            middle = last + (beyond - last) // (2 * multiple) * multiple
+            last, beyond = (middle, beyond) if is_other(middle) else (last, middle)
+        yield (multiple if less > 0 and is_other(less) else rows), last
 
 
 def lengths(packed: Packed, axes: LeafAxes) -> list[int]:
