@@ -272,6 +272,12 @@ def centred(params, x):
     return x
 
 
+def by_prefix(params, x):
+    for name, weight in params.items():
+        x = x - weight * jnp.mean(x, axis=name.startswith("batch") - 1, keepdims=True)
+    return x
+
+
 def decayed(params, x):
     return {name: weight - 0.1 * (name not in FROZEN) * jnp.mean(x) for name, weight in params.items()}
 
@@ -282,6 +288,7 @@ def inputs():
 WITH_NAMES = """\
 import numpy as np
 import named
+from by_prefix_pmap import by_prefix
 from centred_pmap import centred
 from decayed_pmap import decayed
 
@@ -290,19 +297,24 @@ np.testing.assert_allclose(centred(params, x), named.centred(params, x), rtol=1e
 other = {"bias": params["layer1"], "kernel": params["layer2"]}
 found, wanted = decayed(other, x), named.decayed(other, x)
 assert all(np.allclose(found[name], wanted[name]) for name in wanted)
-centred({"batch": np.float32(0.5), "layer2": np.float32(0.25)}, x)
+for function in (by_prefix, centred):
+    try:
+        function({"batch": np.float32(0.5), "layer2": np.float32(0.25)}, x)
+    except ValueError as error:
+        print(error)
 """
 
 
 def test_names_in_dicts_are_held_to_the_proof_where_they_are_looked_up(shared: Project) -> None:
     shared.write("named.py", NAMED)
-    for name in ("centred", "decayed"):
+    for name in ("by_prefix", "centred", "decayed"):
         words = (f"named.py::{name}", "--inputs", "named.py::inputs", "--no-run", "-o", f"{name}_pmap.py")
         made = shared.run("gen", *words)
         assert made.exit_code == 0, made.stderr
-        assert ("the code checks that `sorted(params)` is" in made.words) is (name == "centred")
+        assert ("the code checks that `sorted(params)` is" in made.words) is (name != "decayed")
     ran = subprocess.run([sys.executable, "-c", WITH_NAMES], env=simulated(4), capture_output=True, text=True)
-    assert "ValueError: centred: `sorted(params)` must be ['layer1', 'layer2']" in ran.stderr
+    for name in ("by_prefix", "centred"):
+        assert f"{name}: `sorted(params)` must be ['layer1', 'layer2']" in ran.stdout, ran.stderr
 
 
 PLACED = """\

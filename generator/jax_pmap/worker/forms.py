@@ -5,8 +5,10 @@ both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` i
 `w` is a vector, and none where it is a matrix.
 """
 
+import dis
 import re
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +32,12 @@ MOST_APART = 4
 MOST_CONSTANTS, REDUCING = 8, ("mean", "sum", "max", "none")
 #: How many words a constant is tried as, and one that nothing has for a key.
 MOST_WORDS, OTHER_WORD = 16, "another word"
+#: Methods and functions that look for parts of a name, and the longest of such parts.
+ASKING = frozenset(
+    {"startswith", "endswith", "find", "index", "count", "split", "rsplit", "partition", "rpartition"}
+    | {"match", "search", "fullmatch", "removeprefix", "removesuffix"}
+)
+LONGEST_WORD = 32
 #: Dicts of which keys have other names, and how many of their keys.
 MOST_DICTS, MOST_KEYS = 2, 4
 #: Where the first other width is looked for, at least.
@@ -58,6 +66,7 @@ def others(
     axes: LeafAxes,
     leaves: Sequence[Any],
     sources: Sequence[Any] = (),
+    takes: Callable[[Other], bool] = lambda other: True,
 ) -> Iterator[tuple[Other, ...]]:
     """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
 
@@ -67,6 +76,7 @@ def others(
         axes: the batch axes.
         leaves: shapes of the traced leaves, with a batch that tells.
         sources: code that may look up the keys of dicts.
+        takes: whether the function takes an input.
     """
     forms = _Forms(values, statics, axes, leaves)
     yield from forms.widths()
@@ -74,7 +84,7 @@ def others(
     yield from forms.kinds()
     yield from forms.bits()
     yield from forms.lengths()
-    yield from forms.keys(_keys_of_tables(sources))
+    yield from forms.keys(_keys_of_tables(sources), _words_asked_for(sources), takes)
     yield from forms.constants()
 
 
@@ -174,25 +184,32 @@ class _Forms:
             said = f"`{changed[0]}` of {length + 1} parts"
             yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, rows)), said, given),)
 
-    def keys(self, words: Sequence[str]) -> Iterator[tuple[Other, ...]]:
+    def keys(
+        self, words: Sequence[str], asked: Sequence[str], takes: Callable[[Other], bool]
+    ) -> Iterator[tuple[Other, ...]]:
         """Words that may decide something in the place of one key of each dict that is whole on every device.
 
-        A function that asks a dict for its keys by name does not take it; one that goes through them may.
+        A function that asks a dict for its keys by name does not take it; one that goes through them may. Of
+        words that are `asked` for in names, none is tried where the function takes no name but its own.
         """
         found = [each for name in self.whole for each in _dicts(self.values[name], name)]
-        rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
         for name, path, table in found[:MOST_DICTS]:
-            given = (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
-            for word in (word for word in words if word not in table):
-                ways = []
-                for key in list(table)[:MOST_KEYS]:
-                    renamed = {word if each == key else each: part for each, part in table.items()}
-                    packed = Packed(
-                        {**self.values, name: _exchanged(self.values[name], table, renamed)}, self.statics
-                    )
-                    made = tuple(abstract_leaves(packed, self.all_axes, rows))
-                    ways.append(Other(packed, made, f"`{path}` with {word!r} for {key!r}", given))
-                yield tuple(ways)
+            every = [*words]
+            if asked and any(map(takes, self._renamed(name, path, table, OTHER_WORD))):
+                every += asked
+            for word in (word for word in dict.fromkeys(every) if word not in table):
+                yield tuple(self._renamed(name, path, table, word))
+
+    def _renamed(self, name: str, path: str, table: dict[str, Any], word: str) -> Iterator[Other]:
+        """A dict with `word` for one of its keys, for each."""
+        rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
+        given = (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
+        for key in list(table)[:MOST_KEYS]:
+            renamed = {word if each == key else each: part for each, part in table.items()}
+            value = _exchanged(self.values[name], table, renamed)
+            packed = Packed({**self.values, name: value}, self.statics)
+            made = tuple(abstract_leaves(packed, self.all_axes, rows))
+            yield Other(packed, made, f"`{path}` with {word!r} for {key!r}", given)
 
     def constants(self) -> Iterator[tuple[Other, ...]]:
         """Other values of each constant that a container of the user's own class holds beside its leaves."""
@@ -270,6 +287,18 @@ def _keys_of_tables(sources: Sequence[Any]) -> list[str]:
     tables.sort(key=lambda table: not isinstance(table, dict))
     words = (each for table in tables if not isinstance(table, range) for each in table)
     return list(dict.fromkeys(each for each in words if isinstance(each, str)))[:MOST_WORDS]
+
+
+def _words_asked_for(sources: Sequence[Any]) -> list[str]:
+    """Strings in code that looks for parts of names, as in ``name.startswith("batch")``."""
+    found = dict[str, None]()
+    for code in (each for source in sources for each in values_in(source)):
+        if isinstance(code, types.CodeType) and (
+            ASKING.intersection(code.co_names)
+            or any(i.opname == "CONTAINS_OP" for i in dis.get_instructions(code))
+        ):
+            found |= dict.fromkeys(each for each in _flat(code.co_consts) if isinstance(each, str))
+    return [word for word in found if len(word) <= LONGEST_WORD and not word.isspace()][:MOST_WORDS]
 
 
 def _dicts(value: Any, path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -199,7 +199,7 @@ def of_number(value: Any) -> Sequence[int]:
 
 
 def values_in(source: Any) -> Iterator[Any]:
-    """Numbers, arrays and tables in the code of a function, and in what it names that is the user's."""
+    """Code, numbers, arrays and tables in the code of a function, and in what it names that is the user's."""
     seen, names = set[int](), set[str]()
 
     def of(value: Any) -> Iterator[Any]:
@@ -223,7 +223,9 @@ def values_in(source: Any) -> Iterator[Any]:
             continue
         seen.add(id(value))
         if isinstance(value, types.CodeType):
-            waiting += [each for code in codes(value) for each in code.co_consts]
+            every = tuple(codes(value))
+            yield from every
+            waiting += [each for code in every for each in code.co_consts]
         elif type(value) is int or isinstance(value, (np.ndarray, jax.Array)):
             yield value
         elif isinstance(value, TABLES):

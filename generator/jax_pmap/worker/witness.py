@@ -186,7 +186,11 @@ def _derived(
     forms: list[FixedForm] = []
     if found.complete and question.axes and (foreign or found.mapped):
         sources = question.sources if small else ()
-        each = others(question.data[0], question.statics, question.axes, leaves, sources)
+
+        def takes(other: Other) -> bool:
+            return _reference(question, other.packed, other.leaves) is not None
+
+        each = others(question.data[0], question.statics, question.axes, leaves, sources, takes)
         if foreign:
             # Code that was written is for the forms it is called with, but for columns that hide others.
             each = (tuple(way for way in ways if way.hides) for ways in each)
