@@ -405,6 +405,11 @@ def test_compared_called_returned_and_keys() -> None:
     )
     compared = [("mode", "'train'"), ("mask", "None"), ("flag", "True"), ("flag", "False")]
     assert set(found.compared) == {*compared, ("mode", "'a'"), ("mode", "'b'"), ("name", "'m'")}
+    looked_up = facts(
+        "HEADS = {'mean': 0, 'sum': 1}\n"
+        "def f(x, head, axis):\n    return HEADS[head](x) + {0: x}.get(axis, x) + x[0]\n"
+    )
+    assert set(looked_up.compared) == {("head", "'mean'"), ("head", "'sum'"), ("axis", "0")}
     assert found.called_parameters == ("fn",)
     assert found.returned_names == ("state", "", "k")
     assert found.key_parameters == ("k", "dropout_rng")

@@ -1214,3 +1214,37 @@ def test_functions_that_a_program_makes_are_compared(project: Project) -> None:
     says = ("calls `step` with other arguments than it takes", "--inputs")
     project.refused("JP013", *verify, *program, says=says)
     project.refused("JP019", *verify, *importing, says=("without calling `step`", "--inputs"))
+
+
+OPTIONAL = """
+    import jax, jax.numpy as jnp
+
+
+    def error(x, mask=None, reduction="mean"):
+        errors = x**2 if mask is None else x**2 * mask
+        return {"mean": jnp.mean, "sum": jnp.sum}[reduction](errors)
+
+
+    def local(x, mask=None, reduction="mean"):
+        rows = x.reshape(jax.device_count(), -1)
+        of_share = jax.pmap(lambda x: jax.lax.pmean(error(x, None, reduction), "i"), "i", out_axes=None)
+        return of_share(rows)
+
+
+    def whole(x, mask=None, reduction="mean"):
+        if reduction != "mean":
+            raise NotImplementedError(reduction)
+        return local(x)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("local", 1), ("whole", 0)])
+def test_words_that_a_reference_looks_up_are_tried_and_what_is_none_is_said(
+    shared: Project, name: str, code: int
+) -> None:
+    shared.write("optional.py", OPTIONAL)
+    words = (f"optional.py::{name}", "--against", "optional.py::error", "--arg", "x=f32[24]")
+    found = shared.run("verify", *words, "--devices", "2")
+    assert found.exit_code == code, found.stderr
+    said = "`mask` is None in these inputs" if code == 0 else "with `reduction='sum'`"
+    assert said in found.words

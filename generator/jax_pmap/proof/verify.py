@@ -773,9 +773,11 @@ class _Verification:
         """
         for argument in loaded.described:
             name, given = argument["name"], argument["repr"]
+            others = [value for asked, value in self.target.facts.compared if asked == name]
+            if argument["none"] and "None" in others:
+                yield f"`{name}` is None in these inputs; what the two do with another one is not compared"
             if name not in question.roles.statics or argument["none"]:
                 continue
-            others = [value for asked, value in self.target.facts.compared if asked == name]
             for value in {"True": ["False"], "False": ["True"]}.get(given, list(dict.fromkeys(others))):
                 if value == given:
                     continue

@@ -208,7 +208,7 @@ def _returned(own: list[ast.AST], order: list[str]) -> tuple[str, ...]:
 
 
 def _compared(nodes: list[ast.AST], order: list[str], parsed: ParsedSource) -> Iterator[tuple[str, str]]:
-    """Parameters that decide branches, with the literal values they are held against."""
+    """Parameters that decide branches or are looked up, with the literal values they are held against."""
     for node in nodes:
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -224,11 +224,28 @@ def _compared(nodes: list[ast.AST], order: list[str], parsed: ParsedSource) -> I
                     yield node.subject.id, repr(pattern.value.value)
                 elif isinstance(pattern, ast.MatchSingleton):
                     yield node.subject.id, repr(pattern.value)
+        elif (
+            (table := _looked_up(node)) is not None
+            and isinstance(table[1], ast.Name)
+            and table[1].id in order
+        ):
+            keys = parsed.assigned(table[0])
+            found = [parsed.constant(key) for key in keys.keys] if isinstance(keys, ast.Dict) else []
+            yield from ((table[1].id, repr(value)) for value in found if value is not UNKNOWN)
         elif isinstance(node, ast.If | ast.IfExp | ast.While):
             for name in _flags(node.test):
                 if name in order:
                     yield name, "True"
                     yield name, "False"
+
+
+def _looked_up(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """The table and the key of ``table[key]`` and ``table.get(key)``."""
+    if isinstance(node, ast.Subscript):
+        return node.value, node.slice
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        return (node.func.value, node.args[0]) if node.args else None
+    return None
 
 
 def _flags(test: ast.expr) -> Iterator[str]:
