@@ -344,3 +344,42 @@ def test_an_array_that_its_owner_divided_is_no_batch_that_was_split(shared: Proj
     assert made.exit_code == 0, made.stderr
     ran = subprocess.run([sys.executable, "-c", PLACED], env=simulated(4), capture_output=True, text=True)
     assert "ValueError: peak: x is float[4, 6, 3]; expected float of rank 2" in ran.stderr
+
+
+DISCOUNTS = """\
+import jax
+import jax.numpy as jnp
+
+
+def error(w, gamma, x, y):
+    return jnp.mean((gamma * (x @ w) - y) ** 2)
+
+
+def step(w, rate, x, y):
+    return w - rate * jax.grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+"""
+FOR_EACH_ROW = """\
+import numpy as np
+import discounts
+from error_pmap import error
+
+draw = np.random.default_rng(0)
+w, x, y = (draw.normal(size=shape).astype("float32") for shape in (3, (4, 3), 4))
+for gamma in (0.9, 1, np.float32(0.5)):
+    assert np.allclose(error(w, gamma, x, y), discounts.error(w, gamma, x, y), rtol=1e-4)
+error(w, y, x, y)
+"""
+
+
+def test_one_number_is_not_one_for_each_row_where_a_device_has_one(shared: Project) -> None:
+    shared.write("discounts.py", DISCOUNTS)
+    for name, number in (("error", "gamma"), ("step", "rate")):
+        shapes = {"w": "f32[3]", number: "f32[]", "x": "f32[24,3]", "y": "f32[24]"}
+        given = [word for each, shape in shapes.items() for word in ("--arg", f"{each}={shape}")]
+        made = shared.run("gen", f"discounts.py::{name}", *given, "--no-run", "-o", f"{name}_pmap.py")
+        assert made.exit_code == 0, made.stderr
+        assert ("the code checks that `gamma.ndim` is 0" in made.words) is (name == "error")
+    ran = subprocess.run(
+        [sys.executable, "-c", FOR_EACH_ROW], env=simulated(4), capture_output=True, text=True
+    )
+    assert "ValueError: error: `gamma.ndim` must be 0" in ran.stderr

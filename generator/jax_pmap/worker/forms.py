@@ -58,6 +58,8 @@ class Other:
     hides: bool = False
     #: Whether the given form decides something if the function does not take this one.
     decides: bool = False
+    #: Whether it has an element for each row, all of them on every device.
+    of_rows: bool = False
 
 
 def others(
@@ -81,6 +83,7 @@ def others(
     forms = _Forms(values, statics, axes, leaves)
     yield from forms.widths()
     yield from forms.ranks()
+    yield from forms.of_rows()
     yield from forms.kinds()
     yield from forms.bits()
     yield from forms.lengths()
@@ -149,6 +152,24 @@ class _Forms:
             for shapes in (more, [leaf.shape[:-1]] if leaf.shape else []):
                 if shapes:
                     yield tuple(self._with(index, leaf.update(shape=shape)) for shape in shapes)
+
+    def of_rows(self) -> Iterator[tuple[Other, ...]]:
+        """A number for each row where the argument is one number: a weight, a discount.
+
+        Devices with several rows do not take all of these, and each is that of one row where they have one.
+        """
+        rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
+        for index, leaf in enumerate(map(_as_array, self.leaves)):
+            name = self.names[index]
+            if (
+                rows is not None
+                and leaf.shape == ()
+                and _kind(leaf)
+                and name == self._owner(index) in self.whole
+            ):
+                given = (FixedForm(name, f"{name}.ndim", value="0"),)
+                made = [*self.leaves[:index], leaf.update(shape=(rows,)), *self.leaves[index + 1 :]]
+                yield (replace(self._other(made, index, given), of_rows=True),)
 
     def kinds(self) -> Iterator[tuple[Other, ...]]:
         """Integers in place of floats that are whole on every device, and floats in place of integers."""

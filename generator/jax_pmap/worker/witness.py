@@ -298,7 +298,7 @@ def _of_form(
     Shares of few rows may not suit another width: where they do not, they have as many as surely do.
     """
     axes = way.packed.axes(question.axes)
-    for rows in (size, LCM * size) if mesh is None else (size,):
+    for rows in (size, LCM * size) if mesh is None and not way.of_rows else (size,):
         leaves = [resized(leaf, axis, rows) for leaf, axis in zip(way.leaves, axes, strict=True)]
         traced = _reference(question, way.packed, leaves)
         if traced is None:
@@ -311,7 +311,8 @@ def _of_form(
             return Derivation(0, (Ending(0, str(problem)),)), rows
         except _Untraced:
             continue
-    return None
+    # Devices with one row each do take it, for that row.
+    return (Derivation(0, (Ending(0, "no device has several rows"),)), size) if way.of_rows else None
 
 
 def _same_but_for_sizes(one: Program, other: Program) -> bool:
