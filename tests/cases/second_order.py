@@ -6,7 +6,10 @@ from jax.scipy.sparse.linalg import cg
 
 
 def f(w, x, y):
-    """Newton's method by conjugate gradients, a Gauss-Newton step, and a ridge solved without a matrix."""
+    """Newton's method by conjugate gradients, a Gauss-Newton step, and a ridge solved without a matrix.
+
+    And the curvature and the slope of a masked loss.
+    """
 
     def objective(p):
         return jnp.mean((jnp.tanh(x @ p) - y) ** 2) + 0.05 * jnp.sum(p**2)
@@ -23,7 +26,14 @@ def f(w, x, y):
         return x.T @ (x @ v) + 0.1 * v
 
     ridge = jax.lax.custom_linear_solve(normal, w, lambda solve, b: cg(solve, b)[0], symmetric=True)
-    return w - newton, w - gauss, ridge
+
+    def masked(p):
+        errors = (jnp.tanh(x @ p) - y) ** 2
+        return jnp.sum(errors * (y > 0)) / jnp.sum(y > 0)
+
+    bend = jax.jvp(jax.grad(masked), (w,), (w,))[1]
+    loss, pull = jax.vjp(masked, w)
+    return w - newton, w - gauss, ridge, bend, pull(loss)[0]
 
 
 def inputs(seed):
@@ -73,7 +83,24 @@ def p_f(w, x, y):
     ridge = jax.lax.custom_linear_solve(
         normal, w, lambda solve, b: cg(solve, b)[0], symmetric=True
     )
-    return w - newton, w - gauss, ridge
+
+    def masked(p):
+        errors = (jnp.tanh(x @ p) - y) ** 2
+        total, total_2 = jax.lax.psum(
+            (jnp.sum(errors * (y > 0)), jnp.sum(y > 0)), axis_name=AXIS
+        )
+        return total / total_2
+
+    bend = jax.jvp(jax.grad(masked), (w,), (w,))[1]
+    bend = jax.lax.pmean(bend, axis_name=AXIS)
+    loss, pull = jax.vjp(masked, w)
+    return (
+        w - newton,
+        w - gauss,
+        ridge,
+        bend,
+        jax.lax.pmean(pull(loss)[0], axis_name=AXIS),
+    )
 
 
 @functools.cache
@@ -128,6 +155,9 @@ def shard(x, y):
 
 
 def f(w, x, y):
-    """Newton's method by conjugate gradients, a Gauss-Newton step, and a ridge solved without a matrix."""
+    """Newton's method by conjugate gradients, a Gauss-Newton step, and a ridge solved without a matrix.
+
+    And the curvature and the slope of a masked loss.
+    """
     x, y = shard(x, y)
     return p_f(replicate(w), x, y)

@@ -22,6 +22,8 @@ LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 #: Loops whose function gets what it returned, and the function that decides whether there is another round.
 CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop"})
 DECIDES = "cond_fun"
+#: Derivatives that are taken where the function is given, and not of a function that this returns.
+DERIVED = frozenset({"jax.jvp", "jax.vjp", "jax.linearize"})
 
 
 def function_runs(parsed: ParsedSource) -> tuple[FunctionRun, ...]:
@@ -48,6 +50,8 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool
             branches = getattr(call.args[1], "elts", ())
         for branch in branches:
             yield _unwrapped(parsed, branch), False, False
+    elif name in DERIVED and call.args:
+        yield _unwrapped(parsed, call.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False
     else:
         made = parsed.last_value(call.func)
         if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | BATCHERS:
