@@ -654,3 +654,117 @@ def test_methods_use_what_a_star_import_brings(shared: Project) -> None:
     shared.refused(
         "JP051", "gen", "starred_v.py::kept", "--inputs", "starred_v.py::inside", says=says, exit_code=1
     )
+
+
+#: A module whose names mean something else in the file of the target, functions among them.
+SCORES = """
+import jax.numpy as np
+import jax.scipy.special as special
+
+EPS, COUNT = 1e-6, 3
+
+
+def spread(x, eps=EPS):
+    return np.std(np.tanh(x), axis=0) + eps
+
+
+def mean(values, weights):
+    if COUNT < 0:
+        return mean(-values, weights)
+    return np.sum(values * weights) / (np.sum(weights) + EPS)
+
+
+def penalty(x, weights):
+    step = special.logsumexp(x)
+    return mean(spread(x).sum() * weights, weights) + 0 * step
+"""
+SCORED = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scores_n
+from scores_n import penalty as special
+
+EPS = 0.5
+
+
+def mean(tree):
+    return np.sum([np.size(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def penalty(w):
+    return EPS * jnp.sum(w**2)
+
+
+def spread(x):
+    return x
+
+
+@jax.jit
+def step(w, x, weights):
+    def loss(w):
+        error = spread(x) @ w
+        return scores_n.mean(error**2, weights) + special(x * w, weights) + penalty(w)
+
+    value, grads = jax.value_and_grad(loss)(w)
+    return w - 0.1 * grads / mean(w), value
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    weights = np.arange(24) % 3 > 0
+    return rng.normal(size=3).astype("f"), rng.normal(size=(24, 3)).astype("f"), weights.astype("f")
+"""
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_names_that_mean_something_else_beside_the_target_are_told_apart(
+    shared: Project, in_place: bool
+) -> None:
+    shared.write("scores_n.py", SCORES)
+    shared.write("scored.py", SCORED)
+    options = ["--in-place", "--diff"] if in_place else []
+    made = shared.run("gen", "scored.py::step", "--inputs", "scored.py::inputs", *options)
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    text = " ".join(each.removeprefix("+") for each in made.stdout.splitlines())
+    text = " ".join(text.split())
+    # What the target's file has another name for is called that; the rest is named by where it comes from.
+    assert "from scores_n import EPS as scores_n_EPS" in text
+    assert "eps=scores_n_EPS" in text
+    assert "all_gather" not in text
+    copy = "p_mean" if in_place else "scores_n_mean"
+    assert f"def {copy}(values, weights):" in text
+    assert f"return {copy}(-values, weights)" in text
+    assert "+ scores_n_EPS)" in text
+    assert (
+        f"return {copy}({'p_spread' if in_place else 'scores_n_spread'}(x).sum() * weights, weights)" in text
+    )
+
+
+TWICE = """
+import jax.numpy as np
+
+SCALE = 2.0
+
+
+def norm(x):
+    return np.sqrt(np.mean(x**2)) * SCALE + sum(SCALE for SCALE in (0.0, 0.0))
+"""
+USES_TWICE = """
+import jax.numpy as jnp
+import twice
+
+
+def total(x):
+    return jnp.sum(x) / twice.norm(x)
+"""
+
+
+def test_a_name_that_is_the_module_s_and_one_of_the_function_s_own_is_said(shared: Project) -> None:
+    shared.write("twice.py", TWICE)
+    shared.write("uses_twice.py", USES_TWICE)
+    made = shared.run("gen", "uses_twice.py::total", "--arg", "x=f32[24]")
+    assert made.exit_code == 1
+    said = " ".join(made.stderr.split())
+    assert "`SCALE` is the module's in `norm` (twice.py:6), and a variable of its own as well" in said

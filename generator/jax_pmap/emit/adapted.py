@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.function import Intercepted
 from jax_pmap.emit.names import Names
+from jax_pmap.emit.namespace import Bound, Namespace, bound_by_target, brought
 from jax_pmap.emit.places import Body, inside, place
 from jax_pmap.emit.source import wrapped_f_string
-from jax_pmap.emit.weave import inside_of, name_node, weave, with_first
+from jax_pmap.emit.weave import aliased, inside_of, name_node, weave, with_first
 from jax_pmap.model import Callee, Guard, Plan, Source, Sync
 from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.facts import FunctionFacts
@@ -37,6 +39,15 @@ class Substitute:
     given: str = ""
     original: str = ""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the name of the copy, and nothing else."""
+        return not (self.receiver or self.made or self.given)
+
+    def within(self, aliases: Mapping[str, str]) -> Substitute:
+        """What stands in a copy that has other names for what its function reads."""
+        return replace(self, receiver=aliased(self.receiver, aliases), given=aliased(self.given, aliases))
+
     def source(self, names: Names) -> str:
         """As an expression, in a file that has these names."""
         if self.made:
@@ -55,8 +66,12 @@ class Adapted:
     syncs: tuple[Sync, ...]
     #: Branches of it that no input took.
     guards: tuple[Guard, ...]
-    #: What stands for carried functions it calls as ``module.name``.
+    #: What stands for carried functions it calls by other names than those of the copies.
     renames: Mapping[str, Substitute]
+    #: Names of what it reads of its module, where the file that carries it has another thing under these.
+    aliases: Mapping[str, str]
+    #: Import statements for what it reads of its module, in the file that carries it.
+    imports: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,14 +90,30 @@ class Adapted:
 
     def woven(self, names: Names, renames: Mapping[str, Substitute]) -> cst.FunctionDef:
         """The copy, still under its own name, with `renames` for carried functions it calls."""
-        made = woven_with(names, self.body, self.syncs, renames, self.guards)
+        own = {called: stand.within(self.aliases) for called, stand in renames.items()}
+        # A copy is meant where its name is not called, too.
+        copies = {
+            called: stand.name for called, stand in own.items() if called.isidentifier() and stand.is_plain
+        }
+        aliases = {**self.aliases, **copies}
+        made = woven_with(names, self.body, self.syncs, own, self.guards, aliases=aliases)
         checked = self.function.owner and not self.function.library
         return with_first(made, self._check()) if checked else made
+
+    @property
+    def owner(self) -> str:
+        """Source of the class of a method that running has shown, in the file that carries it."""
+        return aliased(self.function.owner, self.aliases)
+
+    @property
+    def decorators(self) -> list[str]:
+        """The lines of the decorators that the copy keeps."""
+        return [f"@{aliased(each[1:], self.aliases)}" for each in decorated(self.facts)]
 
     def _check(self) -> str:
         """The statement that rejects objects whose method is another one."""
         name, receiver = f".{self.facts.name}", self.facts.receiver
-        method = f"{self.function.owner}{name}"
+        method = f"{self.owner}{name}"
         said = f"`{{type({receiver}).__name__}}{name}` is not `{method}`, which this code was proved with; "
         said += "to allow it, generate again with inputs that use it"
         lines = re.sub(r'" (?=f?")', '"\n        ', wrapped_f_string(said))
@@ -92,7 +123,7 @@ class Adapted:
         """Source of the copy, in a file that has these names."""
         woven = self.woven(names, self.renames)
         made = self.body.definition(woven.with_changes(name=name_node(self.name)))
-        return "\n".join([*decorated(self.facts), made])
+        return "\n".join([*self.decorators, made])
 
 
 def is_substituted(renames: Mapping[str, Substitute], adapted: Sequence[Adapted]) -> bool:
@@ -108,7 +139,7 @@ def intercepted(
     return tuple(
         Intercepted(
             each.function.library,
-            f"{each.function.owner}.{each.facts.name}",
+            f"{each.owner}.{each.facts.name}",
             each.name if copies is None else copies[each.name],
         )
         for each in adapted
@@ -123,6 +154,7 @@ def woven_with(
     renames: Mapping[str, Substitute],
     guards: Sequence[Guard] = (),
     result: str = "result",
+    aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> cst.FunctionDef:
     """A function with collectives in it, for a file that has these names; see `weave`."""
     return weave(
@@ -139,6 +171,7 @@ def woven_with(
         own_draws=names.own_draws,
         unseen=names.unseen,
         parts=(names.gathered, names.scattered),
+        aliases=aliases,
     )
 
 
@@ -159,12 +192,17 @@ def woven_target(
 
 
 def adapted_callees(
-    target: Target, syncs: Sequence[Sync], guards: Sequence[Guard] = (), callees: Sequence[Callee] = ()
+    target: Target,
+    syncs: Sequence[Sync],
+    guards: Sequence[Guard] = (),
+    callees: Sequence[Callee] = (),
+    bound: Bound | None = None,
 ) -> tuple[list[Adapted], Mapping[str, Substitute]]:
     """The functions that syncs or guards outside the target stand in, and those that call them.
 
-    `callees` are methods that running the target has shown. A function comes before its callers. With them,
-    what stands for those that the target calls as ``module.name``.
+    `callees` are methods that running the target has shown; `bound` is what names stand for in the file that
+    the copies go into, which is one of the target's own where that is None. A function comes before its
+    callers. With them, what stands for those that the target calls by other names.
     """
     outermost = Body(function_text(target.parsed))
     here = place(outermost.scope.span)
@@ -176,43 +214,64 @@ def adapted_callees(
     from jax_pmap.emit.callees import CallGraph, renamed
 
     call_graph = CallGraph(target, callees)
+    namespace = Namespace(bound_by_target(target) if bound is None else bound)
     out: list[Adapted] = []
     seen: list[UserFunction] = [call_graph.origin]
 
-    def carried(found: UserFunction) -> bool:
+    def carried(found: UserFunction) -> Adapted | None:
         if any(found.is_same(other) for other in seen):
-            return any(found.is_same(other.function) for other in out)
+            return next((other for other in out if found.is_same(other.function)), None)
         seen.append(found)
         body = Body(function_text(found.parsed))
         within = tuple(inside_of(body, syncs))
         unseen = tuple(inside_of(body, guards))
-        renames, calls = look(found)
-        if within or unseen or calls:
-            out.append(Adapted(found, body, within, unseen, renames))
-        return bool(within or unseen or calls)
+        renames, calls, leads = look(found)
+        if not (within or unseen or leads):
+            return None
+        is_here = found.source.path == target.source.path
+        known = call_graph.find(found.name, call_graph.origin)
+        named = (is_here and not found.detached and not found.by_value) or (known and found.is_same(known))
+        if not named:
+            found = replace(found, name=namespace.copy(found))
+        if not found.is_apart:
+            # Of what calls itself.
+            calls.add(found.facts.name)
+            if found.name != found.facts.name:
+                renames[found.facts.name] = Substitute(found.name)
+        aliases = {} if is_here else namespace.aliases(found, calls)
+        imports = () if is_here else tuple(brought(found, aliases, calls))
+        out.append(Adapted(found, body, within, unseen, renames, aliases, imports))
+        return out[-1]
 
-    def look(caller: UserFunction) -> tuple[dict[str, Substitute], bool]:
+    def look(caller: UserFunction) -> tuple[dict[str, Substitute], set[str], bool]:
+        """What stands for carried functions, the names that only mean such, and whether there are any."""
+        namespace.enter(caller)
         renames: dict[str, Substitute] = {}
-        calls = False
+        names: set[str] = set()
+        leads = False
         for called in call_graph.calls(caller):
             found = call_graph.find(called, caller)
-            if found is not None and carried(found):
-                calls = True
-                # One that is called by two names is carried under the first.
-                found = next(other.function for other in out if other.function.is_same(found))
-                held = call_graph.transformed(called, caller)
-                if found.library:
-                    continue
-                if held is not None:
-                    renames[called] = Substitute(found.name, made=held.around(found.name))
-                elif found.by_value:
-                    renames[called] = Substitute(found.name, given=called, original=found.facts.name)
-                elif found.detached:
-                    receiver = call_graph.receiver(called, caller)
-                    renames[renamed(called, receiver)] = Substitute(found.name, receiver)
-                elif called != found.name or found.method_of:
+            other = carried(found) if found is not None else None
+            if other is None:
+                continue
+            leads = True
+            # One that is called by two names is carried under the first.
+            held, found = call_graph.transformed(called, caller), other.function
+            if found.library:
+                continue
+            if held is not None:
+                renames[called] = Substitute(found.name, made=aliased(held.around(found.name), other.aliases))
+            elif found.by_value:
+                original = aliased(found.facts.name, other.aliases)
+                renames[called] = Substitute(found.name, given=called, original=original)
+            elif found.detached:
+                receiver = call_graph.receiver(called, caller)
+                renames[renamed(called, receiver)] = Substitute(found.name, receiver)
+            else:
+                names.add(called)
+                if called != found.name or found.method_of:
                     renames[called] = Substitute(found.name)
-        return renames, calls
+        return renames, names, leads
 
-    renames, _ = look(call_graph.origin)
+    renames, _, _ = look(call_graph.origin)
     return out, renames

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax_pmap.sources as sources
-from jax_pmap.emit.names import Imported, bindings
 from jax_pmap.emit.stored import kin_of, may_store
 from jax_pmap.emit.transformed import Transformed, transformed_around, transformed_at_top
 from jax_pmap.model import Callee, RefusalError, Source
@@ -26,7 +25,14 @@ from jax_pmap.syntax.definitions import find, statements
 from jax_pmap.syntax.library import HOLDERS, MAPPERS, OF_MODULES, WRAPPERS
 from jax_pmap.syntax.parse import ParsedSource, parse, resolver_of
 from jax_pmap.syntax.resolve import Resolver
-from jax_pmap.syntax.scopes import ALWAYS_THERE, attribute_of_itself, defaults, own_nodes, used_names
+from jax_pmap.syntax.scopes import (
+    ALWAYS_THERE,
+    attribute_of_itself,
+    defaults,
+    names_of_its_own,
+    own_nodes,
+    used_names,
+)
 
 #: Modules a name is followed through, from one that only passes it on to the next.
 PASSED_ON = 4
@@ -108,8 +114,6 @@ class CallGraph:
         self._transformed: dict[tuple[str, str, str], Transformed | None] = {}
         #: Why a method that running has shown cannot be carried, by the source of the call.
         self.why: dict[str, str] = {}
-        #: What names stand for that functions of other modules bring into the emitted file.
-        self._brought: dict[str, Imported] = {}
         self.callees: dict[tuple[str, str], Callee] = {}
         for callee in callees:
             self.learn(callee)
@@ -200,10 +204,7 @@ class CallGraph:
             return None
         found = self._as_function(parsed, with_class(facts, owner))
         if found is None:
-            self.why[called] = (
-                f"names that `{source.qualname}` ({source.shown_path}:{facts.span.line}) uses mean something "
-                f"else in `{self.target.source.shown_path}`, or another function of that name is carried"
-            )
+            self.why[called] = self._names_meant_twice(parsed, facts)
             return None
         return dataclasses.replace(found, owner=owner, library=callee.library)
 
@@ -212,14 +213,10 @@ class CallGraph:
         found = self._function(source, source.qualname, ((), (source.qualname,)), is_itself=True)
         if found is None:
             self.why[called] = self.why.get(source.qualname) or (
-                f"`{source.qualname}` ({source.shown_path}) has a decorator that is not known, or uses names "
-                f"that mean something else in `{self.target.source.shown_path}`"
+                f"`{source.qualname}` ({source.shown_path}) has a decorator that is not known"
             )
             return None
-        name = f"p_{source.qualname.lstrip('_')}"
-        while name in self.target.facts.taken_names or name == f"p_{self.target.facts.name}":
-            name += "_"
-        return dataclasses.replace(found, name=name, by_value=True)
+        return dataclasses.replace(found, name=f"p_{source.qualname.lstrip('_')}", by_value=True)
 
     def is_installed(self, name: str, caller: UserFunction) -> bool:
         """Whether a name is imported by a function's file from what is no file of the project."""
@@ -303,12 +300,11 @@ class CallGraph:
             where = f"`{facts.name}` ({source.shown_path}:{attribute.lineno})"
             self.why[called] = f"{where} uses `{ast.unparse(attribute)}`, which a copy of it would not have"
             return None
-        if not self._means_the_same(source, facts):
+        if why := self._names_meant_twice(parsed, facts):
+            self.why[called] = why
             return None
-        name = self._name(source, facts, called)
-        if source.path != self.target.source.path and not self._brings(source, facts, name):
-            return None
-        return UserFunction(parsed, facts, name)
+        is_here = source.path == self.target.source.path
+        return UserFunction(parsed, facts, called if is_here or "." not in called else facts.name)
 
     def transformed(self, called: str, caller: UserFunction) -> Transformed | None:
         """The function that an object named ``called`` up to its last part holds, and runs when called so."""
@@ -487,13 +483,9 @@ class CallGraph:
         """A method that copies of are functions."""
         source = parsed.source
         owner, _, name = source.qualname.rpartition(".")
-        if not self._means_the_same(source, facts):
+        if self._names_meant_twice(parsed, facts):
             return None
         copied = f"{snake(owner.rpartition('.')[2])}_{name.strip('_')}"
-        while copied in self.target.facts.taken_names:
-            copied += "_"
-        if source.path != self.target.source.path and not self._brings(source, facts, copied):
-            return None
         return UserFunction(parsed, facts, copied, detached=True)
 
     def _overridden_elsewhere(self, owner: str, name: str, source: Source) -> bool:
@@ -508,17 +500,6 @@ class CallGraph:
         except sources.TooManyFilesError:
             return True
         return False
-
-    def _brings(self, source: Source, facts: FunctionFacts, name: str) -> bool:
-        """Take note of the names a function of another module brings along; False where one is taken."""
-        brought = {row.name: bindings(row.statement)[row.name] for row in facts.imported}
-        brought |= {each: Imported(source.module, each) for each in facts.found_in_module}
-        brought[name] = Imported(source.module, source.qualname)
-        brought = {key: value for key, value in brought.items() if key != facts.name or key == name}
-        if any(self._brought.get(key, value) != value for key, value in brought.items()):
-            return False
-        self._brought |= brought
-        return True
 
     def _in_file(self, called: str, caller: UserFunction) -> Source | None:
         """Where a function of the caller's own file stands."""
@@ -653,29 +634,19 @@ class CallGraph:
             return found if locating is locate else (found,)
         return None
 
-    def _means_the_same(self, source: Source, facts: FunctionFacts) -> bool:
-        """Whether the names a function uses mean the same beside the target, or nothing there."""
-        own = self.target.facts
-        if source.path == self.target.source.path:
-            around = source.qualname != facts.name
-            return around or not set(own.closure_names) & {*facts.found_in_module, *names_of(facts)}
-        theirs = {(row.name, bindings(row.statement)[row.name]) for row in facts.imported}
-        # What the target's file imports from there is the same, too.
-        theirs |= {(name, Imported(source.module, name)) for name in facts.found_in_module}
-        known = {row.statement for row in own.imported} | {
-            row.statement for row in self.target.parsed.imports
-        }
-        same = {each for statement in known for each in bindings(statement).items()}
-        clashing = {name for name, _ in theirs - same} - {facts.name}
-        return not clashing & own.taken_names
-
-    def _name(self, source: Source, facts: FunctionFacts, called: str) -> str:
-        """What a copy is called: as the caller calls it, where that is a name of its own."""
-        if source.path == self.target.source.path or "." not in called:
-            return called
-        if facts.name not in self.target.facts.taken_names:
-            return facts.name
-        return f"{source.module.rpartition('.')[2]}_{facts.name}"
+    def _names_meant_twice(self, parsed: ParsedSource, facts: FunctionFacts) -> str:
+        """Why names that a function uses would mean something else in a copy of it, or ``""``."""
+        source, own = parsed.source, self.target.facts
+        used = {*facts.found_in_module, *names_of(facts)}
+        where = f"`{source.qualname}` ({source.shown_path}:{facts.span.line})"
+        if source.path != self.target.source.path:
+            # They may get other names, which only what is the module's may be put under.
+            twice = sorted(used & names_of_its_own(parsed.definition))
+            return (
+                f"`{twice[0]}` is the module's in {where}, and a variable of its own as well" if twice else ""
+            )
+        held = sorted(used & set(own.closure_names)) if source.qualname == facts.name else ()
+        return f"`{held[0]}`, which {where} uses, is a variable around `{own.name}`" if held else ""
 
 
 def renamed(called: str, receiver: str) -> str:

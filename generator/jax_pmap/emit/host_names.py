@@ -10,7 +10,6 @@ from jax_pmap.emit.imports import import_statement, order
 from jax_pmap.emit.lines import Change, split
 from jax_pmap.emit.names import ALIASES, OWN, Imported, Names, bindings
 from jax_pmap.emit.render import Pieces
-from jax_pmap.model import refused
 from jax_pmap.reading.target import Target
 
 #: Nodes that bind their `name`.
@@ -64,6 +63,11 @@ class HostNames:
             **{field: self.own(wanted) for field, wanted in OWN.items()},
             **aliases,
         )
+
+    def with_ours(self, names: Names) -> dict[str, set[Imported]]:
+        """What every bound name of the file, and each of ours, stands for."""
+        ours = {field: getattr(names, field) for field in Names.__slots__}
+        return self.bound | {name: {ALIASES.get(field, Imported("", name))} for field, name in ours.items()}
 
     def _leading(self) -> list[ast.stmt]:
         """The top of the file down to the last import before its first definition, or the target."""
@@ -140,32 +144,14 @@ class HostNames:
         return number
 
     def brought(self, adapted: Sequence[Adapted]) -> list[str]:
-        """Import statements that functions of other files need in this one.
-
-        Raises:
-            RefusalError: JP018 where a name they need is another thing here.
-        """
-        out = []
-        carried = {other.name for other in adapted}
-        for other in adapted:
-            if other.source.path == self.target.source.path:
-                continue
-            module = other.source.module
-            needed = {row.name: row.statement for row in other.facts.imported if not row.typing_only}
-            needed |= {name: f"from {module} import {name}" for name in other.facts.module_names}
-            for name, statement in needed.items():
-                meant = bindings(statement)[name]
-                if not self.means_only(name, meant):
-                    raise refused(
-                        "JP018",
-                        f"`--in-place` puts a copy of `{other.facts.name}` of `{other.source.shown_path}` "
-                        f"into `{self.target.source.shown_path}`, where `{name}` means something else",
-                        "Rename one of the two; or write a file of its own: -o FILE",
-                        self.target.facts.span,
-                    )
-                if name not in carried and self.imported.get(meant) != name:
-                    out.append(statement)
-        return out
+        """Import statements that functions of other files need in this one."""
+        others = [other for other in adapted if other.source.path != self.target.source.path]
+        every = [statement for other in others for statement in other.imports]
+        return [
+            statement
+            for statement in every
+            if any(self.imported.get(what) != name for name, what in bindings(statement).items())
+        ]
 
     def missing(self, pieces: Pieces, names: Names) -> list[str]:
         """Import statements of what the new code uses and the file does not import yet."""

@@ -20,7 +20,8 @@ def import_block(
 
     Args:
         statements: import statements of the body, outside the user's modules.
-        user_imports: (module, names) pairs of the user's modules.
+        user_imports: (module, names) pairs of the user's modules; what `statements` import of these is
+            theirs, too.
         types: (module, name) pairs of container types in axes trees.
         names: how the emitted file binds what it imports for itself.
         needed: keys of `ALIASES` that the emitted file uses.
@@ -73,7 +74,7 @@ def _sections(plain: set[str], members: Mapping[str, set[str]], user: Mapping[st
         sections.setdefault(_section(statement.split()[1]), []).append(statement)
     for module in sorted(members):
         sections.setdefault(_section(module), []).append(_from_import(module, members[module]))
-    sections[3] = [_from_import(module, user[module]) for module in sorted(user)]
+    sections[3] = [_from_import(module, user[module]) for module in sorted(user) if user[module]]
     return "\n\n".join("\n".join(lines) for _, lines in sorted(sections.items()) if lines)
 
 

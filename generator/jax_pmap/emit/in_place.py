@@ -35,7 +35,6 @@ from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, 
 from jax_pmap.emit.weave import name_node, renamed, written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
-from jax_pmap.reading.decorators import decorated
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.parse import ParsedSource
@@ -105,9 +104,9 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     check_backend(target, backend)
     syncs = written(plan, backend)
     guards = () if backend is Backend.JIT else plan.guards
-    adapted, renames = adapted_callees(target, syncs, guards, plan.callees)
     file = _File(target)
     names = file.names.ours()
+    adapted, renames = adapted_callees(target, syncs, guards, plan.callees, file.names.with_ours(names))
     # Methods of several classes may have one name.
     known = {o.name: o.name if o.function.detached else o.facts.name for o in adapted}
     copies = {name: file.names.own(f"p_{called}") for name, called in known.items()}
@@ -367,7 +366,7 @@ class _File:
         of_object = other.facts.receiver and not other.facts.is_class_method
         kind = "" if of_object else "@classmethod" if other.facts.receiver else "@staticmethod"
         above = [kind] if kind and other.function.method_of else []
-        above = [f"{base}{line}" for each in (*above, *decorated(other.facts)) for line in each.split("\n")]
+        above = [f"{base}{line}" for each in (*above, *other.decorators) for line in each.split("\n")]
         if self.is_own(other) and base == indent_of(first):
             lines = as_written(other.function.parsed, lines, self.unit)
         return "\n".join([base + note, *above, *lines])

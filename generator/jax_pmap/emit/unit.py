@@ -100,7 +100,7 @@ def emit(
         intercepted=intercepted(adapted),
     )
     unit = _without(unit, given_up)
-    if target.source.module not in dict(unit.user_imports):
+    if not dict(unit.user_imports).get(target.source.module):
         unit = dataclasses.replace(unit, settings=plan.settings)
     command = request.command or f"jax-pmap gen {shlex.quote(request.target)}"
     header = header_of(unit, request, command, emitted_source(target), made_of(target.parsed), evidence)
@@ -177,18 +177,15 @@ def _unit(
     bound = bound_by(target)
     wanted = names_in_module(source, target, adapted) | set(bound.names if bound else ())
     names = tuple(sorted(wanted - not_imported))
-    elsewhere = {
-        other.source.module: tuple(sorted(names_in_module(other.source, target, adapted) - own_names))
-        for other in adapted
-        if other.source.path != source.path
-    }
+    elsewhere = [other for other in adapted if other.source.path != source.path]
     # Those of the target first: of several statements that bind a name to the same, its own stays.
     imports = [
         row.statement
-        for each in (facts, *(other.facts for other in adapted))
+        for each in (facts, *(other.facts for other in adapted if other not in elsewhere))
         for row in each.imported
         if not row.typing_only and row.name not in own_names
     ]
+    imports += [statement for other in elsewhere for statement in other.imports]
     if carried:
         imports += carried.imports
     if bound:
@@ -207,7 +204,11 @@ def _unit(
         docstring=docstring_of(target),
         body="",
         imports=tuple(dict.fromkeys(imports)),
-        user_imports=tuple(row for row in ((source.module, names), *elsewhere.items()) if row[1]),
+        # Theirs stand among the imports.
+        user_imports=(
+            *(((source.module, names),) if names else ()),
+            *((other.source.module, ()) for other in elsewhere),
+        ),
         definitions=(*definitions, *("def " + name + "(): ..." for name in own_names)),
         enclosed=enclosed.definition if enclosed else "",
         taken_names=facts.taken_names,
@@ -247,7 +248,7 @@ def _without(unit: EmitUnit, names: Collection[str]) -> EmitUnit:
     return dataclasses.replace(
         unit,
         imports=imports,
-        user_imports=tuple(row for row in rows if row[1]),
+        user_imports=tuple(rows),
         definitions=tuple(each for each in unit.definitions if defined_name(each) not in gone),
     )
 

@@ -52,6 +52,7 @@ def weave(
     asked: Mapping[str, int] | None = None,
     unseen: str = "unseen",
     parts: tuple[str, str] = ("gathered", "scattered"),
+    aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> cst.FunctionDef:
     """The function with collectives after statements and around expressions.
 
@@ -65,13 +66,14 @@ def weave(
     under which what decides on the way through the function is recorded, by point; `asked` are sources of
     what is called, with the number under which is noted what that is: unless it is None, functions inside are
     noted too; `unseen` is the name of the helper that raises in place of the side of an expression that a
-    guard stands for; `parts` are those that put parts together and that divide a sum into such.
+    guard stands for; `parts` are those that put parts together and that divide a sum into such; `aliases` are
+    other names for what the function reads of its module, none of which it binds itself.
     """
     editor = Editor(body, syncs, guards, axis, frozenset(taps), reach, result, jax)
     editor.renames, editor.tests = renames, tests
     editor.own_share, editor.own_draws, editor.asked = own_share, own_draws, asked
     editor.own_size, editor.gather_joined = own_size, gather_joined
-    editor.unseen, editor.parts = unseen, parts
+    editor.unseen, editor.parts, editor.aliases = unseen, parts, aliases
     woven = body.module.visit(editor)
     function = woven.body[0]
     assert isinstance(function, cst.FunctionDef)
@@ -114,6 +116,7 @@ class Editor(cst.CSTTransformer):
         self.own_share, self.own_draws, self.unseen = "own_share", "own_draws", "unseen"
         self.own_size, self.gather_joined = "own_size", "gather_joined"
         self.parts = ("gathered", "scattered")
+        self.aliases: Mapping[str, str] = {}
         self.tests: Mapping[int, int] = {}
         self.asked: Mapping[str, int] | None = None
         self.after: dict[tuple[int, int, int, int], list[Sync]] = {}
@@ -176,6 +179,8 @@ class Editor(cst.CSTTransformer):
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         """Expressions are wrapped and tapped, lines get their followers, suites their guards."""
+        if self.aliases:
+            updated = other_name(original, updated, self.aliases)
         if isinstance(original, cst.Attribute | cst.Subscript) and self.renames:
             name = self.renames.get(self.body.code(original))
             if name is not None:
@@ -345,7 +350,7 @@ class Editor(cst.CSTTransformer):
         self, sync: Sync, original: cst.BaseExpression, updated: cst.BaseExpression
     ) -> cst.BaseExpression:
         """A reduction as sums and means of all devices, of its arguments as they are now."""
-        found = reduction(sync.value, self.body.called(original))
+        found = reduction(aliased(sync.value, self.aliases), self.body.called(original))
         assert found is not None and isinstance(original, cst.Call) and isinstance(updated, cst.Call)
         before, after = (
             [*([each.func.value] if found.is_method else []), *(arg.value for arg in each.args)]  # type: ignore[attr-defined]
@@ -355,7 +360,7 @@ class Editor(cst.CSTTransformer):
             parameter: after[index]
             for parameter, index in found.order.items()
             # What is updated stands there twice, in two parts: names and items, without taps.
-            if self.body.code(before[index]) != self.body.code(after[index])
+            if aliased(self.body.code(before[index]), self.aliases) != self.body.code(after[index])
             and not (parameter == "x" and found.name in UPDATES.values())
         }
         named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
@@ -672,18 +677,29 @@ class _Renamed(cst.CSTTransformer):
         super().__init__()
         self.names = names
 
-    def leave_Attribute(self, original: cst.Attribute, updated: cst.Attribute) -> cst.Attribute:  # noqa: N802
-        """The attribute as it was."""
-        return updated.with_changes(attr=original.attr)
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        """The node with another name in it."""
+        return other_name(original, updated, self.names)
 
-    def leave_Arg(self, original: cst.Arg, updated: cst.Arg) -> cst.Arg:  # noqa: N802
-        """The keyword as it was."""
-        return updated.with_changes(keyword=original.keyword)
 
-    def leave_Name(self, original: cst.Name, updated: cst.Name) -> cst.Name:  # noqa: N802
-        """Another name."""
-        new = self.names.get(original.value)
+def other_name(original: cst.CSTNode, updated: cst.CSTNode, names: Mapping[str, str]) -> cst.CSTNode:
+    """A node as one of `names`: attributes, keywords and what is imported stay as they were."""
+    if isinstance(original, cst.Name):
+        new = names.get(original.value)
         return updated if new is None else updated.with_changes(value=new)
+    if isinstance(original, cst.Attribute):
+        return updated.with_changes(attr=original.attr)
+    if isinstance(original, cst.Arg):
+        return updated.with_changes(keyword=original.keyword)
+    return original if isinstance(original, cst.Import | cst.ImportFrom) else updated
+
+
+def aliased(expression: str, names: Mapping[str, str]) -> str:
+    """Source of an expression with other names for what it reads."""
+    if not names or not expression:
+        return expression
+    made = renamed(cst.parse_expression(expression), names)
+    return cst.Module([]).code_for_node(made)
 
 
 def renamed(code: Code, names: Mapping[str, str]) -> Code:

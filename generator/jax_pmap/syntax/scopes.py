@@ -212,6 +212,15 @@ def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
     return set(_alone(nodes).bindings)
 
 
+def names_of_its_own(function: ast.AST) -> set[str]:
+    """Names that a function binds, and the scopes inside it, the name it is defined under left out."""
+    pending, found = list(_alone([function]).inside), set[str]()
+    for scope in pending:
+        found |= scope.bindings.keys()
+        pending += scope.inside
+    return found
+
+
 def used_names(nodes: Iterable[ast.AST], annotations: bool = True) -> set[str]:
     """Names that the nodes of one scope read, and the scopes inside it from outside of those.
 
