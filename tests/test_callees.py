@@ -768,3 +768,52 @@ def test_a_name_that_is_the_module_s_and_one_of_the_function_s_own_is_said(share
     assert made.exit_code == 1
     said = " ".join(made.stderr.split())
     assert "`SCALE` is the module's in `norm` (twice.py:6), and a variable of its own as well" in said
+
+
+#: A class whose steps call a method that classes of other files define, and what imports them in turn.
+LOOP = """
+import jax
+
+
+class Loop:
+    def step(self, w, batch):
+        value, grads = jax.value_and_grad(self.loss)(w, batch)
+        return w - 0.1 * grads, value
+"""
+FITTING = """
+import jax.numpy as jnp
+from loops.loop import Loop
+
+
+def error(w, batch):
+    return (batch["x"] @ w - 1.0) ** 2
+
+
+class Fitting(Loop):
+    def loss(self, w, batch):
+        return jnp.sum(error(w, batch) * batch["mask"]) / jnp.sum(batch["mask"])
+"""
+FITTED = """
+import numpy as np
+from loops import Fitting
+
+rng = np.random.default_rng(0)
+mask = (np.arange(24) % 3 > 0).astype("f")
+print(Fitting().step(np.ones(3, "f"), {"x": rng.normal(size=(24, 3)).astype("f"), "mask": mask}))
+"""
+
+
+def test_an_import_that_would_come_back_to_the_file_stands_in_the_copy(shared: Project) -> None:
+    shared.write("loops/__init__.py", "from .loop import Loop\nfrom .fitting import Fitting\n")
+    shared.write("loops/loop.py", LOOP)
+    shared.write("loops/fitting.py", FITTING)
+    shared.write("fitted.py", FITTED)
+    options = ["--run", "python fitted.py", "--in-place", "--diff"]
+    made = shared.run("gen", "loops/loop.py::Loop.step", *options)
+    assert made.exit_code == 0, made.stderr
+    assert "+import jax.numpy as jnp" in made.stdout
+    assert (
+        "+def p_fitting_loss(self, w, batch):\n"
+        "+    from loops.fitting import Fitting, error\n"
+        "+    if type(self).loss is not Fitting.loss:\n"
+    ) in made.stdout

@@ -19,25 +19,27 @@ from jax_pmap.emit.adapted import (
     is_substituted,
     woven_target,
 )
+from jax_pmap.emit.circular import comes_back
 from jax_pmap.emit.function import EmitUnit
 from jax_pmap.emit.header import IN_PLACE, Header
 from jax_pmap.emit.host_names import HostNames
 from jax_pmap.emit.imports import merged
 from jax_pmap.emit.lines import WIDTH, Change, as_written, indent_of, prefixed, shifted, split
 from jax_pmap.emit.mark import LINE, marks
-from jax_pmap.emit.names import Names
+from jax_pmap.emit.names import Names, bindings
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
 from jax_pmap.emit.source import assigned_names
 from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.undo import is_same, taken_back
 from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, returns_of
-from jax_pmap.emit.weave import name_node, renamed, written
+from jax_pmap.emit.weave import name_node, renamed, source_of, with_first, written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
 from jax_pmap.reading.target import Target
 from jax_pmap.syntax.library import COMPILERS, MAPPERS
 from jax_pmap.syntax.parse import ParsedSource
+from jax_pmap.syntax.scopes import free_names, used_names
 from jax_pmap.syntax.uses import made_of
 
 if TYPE_CHECKING:
@@ -114,13 +116,17 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     result = file.names.own("result") if "result" in facts.taken_names else "result"
     with fitting(target):
         body, woven = woven_target(target, plan, syncs, adapted, names, renames, result)
-        made = [other.body.definition(_copy_of(other, names, copies)) for other in adapted]
+        made = [_copy_of(other, names, copies) for other in adapted]
+    woven = renamed(woven, copies) if copies else woven
+    at_top, late = _apart(file.names.brought(adapted), [woven, *made], adapted, source)
+    woven, *made = (_with_imports(each, late) for each in (woven, *made))
+    texts = [other.body.definition(each) for other, each in zip(adapted, made, strict=True)]
     unit = EmitUnit(
         name=facts.name,
         parameters=facts.parameters,
         returns=returns_of(target),
         docstring=docstring_of(target),
-        body=body.body_source(renamed(woven, copies) if copies else woven),
+        body=body.body_source(woven),
         taken_names=frozenset(file.names.identifiers),
         helpers=request.helpers,
         remainder=remainder_of(plan, request.remainder, backend, facts.span),
@@ -135,12 +141,13 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
     )
     pieces = render_pieces(unit, plan, backend, header, file.at, WIDTH - len(file.base.expandtabs(4)))
     added = file.added(pieces, adapted, copies)
-    edition = file.edition(pieces, unit, header, adapted, made, renames, added)
+    edition = file.edition(pieces, unit, header, adapted, texts, renames, added, at_top)
     with fitting(target):
         _, plain = woven_target(target, plan, (), (), names, {}, result)
     if _can_be_taken_back(target, edition.text, body.definition(plain)):
         return edition
-    return dataclasses.replace(file.edition(pieces, unit, header, adapted, made, renames, ()), followed=False)
+    edition = file.edition(pieces, unit, header, adapted, texts, renames, (), at_top)
+    return dataclasses.replace(edition, followed=False)
 
 
 def _can_be_taken_back(target: Target, text: str, definition: str) -> bool:
@@ -160,6 +167,35 @@ def _copy_of(other: Adapted, names: Names, copies: Mapping[str, str]) -> cst.Fun
     copy = renamed(other.woven(names, renames), copies).with_changes(name=name_node(copies[other.name]))
     # A method's copy stands above the classes of the file, which its annotations may name.
     return without_annotations(copy) if other.function.detached else copy
+
+
+def _apart(
+    imports: Sequence[str], functions: Sequence[cst.FunctionDef], adapted: Sequence[Adapted], source: Source
+) -> tuple[list[str], list[str]]:
+    """Imports for the top of the file, and those for the functions, since they come back to the file."""
+    ahead = {each.owner.partition(".")[0] for each in adapted if each.function.library}
+    for each in functions:
+        # These are evaluated when the file is imported.
+        ahead |= used_names([_definition(each)]) - free_names(_definition(each))
+    late = []
+    for statement in imports:
+        names = bindings(statement)
+        modules = {name for what in names.values() for name in (what.module, what.dotted)}
+        if not ahead & names.keys() and any(comes_back(module, source) for module in modules):
+            late.append(statement)
+    return [each for each in imports if each not in late], late
+
+
+def _with_imports(function: cst.FunctionDef, imports: Sequence[str]) -> cst.FunctionDef:
+    """A function with those of the imports ahead of its statements that it reads names of."""
+    used = free_names(_definition(function)) if imports else set()
+    for statement in reversed(merged(each for each in imports if bindings(each).keys() & used)):
+        function = with_first(function, statement)
+    return function
+
+
+def _definition(function: cst.FunctionDef) -> ast.stmt:
+    return ast.parse(source_of(function)).body[0]
 
 
 def _for_copies(renames: Mapping[str, Substitute], copies: Mapping[str, str]) -> dict[str, Substitute]:
@@ -228,9 +264,13 @@ class _File:
         made: Sequence[str],
         renames: Mapping[str, Substitute],
         added: Sequence[str],
+        brought: Sequence[str],
     ) -> Edition:
-        """The file with everything in its place; the mark above the function names what was `added`."""
-        imports = merged({*self.names.missing(pieces, unit.names), *self.names.brought(adapted)})
+        """The file with everything in its place; the mark above the function names what was `added`.
+
+        `brought` are imports that copies need.
+        """
+        imports = merged({*self.names.missing(pieces, unit.names), *brought})
         helpers = tuple(self.our_lines(pieces.helpers))
         own = [(o, text) for o, text in zip(adapted, made, strict=True) if self.is_own(o)]
         # What stands in another file is not changed there, where others call it.

@@ -699,7 +699,12 @@ def aliased(expression: str, names: Mapping[str, str]) -> str:
     if not names or not expression:
         return expression
     made = renamed(cst.parse_expression(expression), names)
-    return cst.Module([]).code_for_node(made)
+    return source_of(made)
+
+
+def source_of(node: cst.CSTNode) -> str:
+    """Source of a node that stands in no module."""
+    return cst.Module([]).code_for_node(node)
 
 
 def renamed(code: Code, names: Mapping[str, str]) -> Code:
