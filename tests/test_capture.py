@@ -391,3 +391,62 @@ def test_command_lines_are_read_as_python_reads_them(tmp_path):
     assert read_program("python -m pytest t.py", tmp_path).kind == "pytest"
     with pytest.raises(RefusalError):
         read_program(textwrap.dedent("python train.py | tee log"), tmp_path)
+
+
+STEP_APART = """
+import jax
+import jax.numpy as jnp
+
+
+def weighted(error, mask):
+    return jnp.sum(error * mask) / jnp.sum(mask)
+
+
+@jax.jit
+def step(state, batch):
+    def loss(w):
+        return weighted((state.apply_fn({"params": w}, batch[0]) - 1.0) ** 2, batch[1])
+
+    return jax.value_and_grad(loss)(state.params)
+"""
+SCRIPT_APART = """
+from typing import NamedTuple
+
+import flax.linen as nn
+import numpy as np
+import optax
+from flax.training.train_state import TrainState
+from step_apart import step
+
+
+class Line(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return (x - CENTRE) @ self.param("w", nn.initializers.ones, (3,))
+
+
+class Batch(NamedTuple):
+    x: np.ndarray
+    mask: np.ndarray
+    rate: float = 0.1
+
+
+rows = np.arange(72.0, dtype="f").reshape(24, 3)
+batch = BATCH(rows, np.arange(24) % 3 > 0)
+params = {"w": np.ones(3, "f")}
+print(step(TrainState.create(apply_fn=Line().apply, params=params, tx=optax.sgd(0.1)), batch))
+"""
+
+
+def test_classes_of_a_script_that_calls_a_step_of_another_file(project):
+    project.write("step_apart.py", STEP_APART)
+    project.write("apart.py", SCRIPT_APART.replace("BATCH", "").replace("CENTRE", "x.mean(axis=0)"))
+    said = ("`Line.__call__` (apart.py:11) stands in the program that is run", "x.mean(axis=0)")
+    project.refused("JP067", "gen", "step_apart.py::step", "--run", "python apart.py", says=said, exit_code=1)
+    # What the code must name has to be in a module.
+    project.write("apart.py", SCRIPT_APART.replace("BATCH", "Batch").replace("CENTRE", "0.5"))
+    for options in [(), ("--in-place", "--diff")]:
+        said = ("the program that was run defines `Batch`", "Move `Batch` to a module of its own")
+        project.refused(
+            "JP008", "gen", "step_apart.py::step", "--run", "python apart.py", *options, says=said
+        )

@@ -32,7 +32,7 @@ from jax_pmap.emit.render import BODY, DOCSTRING, DROP_IN, Pieces, render_pieces
 from jax_pmap.emit.source import assigned_names
 from jax_pmap.emit.syntax import without_annotations
 from jax_pmap.emit.undo import is_same, taken_back
-from jax_pmap.emit.unit import check_backend, docstring_of, fitting, header_of, returns_of
+from jax_pmap.emit.unit import check_backend, check_classes, docstring_of, fitting, header_of, returns_of
 from jax_pmap.emit.weave import name_node, renamed, source_of, with_first, written
 from jax_pmap.model import Backend, Evidence, Plan, Request, Source, refused
 from jax_pmap.notebook import is_notebook
@@ -104,6 +104,7 @@ def emit_in_place(target: Target, plan: Plan, request: Request, evidence: Eviden
             facts.span,
         )
     check_backend(target, backend)
+    check_classes(target, plan)
     syncs = written(plan, backend)
     guards = () if backend is Backend.JIT else plan.guards
     file = _File(target)

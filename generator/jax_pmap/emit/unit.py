@@ -56,6 +56,7 @@ def emit(
     check_reachable(target)
     backend = request.backend
     check_backend(target, backend)
+    check_classes(target, plan)
     if "place" in request.helpers and not any(used_axes(each.axes) for each in plan.arguments):
         raise refused(
             "JP007",
@@ -358,6 +359,28 @@ def _owners(target: Target, adapted: Iterable[Adapted]) -> list[str]:
     """Classes and functions of the target's file by which objects, or functions, are told from others."""
     own = [each.function for each in adapted if each.source.path == target.source.path]
     return [each.owner or each.facts.name for each in own if each.owner or each.by_value]
+
+
+def check_classes(target: Target, plan: Plan) -> None:
+    """Refuse to name classes of a program that is another file than the target's.
+
+    Raises:
+        RefusalError: JP008.
+    """
+    elsewhere = [
+        name
+        for name in _own_classes(plan, {"__main__"})
+        if name not in target.parsed.scope_in(target.parsed.tree).bindings
+    ]
+    if elsewhere:
+        raise refused(
+            "JP008",
+            f"the program that was run defines `{elsewhere[0]}`, which the code around "
+            f"`{target.facts.name}` must name. No file can import it from a script: that would be another "
+            "class than that of the caller's values",
+            f"Move `{elsewhere[0]}` to a module of its own",
+            target.facts.span,
+        )
 
 
 def _check_script(target: Target, plan: Plan, adapted: Iterable[Adapted]) -> None:

@@ -92,6 +92,12 @@ class Callees:
                 continue
             method = row.method
             reference = f"{method.module}:{method.owner}.{method.name}"
+            if self._in_another_script(method):
+                self.why[""] = (
+                    f"`{method.qualname.replace('.<locals>', '')}` ({shown(method, self.session.directory)}) "
+                    "stands in the program that is run, and in no module that can be imported"
+                )
+                continue
             if not method.named:
                 self.why[""] = (
                     f"the class of `{method.qualname.replace('.<locals>', '')}` "
@@ -194,9 +200,7 @@ class Callees:
         if len(methods) > 1:
             both = " and ".join(f"`{each}`" for each in methods)
             self.why[called] = f"it is {both}, one in one call and the other in another"
-        elif not all(each.named for each in found) or (
-            first.module == "__main__" and first.path != str(call_graph.target.source.path)
-        ):
+        elif not all(each.named for each in found) or self._in_another_script(first):
             self.why[called] = (
                 f"its class `{first.owner}` ({where}) is not found in a module by its name, so a copy of "
                 "the method could not tell whether it is given an object of that class"
@@ -220,8 +224,8 @@ class Callees:
         """Take a function of a module for what `called` is, a value that holds it."""
         call_graph = self.bodies.call_graph
         where = shown(found, self.session.directory)
-        elsewhere = found.module == "__main__" and found.path != str(call_graph.target.source.path)
-        if not where or not found.importable or "." in found.qualname or elsewhere:
+        nested = "." in found.qualname
+        if not where or not found.importable or nested or self._in_another_script(found):
             self.why[called] = self._reason(called, [found])
             return
         home, reference = self.bodies.homes[caller.scope.index], f"{found.module}:{found.qualname}"
@@ -233,6 +237,10 @@ class Callees:
             call_graph.find(called, home)
         if called in call_graph.why:
             self.why[called] = call_graph.why[called]
+
+    def _in_another_script(self, found: protocol.Callee) -> bool:
+        """Whether it stands in the program that is run, and that is not the target's file."""
+        return found.module == "__main__" and found.path != str(self.bodies.call_graph.target.source.path)
 
     def _reason(self, called: str, found: Sequence[protocol.Callee]) -> str:
         """Why what is `called`, and was seen to be what was `found`, cannot be looked into."""
