@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from jax_pmap.emit.imports import import_statement
-from jax_pmap.emit.names import Imported, bindings
+from jax_pmap.emit.names import ALIASES, Imported, bindings
 from jax_pmap.model import Source
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.reading.target import Target
@@ -15,6 +15,8 @@ from jax_pmap.syntax.scopes import ALWAYS_THERE, names_of_its_own
 if TYPE_CHECKING:
     from jax_pmap.emit.callees import UserFunction
 
+#: What everybody calls a module.
+CUSTOMARY = {**{meant: alias for alias, meant in ALIASES.items()}, Imported("jax.numpy"): "jnp"}
 #: What each name of a file may stand for, in any of its scopes; of no module where it is not imported.
 Bound = Mapping[str, Collection[Imported]]
 
@@ -53,7 +55,8 @@ class Namespace:
 
         The function that uses it has `own` names, which stand for something else.
         """
-        for name in [wanted, *(name for name, meant in self._bound.items() if meant == {what})]:
+        known = (name for name, meant in self._bound.items() if meant == {what})
+        for name in [wanted, *known, *filter(None, [CUSTOMARY.get(what)])]:
             if name not in own and self._bound.setdefault(name, {what}) == {what}:
                 return name
         name = "_".join(what.dotted.split(".")[-2:])
