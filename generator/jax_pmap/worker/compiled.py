@@ -1,5 +1,6 @@
 """What XLA made of a function: what its devices really say to each other, and the memory they take."""
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -142,9 +143,8 @@ def _reached(runs: Runs, start: Sequence[str]) -> set[str]:
 
 def _rounds(runs: Runs) -> dict[str, int]:
     """How often each computation is run in one run of the program; one of a branch as if it were taken."""
-    called = {name for rows in runs.values() for name, _ in rows}
-    found: dict[str, int] = dict.fromkeys(runs.keys() - called, 1)
-    waiting = {name: sum(name == each for rows in runs.values() for each, _ in rows) for name in called}
+    waiting = collections.Counter(name for rows in runs.values() for name, _ in rows)
+    found: dict[str, int] = dict.fromkeys(runs.keys() - waiting.keys(), 1)
     ready = list(found)
     # A program is no cycle: a computation is settled once all that run it are.
     while ready:
