@@ -18,7 +18,19 @@ def fit(model, x):
 
     model, fits = jax.lax.scan(step, model, None, length=4)
     spread = jax.vmap(lambda mean: jnp.sqrt(jnp.mean((x - mean) ** 2)))(model[0])
-    return jax.lax.fori_loop(0, 2, lambda i, m: m - jnp.tanh(jnp.mean(x) * m[0]), model[0]), fits, spread
+
+    def pulled(x):
+        def move(carry, _):
+            near, centre = carry
+            near = jnp.tanh(centre - x)
+            centre = jnp.mean(near)
+            return (near, centre), None
+
+        (_, centre), _ = jax.lax.scan(move, (jnp.zeros(x.shape[0]), jnp.zeros(())), None, length=3)
+        return jnp.sum(jnp.exp(centre - x))
+
+    moved = jax.lax.fori_loop(0, 2, lambda i, m: m - jnp.tanh(jnp.mean(x) * m[0]), model[0])
+    return moved, fits, spread, jax.grad(pulled)(x)
 
 
 def inputs(seed):
@@ -39,7 +51,9 @@ from jax.sharding import PartitionSpec as P
 AXIS = "batch"
 
 
-@functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=None)
+@functools.partial(
+    jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=(None, None, None, 0)
+)
 def p_fit(model, x):
     """`fit` on one device's share; `x` leaves are (devices, per_device, ...)."""
 
@@ -58,17 +72,27 @@ def p_fit(model, x):
     spread = jax.vmap(
         lambda mean: jnp.sqrt(jax.lax.pmean(jnp.mean((x - mean) ** 2), axis_name=AXIS))
     )(model[0])
-    return (
-        jax.lax.fori_loop(
-            0,
-            2,
-            lambda i, m: m
-            - jnp.tanh(jax.lax.pmean(jnp.mean(x) * m[0], axis_name=AXIS)),
-            model[0],
-        ),
-        fits,
-        spread,
+
+    def pulled(x):
+        def move(carry, _):
+            near, centre = carry
+            near = jnp.tanh(centre - x)
+            centre = jnp.mean(near)
+            centre = jax.lax.pmean(centre, axis_name=AXIS)
+            return (near, centre), None
+
+        (_, centre), _ = jax.lax.scan(
+            move, (jnp.zeros(x.shape[0]), jnp.zeros(())), None, length=3
+        )
+        return jnp.sum(jnp.exp(centre - x))
+
+    moved = jax.lax.fori_loop(
+        0,
+        2,
+        lambda i, m: m - jnp.tanh(jax.lax.pmean(jnp.mean(x) * m[0], axis_name=AXIS)),
+        model[0],
     )
+    return moved, fits, spread, jax.grad(pulled)(x)
 
 
 @functools.cache
@@ -110,6 +134,20 @@ def shard(x):
     return jax.tree.map_with_path(split, x)
 
 
+def unshard(tree):
+    """Merge (devices, per_device) at `axes`."""
+
+    def merge(leaf, axis):
+        if axis is None:
+            return leaf
+        return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+
+    axes = jax.tree.broadcast(
+        (None, None, None, 0), tree, is_leaf=lambda axis: axis is None
+    )
+    return jax.tree.map(merge, tree, axes)
+
+
 def fit(model, x):
     """Four steps of expectation maximisation for a mixture of normal distributions."""
-    return p_fit(model, shard(x))
+    return unshard(p_fit(model, shard(x)))

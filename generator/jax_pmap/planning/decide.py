@@ -9,6 +9,7 @@ partial ones that feed it are made whole. A collective that raises or does not h
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,9 @@ from jax_pmap.planning.opening import Find, Opening
 from jax_pmap.planning.syncs import Placer
 from jax_pmap.worker import protocol
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS, Row
+
+#: A name, and a part of what has it: ``c``, ``carry[0]``, ``state.mean``.
+PART = re.compile(r"(?P<of>\w+)(\[\w+\]|\.\w+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +276,8 @@ class Decider:
         """Change something for the better: add collectives, or look closer. False when stuck."""
         tainted: set[str] = set()
         advanced = False
-        handled: set[int] = set()
+        # What a loop carries is partial where it is taken apart because a round makes it so, further down.
+        handled = {s.index for s in self.table.statements.values() if self._is_carry(state, s)}
         for event in events:
             statement = self.table.owner[event.point]
             if event.unaligned or statement.index in handled:
@@ -333,6 +338,14 @@ class Decider:
             elif depends:
                 tainted |= {name for name, _ in statement.names}
         return advanced
+
+    def _is_carry(self, state: State, statement: Statement) -> bool:
+        """Whether an assignment in the function of a loop takes a parameter, or a part of one, as it is."""
+        value = self.table.by_point.get(statement.value) if statement.value is not None else None
+        if statement.scope not in state.loops or value is None:
+            return False
+        part = PART.fullmatch(value.text)
+        return part is not None and part["of"] in self.table.scopes[statement.scope].parameters
 
     def look_closer(
         self, state: State, statement: Statement, events: Sequence[Event], occurrence: int = 0
