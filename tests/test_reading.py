@@ -331,6 +331,8 @@ def test_pmap_hints(after: str, axis_name: str | None, in_axes: tuple[tuple[str,
         ("decorated(p, x)", "decorated", ("p",)),
         ("jax.grad(loss, argnums=n)(p, x)", "loss", ()),
         ("jax.grad(loss)(*p)", "loss", ()),
+        ("jax.grad(loss)(p, *x)", "loss", ("p",)),
+        ("jax.grad(loss, argnums=(0, 2))(p, *x)", "loss", ("p",)),
     ],
 )
 def test_gradient_calls(lines: str, function: str, of: tuple[str]) -> None:

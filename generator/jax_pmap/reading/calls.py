@@ -63,11 +63,10 @@ def gradient_facts(parsed: ParsedSource, bound: BoundGradient) -> GradientCall:
         name = function.name
     else:
         name = parsed.segment(function)
-    arguments = bound.call.args
-    positions = bound.gradient.argnums or ()
-    if any(isinstance(argument, ast.Starred) for argument in arguments):
-        positions = ()
-    of = tuple(parsed.segment(arguments[number]) for number in positions if 0 <= number < len(arguments))
+    given, positions = bound.call.args, bound.gradient.argnums or ()
+    # Behind a star, nothing has a known place; nor, with one, has what is counted from the end.
+    known = next((at for at, each in enumerate(given) if isinstance(each, ast.Starred)), len(given))
+    of = tuple(parsed.segment(given[number]) for number in positions if 0 <= number < known)
     return GradientCall(parsed.span(bound.call), name, of)
 
 
