@@ -730,13 +730,13 @@ def test_names_that_mean_something_else_beside_the_target_are_told_apart(
     text = " ".join(each.removeprefix("+") for each in made.stdout.splitlines())
     text = " ".join(text.split())
     # What the target's file has another name for is called that; the rest is named by where it comes from.
-    assert "from scores_n import EPS as scores_n_EPS" in text
-    assert "eps=scores_n_EPS" in text
+    assert "from scores_n import EPS as SCORES_N_EPS" in text
+    assert "eps=SCORES_N_EPS" in text
     assert "all_gather" not in text
     copy = "p_mean" if in_place else "scores_n_mean"
     assert f"def {copy}(values, weights):" in text
     assert f"return {copy}(-values, weights)" in text
-    assert "+ scores_n_EPS)" in text
+    assert "+ SCORES_N_EPS)" in text
     assert (
         f"return {copy}({'p_spread' if in_place else 'scores_n_spread'}(x).sum() * weights, weights)" in text
     )

@@ -87,15 +87,15 @@ def test_what_other_modules_hold_is_carried(project, target, carried):
     assert re.search(r"lax\.psum\(\s?(\( ?[^=]*, )?jnp\.sum\(mask\)", text)
 
 
-def test_a_name_that_means_something_else_there_is_not_carried(project):
+def test_a_name_that_means_something_else_there_is_carried_as_another(project):
     project.write("pkg/__init__.py", "")
     project.write("pkg/losses.py", LOSSES)
     project.write("train.py", TRAIN.replace("weights = 3.0", "EPSILON = 0.5").replace("helpers, ", ""))
     result = project.run("gen", "train.py::by_alias", "--inputs", "train.py::inputs")
     assert result.exit_code == 0, result.stderr
-    assert "def weighted(" not in result.stdout  # Carried, it would read the EPSILON of train.py.
-    assert "weighted(" in result.stdout
-    assert "jax.lax.all_gather(" in result.stdout
+    assert "from pkg.losses import EPSILON as LOSSES_EPSILON\n" in result.stdout
+    assert "/ (total_mask + LOSSES_EPSILON)" in result.stdout  # EPSILON is that of train.py.
+    assert "jax.lax.all_gather(" not in result.stdout
 
 
 def test_names_of_a_star_import_are_found_in_the_users_module(project):

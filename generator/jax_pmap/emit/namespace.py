@@ -60,6 +60,8 @@ class Namespace:
             if name not in own and self._bound.setdefault(name, {what}) == {what}:
                 return name
         name = "_".join(what.dotted.split(".")[-2:])
+        if (what.attribute or "").isupper():
+            name = name.upper()  # A constant is called like one.
         while name in self._bound or name in own or name in ALWAYS_THERE:
             name += "_"
         self._bound[name] = {what}
