@@ -100,6 +100,8 @@ class _Forms:
         self.axes, self.names = self.packed.axes(axes), leaf_names(self.packed)
         self.shapes = [tuple(getattr(leaf, "shape", ())) for leaf in leaves]
         self.sizes = {size for shape in self.shapes for size in shape}
+        #: The size of the batch, where there is one.
+        self.rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
         # Objects that are made of constants too, or hold variables, are what their makers made them.
         apart = {name for name, _ in self.packed.fixed}
         whole = [name for name in self.packed.trees if not axes.get(name) and name not in apart]
@@ -158,17 +160,16 @@ class _Forms:
 
         Devices with several rows do not take all of these, and each is that of one row where they have one.
         """
-        rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
         for index, leaf in enumerate(map(_as_array, self.leaves)):
             name = self.names[index]
             if (
-                rows is not None
+                self.rows is not None
                 and leaf.shape == ()
                 and _kind(leaf)
                 and name == self._owner(index) in self.whole
             ):
                 given = (FixedForm(name, f"{name}.ndim", value="0"),)
-                made = [*self.leaves[:index], leaf.update(shape=(rows,)), *self.leaves[index + 1 :]]
+                made = [*self.leaves[:index], leaf.update(shape=(self.rows,)), *self.leaves[index + 1 :]]
                 yield (replace(self._other(made, index, given), of_rows=True),)
 
     def kinds(self) -> Iterator[tuple[Other, ...]]:
@@ -200,10 +201,9 @@ class _Forms:
             longer = {name: _longer(self.values[name], length) for name in self.whole}
             changed = [name for name in self.whole if longer[name] is not self.values[name]]
             packed = Packed({**self.values, **longer}, self.statics)
-            rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
             given = tuple(FixedForm(name, name) for name in changed)
             said = f"`{changed[0]}` of {length + 1} parts"
-            yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, rows)), said, given),)
+            yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, self.rows)), said, given),)
 
     def keys(
         self, words: Sequence[str], asked: Sequence[str], takes: Callable[[Other], bool]
@@ -223,13 +223,12 @@ class _Forms:
 
     def _renamed(self, name: str, path: str, table: dict[str, Any], word: str) -> Iterator[Other]:
         """A dict with `word` for one of its keys, for each."""
-        rows = next((s[a] for s, a in zip(self.shapes, self.axes, strict=True) if a is not None), None)
         given = (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
         for key in list(table)[:MOST_KEYS]:
             renamed = {word if each == key else each: part for each, part in table.items()}
             value = _exchanged(self.values[name], table, renamed)
             packed = Packed({**self.values, name: value}, self.statics)
-            made = tuple(abstract_leaves(packed, self.all_axes, rows))
+            made = tuple(abstract_leaves(packed, self.all_axes, self.rows))
             yield Other(packed, made, f"`{path}` with {word!r} for {key!r}", given)
 
     def constants(self) -> Iterator[tuple[Other, ...]]:
