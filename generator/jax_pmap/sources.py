@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -84,6 +84,11 @@ def module_in(base: Path, dotted: str) -> Path | None:
     """File of a module below `base`; a package wins over a module of its name, as in an import."""
     place = base.joinpath(*dotted.split("."))
     return first_file(place / "__init__.py", place.with_name(place.name + ".py"))
+
+
+def module_among(folders: Iterable[Path], dotted: str) -> Path | None:
+    """File of a module below the first of `folders` that has it, as on ``sys.path``."""
+    return next((path for folder in folders if (path := module_in(folder, dotted))), None)
 
 
 def first_file(*paths: Path) -> Path | None:

@@ -15,8 +15,7 @@ def comes_back(module: str, source: Source) -> bool:
     """Whether importing a module imports the file of a `source` again, before the file has all its names."""
     pending = [module, *_above(module, source)]
     for dotted in pending:
-        folders = (source.root, source.path.parent)
-        path = next((path for folder in folders if (path := sources.module_in(folder, dotted))), None)
+        path = sources.module_among((source.root, source.path.parent), dotted)
         if path is None:
             continue
         if path == source.path:

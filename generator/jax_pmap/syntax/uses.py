@@ -144,7 +144,7 @@ class _Reached:
     def _file(self, dotted: str, parsed: ParsedSource) -> Path | None:
         """The user's file that is a module of this name, looked into from now on."""
         roots = (*self.roots, parsed.source.path.parent)
-        path = next((path for root in roots if (path := sources.module_in(root, dotted))), None)
+        path = sources.module_among(roots, dotted)
         if path is None:
             return None
         if path not in self.modules:
