@@ -19,7 +19,7 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jax_pmap.worker.placements.derive import Derivation, derive
+from jax_pmap.worker.placements.derive import Derivation, derive, same_meaning
 
 if not hasattr(jax, "shard_map"):  # pragma: no cover - jax 0.6
     from jax.experimental.shard_map import shard_map
@@ -477,6 +477,34 @@ def prefixes(axis: Any, w: Any, v: Any) -> Any:
     return mean(axis, jax.grad(loss)(w))
 
 
+def loops_backwards(body: Callable[[Any, Any, Any], Any]) -> Program:
+    """The gradient through a loop whose rounds take something over the batch."""
+
+    def program(axis: Any, w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jnp.sum(lax.scan(lambda c, _: (body(axis, c * w, x),) * 2, w, None, length=3)[1])
+
+        return mean(axis, jax.grad(loss)(w))
+
+    return program
+
+
+def smoothly(axis: Any, w: Any, x: Any) -> Any:
+    """A maximum that stores other values for its gradient in a loop than `jax.nn.logsumexp` does."""
+    if axis is None:
+        return jax.nn.logsumexp(x * w, axis=0)
+    top = lax.pmax(lax.stop_gradient(jnp.max(x * w, axis=0)), axis)
+    top = jnp.where(jnp.isfinite(top), top, 0)
+    return jnp.log(total(axis, jnp.sum(jnp.exp(x * w - top), axis=0))) + top
+
+
+def normalised(axis: Any, w: Any, x: Any) -> Any:
+    values = x @ w
+    middle = mean(axis, jnp.mean(values))
+    spread = mean(axis, jnp.mean((values - middle) ** 2))
+    return mean(axis, jnp.mean(jnp.tanh((values - middle)[:, None] / jnp.sqrt(spread + 1) * x), axis=0))
+
+
 EQUAL = [
     (gradient, (W, X, Y), (R, S, S), (R, R)),
     (scattered, (X,), (S,), R),
@@ -530,6 +558,8 @@ EQUAL = [
     (spectrum, (W, X), (R, S), R),
     (class_tokens, (W, X), (R, S), R),
     (prefixes, (W, V), (R, S), R),
+    (loops_backwards(smoothly), (W, X), (R, S), R),
+    (loops_backwards(normalised), (W, X), (R, S), R),
     (lambda axis, x, y: jnp.exp(jnp.tile(x, (2, 1)))[len(x) :] * y, (X, X), (S, S), S),
 ]
 
@@ -829,6 +859,50 @@ def test_the_same_written_otherwise() -> None:
         return jnp.log(total), jnp.ones_like(total), kept(w).sum(), w, counted, w + w[0]
 
     assert not derived(program, (W,), (R,), R).endings
+
+
+def two_loops(
+    stacked: Callable[[Any, Any, Any], Any] = lambda before, after, row: before * row,
+    used: Callable[[Any, Any], Any] = lambda item, row: item,
+    start: float = 1.0,
+    backwards: Sequence[int] = (),
+) -> Callable[[Any], Any]:
+    """A loop over rows, and another one over what that has stacked; those of `backwards` begin at the end."""
+
+    def first(carry: Any, row: Any) -> Any:
+        after = jnp.sin(carry) + row
+        return after, stacked(carry, after, row)
+
+    def second(carry: Any, item: Any) -> Any:
+        return carry * 0.5 + used(*item), carry
+
+    def program(rows: Any) -> Any:
+        _, out = lax.scan(first, jnp.full(3, start), rows, reverse=0 in backwards)
+        return lax.scan(second, jnp.zeros(3), (out, rows), reverse=1 in backwards)
+
+    return program
+
+
+WRITTEN_OTHERWISE: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"stacked": lambda before, after, row: before, "used": lambda item, row: item * row}, True),
+    ({"stacked": lambda before, after, row: after - row, "used": lambda item, row: item * row}, False),
+    ({"stacked": lambda before, after, row: after, "used": lambda item, row: item * row}, False),
+    ({"stacked": lambda before, after, row: row, "used": lambda item, row: item * row}, False),
+    ({"start": 2.0}, False),
+    ({"backwards": (0,)}, False),
+    ({"backwards": (1,)}, False),
+]
+
+
+@pytest.mark.parametrize(("other", "same"), WRITTEN_OTHERWISE)
+@pytest.mark.parametrize("backwards", [(), (1,)])
+def test_loops_over_what_another_has_stacked(
+    other: dict[str, Any], same: bool, backwards: Sequence[int]
+) -> None:
+    turned = sorted({*backwards} ^ {*other.get("backwards", ())})
+    one, two = two_loops(backwards=backwards), two_loops(**{**other, "backwards": turned})
+    assert same_meaning(jax.make_jaxpr(one)(X), jax.make_jaxpr(two)(X), ["rows"]) == same
 
 
 @pytest.mark.parametrize("case", UNEQUAL, ids=range(len(UNEQUAL)))

@@ -21,13 +21,15 @@ def fit(model, x):
 
     def pulled(x):
         def move(carry, _):
-            near, centre = carry
-            near = jnp.tanh(centre - x)
+            near, centre, level = carry
+            level = -jax.nn.logsumexp(near - x, axis=0)
+            near = jnp.tanh(centre - x) + level
             centre = jnp.mean(near)
-            return (near, centre), None
+            return (near, centre, level), None
 
-        (_, centre), _ = jax.lax.scan(move, (jnp.zeros(x.shape[0]), jnp.zeros(())), None, length=3)
-        return jnp.sum(jnp.exp(centre - x))
+        start = jnp.zeros(x.shape[0]), jnp.zeros(()), jnp.zeros(())
+        (_, centre, level), _ = jax.lax.scan(move, start, None, length=3)
+        return jnp.sum(jnp.exp(centre + level - x))
 
     moved = jax.lax.fori_loop(0, 2, lambda i, m: m - jnp.tanh(jnp.mean(x) * m[0]), model[0])
     return moved, fits, spread, jax.grad(pulled)(x)
@@ -75,16 +77,28 @@ def p_fit(model, x):
 
     def pulled(x):
         def move(carry, _):
-            near, centre = carry
-            near = jnp.tanh(centre - x)
+            near, centre, level = carry
+            values = near - x
+            top = jax.lax.pmax(
+                jax.lax.stop_gradient(jax.numpy.max(values, axis=0)), axis_name=AXIS
+            )
+            largest = jax.numpy.where(jax.numpy.isfinite(top), top, 0)
+            total = jax.lax.psum(
+                jax.numpy.sum(
+                    jax.numpy.exp(values - jax.numpy.expand_dims(largest, axis=0)),
+                    axis=0,
+                ),
+                axis_name=AXIS,
+            )
+            level = -(jax.numpy.log(total) + largest)
+            near = jnp.tanh(centre - x) + level
             centre = jnp.mean(near)
             centre = jax.lax.pmean(centre, axis_name=AXIS)
-            return (near, centre), None
+            return (near, centre, level), None
 
-        (_, centre), _ = jax.lax.scan(
-            move, (jnp.zeros(x.shape[0]), jnp.zeros(())), None, length=3
-        )
-        return jnp.sum(jnp.exp(centre - x))
+        start = jnp.zeros(x.shape[0]), jnp.zeros(()), jnp.zeros(())
+        (_, centre, level), _ = jax.lax.scan(move, start, None, length=3)
+        return jnp.sum(jnp.exp(centre + level - x))
 
     moved = jax.lax.fori_loop(
         0,

@@ -136,6 +136,7 @@ class Whole:
         plain = Interpreter(self.terms, {}, 1, supposes=True)
         plain.run([program.jaxpr], [plain.replicated(term) for term in self.inputs])
         self.values = values_of(plain, [program])
+        self.zeros = plain.zeros
 
 
 def is_another(whole: Program, share: Program) -> bool:
@@ -246,6 +247,8 @@ def placed_events(
     if len({len(each.events) for each in shares}) > 1:
         raise Apart("it goes another way on other numbers of devices")
     found = values_of(walk, shares)
+    # Zeros that a round loses are placed as a loop starts with them.
+    starts = {index: value for index, value in walk.zeros.items() if is_lost(found[index][0])}
     idle = idle_collectives(shares[0].events, found, walk.not_whole)
     by_point: dict[int, list[Event]] = {}
     for event in whole.program.events:
@@ -274,9 +277,12 @@ def placed_events(
             leaves = zip(others[occurrence]["leaves"], *(each["leaves"] for each in row), strict=True)
             answer["leaves"] = []
             for left, *right in leaves:
-                leaf = leaf_kind(left, right, whole.values, found, counts, point in results, parameters)
-                answer["leaves"] += [leaf] if leaf is not None else []
                 number = right[0].get("index")
+                sides = whole.values, found
+                if number in starts and left.get("index") in whole.zeros:
+                    sides = whole.zeros, starts
+                leaf = leaf_kind(left, right, *sides, counts, point in results, parameters)
+                answer["leaves"] += [leaf] if leaf is not None else []
                 if leaf is None or number not in found:
                     continue
                 if walk.is_zero(found[number][0]):
@@ -327,6 +333,11 @@ def is_live(event: Event, values: Mapping[int, Any]) -> bool:
     """Whether an event stands for something: a pass of jax may trace a body again, and drop what it had."""
     arrays = [leaf["index"] for leaf in event["leaves"] if "index" in leaf]
     return not arrays or any(index in values for index in arrays)
+
+
+def is_lost(value: Value) -> bool:
+    """Whether no relation is claimed of a value."""
+    return isinstance(value.places[0], Unknown)
 
 
 def leaf_kind(
@@ -382,7 +393,7 @@ def kind_of(
     """
     place: Placement | None = value.places[0]
     split = split_axis(left["shape"], right["shape"], count)
-    if isinstance(place, Unknown) or value.term != wanted.term:
+    if is_lost(value) or value.term != wanted.term:
         return {"kind": VARYING, "split": split}
     for axis in reversed(mapped):
         if isinstance(place, Sharded):

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -166,6 +166,37 @@ def collective_in(jaxpr: Any) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a loop's body is given in each round of what the loop goes over."""
+
+    #: All that the loop goes over, and what the slice is in one of the rounds at least.
+    over: Term
+    first: Term
+    shape: "Shape | None"
+    dtype: str
+    places: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """How a loop made what it has stacked."""
+
+    depth: int
+    #: Its body in each trace, and what that is given; of what it carries, slices of all the rounds' values.
+    jaxprs: Sequence[Any]
+    inputs: "Sequence[Slice | Value]"
+    results: Sequence[Term]
+
+
+def moved(places: Sequence[Placement], loop: int, to: int) -> tuple[Placement, ...]:
+    """Placements in a round of one loop as those in a round of another, by the loops' nesting depths."""
+    return tuple(
+        replace(place, loop=to) if getattr(place, "loop", None) == loop else place  # type: ignore[arg-type]
+        for place in places
+    )
+
+
 class Apart(Exception):
     """Nothing can be said of a program: its traces for several device counts are not of one, for instance.
 
@@ -213,6 +244,9 @@ class Interpreter:
         self._owned: dict[Term, Any] = {}
         #: What the values that loops give their bodies come of.
         self._first: dict[Term, Term] = {}
+        #: The loops that stacked what others go over, and what slices of that are in those, by their depth.
+        self._stacks: dict[Term, Stacked] = {}
+        self._again: dict[tuple[int, Term], Term] = {}
         #: Keys of which the devices' own are made by small numbers, as other keys are.
         self._beside: set[Term] = set()
         #: Numbers that were met in the traces.
@@ -239,6 +273,8 @@ class Interpreter:
         self._given: list[Sequence[Value]] = []
         #: What was met at each mark: the value, and the axes that `vmap` had put into it.
         self.marks: dict[int, tuple[Value, tuple[int, ...]]] = {}
+        #: The same where that was zero at first, and was replaced by what was met later.
+        self.zeros: dict[int, tuple[Value, tuple[int, ...]]] = {}
         #: Marks at which a value was not the whole one on every device, in one round of a loop or another.
         self.not_whole: set[int] = set()
         #: The equations in whose jaxprs the walk is.
@@ -484,8 +520,11 @@ class Interpreter:
             # Of what is met again the first time: later ones may lose it for another reason. Zeros tell
             # nothing, and what a solver starts with may be the product with a first guess of zeros.
             index = equations[0].params["index"]
-            if index not in self.marks or self.is_zero(self.marks[index][0]):
+            before = self.marks.get(index)
+            if before is None or self.is_zero(before[0]):
                 self.marks[index] = (operands[0], equations[0].params["mapped"])
+                if before is not None:
+                    self.zeros.setdefault(index, before)
             self.not_whole |= {index} if operands[0].places != self.whole else set()
             return list(operands)
         special = getattr(self, f"_{name}", None) if name in SPECIAL else None
@@ -868,9 +907,8 @@ class Interpreter:
 
     # --- control flow ---------------------------------------------------------------------
 
-    def _parameter(
+    def _carry(
         self,
-        kind: str,
         index: int,
         like: Any,
         places: Sequence[Placement],
@@ -878,20 +916,50 @@ class Interpreter:
         first: Value,
         loops: int,
     ) -> Value:
-        """A value that a loop's body is given anew in each round; `loops` around it change it as well.
+        """What a loop's body is given of the round before; `loops` around it change it as well.
 
-        `first` is what the carry starts with, or all that the loop goes over.
+        `first` is what it is in the first round.
         """
         shape = self.whole_shape(shapes, places)
         dtype = str(getattr(like, "dtype", "?"))
-        term = self.terms.make(kind, (self._depth, index, loops), (), shape, dtype)
-        self._first[term] = first.term
+        made = Value(self.terms.make("carry", (self._depth, index, loops), (), shape, dtype), tuple(places))
+        self._first[made.term] = first.term
         if self.added is not None:
-            if kind == "item":
-                self.added.sliced(Value(term, tuple(places)), first)
-            else:
-                self.added.carried(Value(term, tuple(places)), first, self._given[-1])
-        return Value(term, tuple(places))
+            self.added.carried(made, first, self._given[-1])
+        return made
+
+    def _slice(self, given: Slice) -> Value:
+        """What a loop's body is given in each round of what the loop goes over.
+
+        Of what an earlier loop has stacked, it is what a round of that one makes of what it carries. So the
+        gradients through two loops that carry the same are one, whatever else each has kept for its own.
+        """
+        stacked = self._stacks.get(given.over)
+        if stacked is not None and (self._depth, given.over) not in self._again:
+            self._run_again(stacked)
+        term = self._again.get((self._depth, given.over))
+        if term is None:
+            term = self.terms.make("item", (self._depth,), (given.over,), given.shape, given.dtype)
+            self._first[term] = given.first
+        return Value(term, given.places)
+
+    def _run_again(self, stacked: Stacked) -> None:
+        """Find what the slices of all that a loop has stacked are in the rounds of another one."""
+        noted = self.listed, self.operations, set(self.not_whole)
+        self.listed = None
+        try:
+            inside = [
+                self._slice(replace(each, places=moved(each.places, stacked.depth, self._depth)))
+                if isinstance(each, Slice)
+                else each
+                for each in stacked.inputs
+            ]
+            out = self.run(stacked.jaxprs, inside)[-len(stacked.results) :]
+        finally:
+            self.listed, self.operations, self.not_whole = noted
+        for result, value in zip(stacked.results, out, strict=True):
+            if not any(isinstance(place, Unknown) for place in value.places):
+                self._again[self._depth, result] = value.term
 
     def _scan(self, equations: Sequence[Any], operands: Sequence[Value]) -> list[Value]:
         """Placements of the carry are those that a round gives back; slices keep theirs."""
@@ -923,32 +991,26 @@ class Interpreter:
         loops = [self.terms.loops(value.term) for value in start]
         self._depth += 1
         try:
-            rows = []
-            for index, operand in enumerate(operands[constants + carried :], constants + carried):
+            slices = []
+            for index, operand in enumerate(over, constants + carried):
                 places = tuple(
                     Row(self._depth, p.power) if by_row and isinstance(p, Sharded) else self._item(p)
                     for p in operand.places
                 )
-                like = bodies[0].invars[index].aval
-                rows.append(
-                    self._parameter(
-                        "item",
-                        index - constants - carried,
-                        like,
-                        places,
-                        [s[index] for s in shapes],
-                        operand,
-                        self.terms.loops(operand.term),
-                    )
-                )
+                shape = self.whole_shape([s[index] for s in shapes], places)
+                dtype = str(getattr(bodies[0].invars[index].aval, "dtype", "?"))
+                slices.append(Slice(operand.term, operand.term, shape, dtype, places))
+            rows = [self._slice(each) for each in slices]
+            if self.added is not None:
+                for row, operand in zip(rows, over, strict=True):
+                    self.added.sliced(row, operand)
 
             def body(
                 places: Sequence[Sequence[Placement]], zeros: Mapping[int, Value] = NOTHING
             ) -> list[Value]:
                 carry = [
                     zeros.get(i)
-                    or self._parameter(
-                        "carry",
+                    or self._carry(
                         i,
                         bodies[0].invars[constants + i].aval,
                         row,
@@ -969,12 +1031,23 @@ class Interpreter:
             if self.added is not None:
                 self.added.scan_ends(self._depth)
             self._depth -= 1
-        # The terms of a round hold those of the constants already; how many are carried tells the rest apart.
-        inner = tuple(value.term for value in out)
-        # Which parameters are its own, and where the terms of a round end, is part of what a loop means.
+        # The terms of a round hold those of the constants and slices already.
+        inner = [value.term for value in out]
         depth = self._depth + 1
-        key = ("scan", depth, lengths.pop(), bool(params.get("reverse", False)), carried, len(inner))
-        free = tuple(operand.term for operand in (*start, *operands[constants + carried :]))
+        length, backwards = lengths.pop(), bool(params.get("reverse", False))
+        needed = self.terms.carries(inner, depth)
+
+        def meaning(kind: str, index: int) -> "tuple[Any, tuple[Term, ...]]":
+            """What a result means, which depends on part of what the loop carries."""
+            which = tuple(
+                i for i in range(carried) if needed[index] >> i & 1 or (kind != "rows" and i == index)
+            )
+            own = (inner[index],) if kind == "rows" else ()
+            number = index if kind != "rows" else 0
+            key = (depth, length, backwards and bool(which), kind, number, which)
+            return key, (*own, *(inner[i] for i in which), *(start[i].term for i in which))
+
+        around = [*inner, *(operand.term for operand in (*start, *over))]
         made = []
         for index, variable in enumerate(equations[0].outvars):
             if index < carried:
@@ -990,7 +1063,27 @@ class Interpreter:
                 at = [self._by_row(out[index], place, depth, equations[0]) for place in out[index].places]
             else:
                 at = [self._rows(place, depth) for place in out[index].places]
-            made.append(self._looped(equations, index, variable, key, inner, free, at))
+            ends = [inner[index], start[index].term] if index < carried else inner[index : index + 1]
+            key, terms = meaning("end" if index < carried else "rows", index)
+            made.append(self._looped(equations, index, variable, "scan", key, terms, at, around, ends))
+        if self.added is None:
+            inputs: list[Slice | Value] = [*operands[:constants]]
+            for index, value in enumerate(start):
+                if inner[index] == value.term:
+                    inputs.append(value)  # It stays as it is.
+                    continue
+                shape = self.whole_shape([s[constants + index] for s in shapes], settled[index])
+                dtype = self.terms[value.term].dtype
+                key, terms = meaning("before", index)
+                before = self.terms.make("scan", key, terms, shape and (key[1], *shape), dtype)
+                inputs.append(Slice(before, value.term, shape, dtype, tuple(settled[index])))
+            results = tuple(value.term for value in made[carried:])
+            stacked = Stacked(depth, jaxprs, (*inputs, *slices), results)
+            after = inner[:carried]
+            # What is carried to the next round as well is as good as that.
+            self._stacks.update(
+                (r, stacked) for r, i in zip(results, inner[carried:], strict=True) if i not in after
+            )
         return made
 
     @staticmethod
@@ -1091,26 +1184,37 @@ class Interpreter:
         equations: Sequence[Any],
         index: int,
         variable: Any,
-        key: Any,
-        inner: tuple[Term, ...],
-        free: tuple[Term, ...],
+        op: str,
+        params: Any,
+        operands: Sequence[Term],
         places: Sequence[Placement],
+        around: Sequence[Term],
+        ends: Sequence[Term] = (),
     ) -> Value:
-        """One result of a loop."""
+        """One result of a loop or of a branch.
+
+        Args:
+            equations: the loop in each trace.
+            index: which of its results.
+            variable: what that is called in the first trace.
+            op: the operation of its term.
+            params: parameters of that.
+            operands: operands of that.
+            places: where it is.
+            around: all that goes into it.
+            ends: what each of its elements is one of; empty where that is not followed.
+        """
         lost = next((place for place in places if isinstance(place, Unknown)), None)
         if lost is not None:
             return self.unknown(lost.reason, lost.equations)
         shape = self.whole_shape([tuple(e.outvars[index].aval.shape) for e in equations], places)
         if shape is None:
             return self.unknown("the sizes of its result depend on the number of devices", equations[0])
-        term = self.terms.make(key[0], (*key[1:], index), (*inner, *free), shape, str(variable.aval.dtype))
+        term = self.terms.make(op, params, operands, shape, str(variable.aval.dtype))
         self.terms.made_by.setdefault(term, self.path(equations[0]))
         if self.added is not None:
-            # A branch has its choice in front; what a scan carries may be what it starts with.
-            ends = inner[1:] if key[0] == "cond" else inner[index : index + 1] if key[0] == "scan" else ()
-            starts = free[index : index + 1] if key[0] == "scan" and index < key[4] else ()
-            around = [*inner, *free, *(each.term for each in self._given[-1])]
-            self.added.looped(Value(term, tuple(places)), around, [*ends, *starts])
+            given = [each.term for each in self._given[-1]]
+            self.added.looped(Value(term, tuple(places)), [*around, *given], ends)
         return Value(term, tuple(places))
 
     def _settled(
@@ -1133,10 +1237,13 @@ class Interpreter:
                 around = loops[index] | self.terms.loops(value.term) & ((1 << self._depth) - 1)
                 changed |= around != loops[index]
                 loops[index] = around
+                is_zero = self.is_zero(value)
                 for at, place in enumerate(value.places):
                     now = places[index][at]
                     if place == now or isinstance(now, Unknown):
                         continue
+                    if is_zero and isinstance(place, Replicated) and isinstance(now, (Replicated, Partial)):
+                        continue  # Zeros are a sum of zeros, and zeros times any number.
                     changed = True
                     zero = self.terms.is_zero(given.term) and isinstance(
                         given.places[at], (Replicated, Sharded)
@@ -1271,8 +1378,7 @@ class Interpreter:
             ) -> list[Value]:
                 return [
                     zeros.get(i)
-                    or self._parameter(
-                        "carry",
+                    or self._carry(
                         i,
                         opened(bodies[0])[0].invars[inside + i].aval,
                         row,
@@ -1312,11 +1418,11 @@ class Interpreter:
             return self._lost(equations[0], why)
         places = [[self._every_round(p, test.term, equations[0]) for p in row] for row in places]
         inner = (*(value.term for value in out), test.term)
-        free = tuple(value.term for value in start)
+        terms = (*inner, *(value.term for value in start))
+        # Which parameters are its own, and where the terms of a round end, is part of what a loop means.
+        key = (self._depth + 1, len(inner))
         return [
-            self._looped(
-                equations, index, variable, ("while", self._depth + 1, len(inner)), inner, free, places[index]
-            )
+            self._looped(equations, index, variable, "while", (*key, index), terms, places[index], terms)
             for index, variable in enumerate(equations[0].outvars)
         ]
 
@@ -1399,12 +1505,14 @@ class Interpreter:
                 )
             else:
                 places = tuple(self._every_round(place, which.term, equations[0]) for place in places)
-            key = ("cond", len(branches))
-            terms = tuple(value.term for value in values)
+            terms = [value.term for value in values]
             if len(set(terms)) == 1 and not any(isinstance(p, Unknown) for p in places):
                 made.append(Value(terms[0], places))
             else:
-                made.append(self._looped(equations, index, variable, key, (which.term, *terms), (), places))
+                key, given_ = (len(branches), index), (which.term, *terms)
+                made.append(
+                    self._looped(equations, index, variable, "cond", key, given_, places, given_, terms)
+                )
         return made
 
     def _of_row(self, test: Placement, place: Placement, terms: Sequence[Term], equation: Any) -> Placement:

@@ -344,8 +344,10 @@ class Terms:
             loops = 0
             for term in operands:
                 loops |= self._loops[term]
-            if op in ("carry", "item"):
+            if op == "carry":
                 loops |= 1 << params[0] | params[2]
+            elif op == "item":
+                loops |= 1 << params[0]
             elif op in ("scan", "while"):
                 loops &= ~(1 << params[0])
             self._loops.append(loops)
@@ -359,6 +361,36 @@ class Terms:
     def varies(self, term: Term, loop: int) -> bool:
         """Whether a term may differ from round to round of a loop, by the loop's nesting depth."""
         return bool(self._loops[term] >> loop & 1)
+
+    def carries(self, round_: Sequence[Term], loop: int) -> list[int]:
+        """Of what a round of a loop makes, first of all what is carried, the carried values each depends on.
+
+        Args:
+            round_: the terms of a round.
+            loop: the loop's nesting depth.
+
+        Returns:
+            For each the numbers of those values as bits, in whatever round it is.
+        """
+        reached = {term for term in round_ if self.varies(term, loop)}
+        ahead = list(reached)
+        while ahead:
+            inner = {term for term in self.nodes[ahead.pop()].operands if self.varies(term, loop)} - reached
+            reached |= inner
+            ahead += inner
+        found: dict[Term, int] = {}
+        for term in sorted(reached):  # Operands are made ahead of what is made of them.
+            node = self.nodes[term]
+            own = 1 << node.params[1] if node.op == "carry" and node.params[0] == loop else 0
+            for each in node.operands:
+                own |= found.get(each, 0)
+            found[term] = own
+        needed = [found.get(term, 0) for term in round_]
+        while True:
+            more = [own | _joined(own, needed) for own in needed]
+            if more == needed:
+                return needed
+            needed = more
 
     def constant_along(self, term: Term, axes: Sequence[int]) -> bool:
         """Whether an array is known to hold the same along some axes."""
@@ -913,6 +945,15 @@ class Terms:
             up, down = inner[: node.params], inner[node.params :]
             return " * ".join(up or ["1"]) + "".join(f" / {each}" for each in down) + more
         return f"{node.op}({', '.join(inner)}{more})"
+
+
+def _joined(bits: int, of: Sequence[int]) -> int:
+    """All bits of those numbers whose places are bits of a number."""
+    found = 0
+    for index, each in enumerate(of):
+        if bits >> index & 1:
+            found |= each
+    return found
 
 
 def linear_in(op: str, params: Any) -> tuple[int, ...]:
