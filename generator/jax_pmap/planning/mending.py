@@ -117,8 +117,8 @@ class Mending:
         if event is None or event.unaligned or not event.partial() or value.text in self.table.mutated:
             return False
         inside = {s.index for s in statements}
-        found = (e for e in self.table.by_point.values() if e.text == value.text and e.statement in inside)
-        once = max(sum(value.text in s.reads for s in statements), sum(1 for _ in found)) < 2
+        found = [e for e in self.table.by_point.values() if e.text == value.text and e.statement in inside]
+        once = max(sum(value.text in s.reads for s in statements), len(found)) < 2
         if made.block not in statement.blocks or (once and not event.partly_whole):
             return False
         if event.whole_op(numbers=False) is None and not event.partly_whole:
@@ -126,6 +126,10 @@ class Mending:
         added = False
         for sync in self._syncs_for(value.text, event, made.span, numbers=False):
             added |= state.add(sync, point)
+        # Where it was made whole as it is read, it is whole already.
+        read = {each.span for each in found} if added else set()
+        for sync in [each for each in state.syncs if each.span in read]:
+            state.take_back(sync)
         return added
 
     def deferred(
