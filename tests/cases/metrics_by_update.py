@@ -45,13 +45,10 @@ def p_step(w, x, y):
         metrics = {name: values.mean() for name, values in losses.items()}
         metrics.update(
             {
-                f"{name}_std": jax.numpy.sqrt(
+                f"{name}_std": jnp.sqrt(
                     jax.lax.pmean(
-                        jax.numpy.mean(
-                            (
-                                values
-                                - jax.lax.pmean(jax.numpy.mean(values), axis_name=AXIS)
-                            )
+                        jnp.mean(
+                            (values - jax.lax.pmean(jnp.mean(values), axis_name=AXIS))
                             ** 2
                         ),
                         axis_name=AXIS,

@@ -80,17 +80,14 @@ def p_fit(model, x):
             near, centre, level = carry
             values = near - x
             top = jax.lax.pmax(
-                jax.lax.stop_gradient(jax.numpy.max(values, axis=0)), axis_name=AXIS
+                jax.lax.stop_gradient(jnp.max(values, axis=0)), axis_name=AXIS
             )
-            largest = jax.numpy.where(jax.numpy.isfinite(top), top, 0)
+            largest = jnp.where(jnp.isfinite(top), top, 0)
             total = jax.lax.psum(
-                jax.numpy.sum(
-                    jax.numpy.exp(values - jax.numpy.expand_dims(largest, axis=0)),
-                    axis=0,
-                ),
+                jnp.sum(jnp.exp(values - jnp.expand_dims(largest, axis=0)), axis=0),
                 axis_name=AXIS,
             )
-            level = -(jax.numpy.log(total) + largest)
+            level = -(jnp.log(total) + largest)
             near = jnp.tanh(centre - x) + level
             centre = jnp.mean(near)
             centre = jax.lax.pmean(centre, axis_name=AXIS)

@@ -40,13 +40,11 @@ def p_f(w, x):
     def loss(w):
         z = jnp.tanh(x @ w)
         largest = jax.lax.pmax(
-            jax.lax.stop_gradient(jax.numpy.max(z[:, 0], axis=0, keepdims=True)),
+            jax.lax.stop_gradient(jnp.max(z[:, 0], axis=0, keepdims=True)),
             axis_name=AXIS,
         )
-        weights = jax.numpy.exp(z[:, 0] - largest)
-        total = jax.lax.psum(
-            jax.numpy.sum(weights, axis=0, keepdims=True), axis_name=AXIS
-        )
+        weights = jnp.exp(z[:, 0] - largest)
+        total = jax.lax.psum(jnp.sum(weights, axis=0, keepdims=True), axis_name=AXIS)
         pooled = (weights / total) @ z
         pooled = jax.lax.psum(pooled, axis_name=AXIS)
         values = z - pooled
@@ -62,17 +60,13 @@ def p_f(w, x):
         total_2 = jax.lax.psum(apart @ apart.T, axis_name=AXIS)
         count_2 = jax.lax.psum(apart.shape[1], axis_name=AXIS)
         values_2 = z * pooled
-        top = jax.lax.pmax(
-            jax.lax.stop_gradient(jax.numpy.max(values_2)), axis_name=AXIS
-        )
-        largest_2 = jax.numpy.where(jax.numpy.isfinite(top), top, 0)
-        total_3 = jax.lax.psum(
-            jax.numpy.sum(jax.numpy.exp(values_2 - largest_2)), axis_name=AXIS
-        )
+        top = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(values_2)), axis_name=AXIS)
+        largest_2 = jnp.where(jnp.isfinite(top), top, 0)
+        total_3 = jax.lax.psum(jnp.sum(jnp.exp(values_2 - largest_2)), axis_name=AXIS)
         return (
             jnp.sum(jnp.squeeze(total_2 / (count_2 - 1)) ** 2)
             - jnp.mean(spread)
-            + (jax.numpy.log(total_3) + largest_2)
+            + (jnp.log(total_3) + largest_2)
         )
 
     return jax.lax.pmean(jax.value_and_grad(loss)(w), axis_name=AXIS)

@@ -66,6 +66,7 @@ class Reduction:
         self,
         collective: Collective = lambda _, source: source,
         jnp: str = "jnp",
+        jax: str = "jax",
         named: Mapping[str, str] | None = None,
     ) -> str:
         """The call as sums and means, each in a `collective`; `jnp` is jax.numpy where the call names none.
@@ -77,7 +78,7 @@ class Reduction:
         given = {**self.given, **named}
 
         def text(arguments: Mapping[str, str]) -> str:
-            return _Form(self.name, arguments, collective, self.module or jnp, jnp).text()
+            return _Form(self.name, arguments, collective, self.module or jnp, jax).text()
 
         bound = {}
         for parameter, source in self.given.items():
@@ -94,10 +95,10 @@ class _Form:
     """Source of one reduction in parts, with what its arguments are called in it."""
 
     def __init__(
-        self, name: str, given: Mapping[str, str], collective: Collective, jnp: str, numpy: str
+        self, name: str, given: Mapping[str, str], collective: Collective, jnp: str, jax: str
     ) -> None:
-        self.name, self.collective, self.jnp, self.given = name, collective, jnp, given
-        self.jax = numpy.partition(".")[0] if "." in numpy else "jax"
+        self.name, self.collective, self.given = name, collective, given
+        self.jnp, self.jax = jnp, jax
         self.x = given["x"] if _is_operand(given["x"]) else f"({given['x']})"
         self.axis = f", axis={given['axis']}" if "axis" in given else ""
         self.where = f", where={given['where']}" if "where" in given else ""

@@ -22,6 +22,7 @@ from jax_pmap.emit.places import Body, Expression, inside, place
 from jax_pmap.emit.source import string
 from jax_pmap.leaf_paths import dotted
 from jax_pmap.model import GATHERED, Backend, Guard, Plan, Sync
+from jax_pmap.syntax.scopes import names_of_its_own
 from jax_pmap.worker.protocol import AXIS_ARGUMENTS
 
 RECORDER = "__jax_pmap__"
@@ -365,11 +366,20 @@ class Editor(cst.CSTTransformer):
         }
         named = {parameter: f"__jax_pmap_{parameter}__" for parameter in changed}
         collective = functools.partial(self.collective, along=sync.along)
-        made = cst.parse_expression(found.written(collective, f"{self.jax}.numpy", named))
+        made = cst.parse_expression(found.written(collective, self.numpy(), self.jax, named))
         made = made.visit(_Substituted({name: changed[p] for p, name in named.items()}))  # type: ignore[assignment]
         # The call was one operand, whatever stood around it.
         bare = not isinstance(made, cst.BinaryOperation) or self.body.is_member(original)
         return made if bare else enclosed(made)
+
+    def numpy(self) -> str:
+        """What the function calls jax.numpy, if it does so everywhere."""
+        own = names_of_its_own(ast.parse(self.body.text.text).body[0])
+        for spelled, meant in self.body.text.called.items():
+            inner = meant.removeprefix("jax.numpy")
+            if inner != meant and spelled.endswith(inner) and spelled.partition(".")[0] not in own:
+                return aliased(spelled.removesuffix(inner), self.aliases)
+        return f"{self.jax}.numpy"
 
     def with_own_draws(self, function: cst.FunctionDef) -> cst.FunctionDef:
         """The function with all of its body, behind the docstring, in ``with own_draws(model):``."""
