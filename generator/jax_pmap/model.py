@@ -370,6 +370,9 @@ class Sync:
     #: Of a ``"fold_in"``, whether the index counts down from the largest number there is: other keys are made
     #: of the key, by small numbers.
     downward: bool = False
+    #: Of a ``"pmax"`` or ``"pmin"``, of which jax has no derivative, whether ``stop_gradient`` is around the
+    #: value: what would flow back there is not used.
+    constant: bool = False
 
 
 @dataclass(frozen=True, slots=True)

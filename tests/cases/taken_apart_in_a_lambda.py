@@ -11,7 +11,8 @@ def step(w, x):
 
 
 def fit(w, x):
-    return jax.lax.scan(lambda w, _: step(w, x), w, None, length=3)
+    start = w, {"mean": jnp.zeros(()), "sure": jnp.zeros((), int)}
+    return jax.lax.fori_loop(0, 3, lambda _, state: step(state[0], x), start)
 
 
 def inputs(seed):
@@ -41,8 +42,11 @@ def step(w, x):
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 0), out_axes=None)
 def p_fit(w, x):
     """`fit` on one device's share; `x` leaves are (devices, per_device, ...)."""
-    return jax.lax.scan(
-        lambda w, _: (
+    start = w, {"mean": jnp.zeros(()), "sure": jnp.zeros((), int)}
+    return jax.lax.fori_loop(
+        0,
+        3,
+        lambda _, state: (
             lambda result: (
                 result[0],
                 {
@@ -51,10 +55,8 @@ def p_fit(w, x):
                     "sure": jax.lax.psum(result[1]["sure"], axis_name=AXIS),
                 },
             )
-        )(step(w, x)),
-        w,
-        None,
-        length=3,
+        )(step(state[0], x)),
+        start,
     )
 
 

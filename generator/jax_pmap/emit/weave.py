@@ -153,10 +153,12 @@ class Editor(cst.CSTTransformer):
             *(s for s in self.around if place(s.span) != place(self.body.head)),
         ]
 
-    def collective(self, op: str, value: str, along: Sequence[str] = ("",)) -> str:
+    def collective(self, op: str, value: str, along: Sequence[str] = ("",), constant: bool = False) -> str:
         """Source of a collective over the axis of the batch, or over others; or of a division by its size."""
         if op == DIVIDE:
             return f"{value} / {self.collective('psum', '1', along)}"
+        if constant:
+            value = f"{self.jax}.lax.stop_gradient({value})"
         return f"{self.jax}.lax.{op}({value}, axis_name={self.axes(along)})"
 
     def divided(self, sync: Sync, value: str) -> str:
@@ -315,6 +317,8 @@ class Editor(cst.CSTTransformer):
     def wrapped(self, sync: Sync, value: cst.BaseExpression) -> cst.BaseExpression:
         """A collective, a fold of a key, or the taking of a share around a node."""
         axis = f", axis={sync.axis}" if sync.axis else ""
+        if sync.constant:
+            value = call_on(f"{self.jax}.lax.stop_gradient(x)", parenthesized(value))
         if sync.op == OWN_SHARE:
             return call_on(f"{self.own_share}(x{axis})", value)
         if sync.op == DIVIDE and sync.containers:
@@ -476,23 +480,23 @@ class Editor(cst.CSTTransformer):
     def assignments(self, syncs: Sequence[Sync]) -> list[str]:
         """``loss, grads = jax.lax.pmean((loss, grads), axis_name=AXIS)`` and its like."""
         lines = []
-        by_op: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        parts: dict[tuple[str, tuple[str, ...]], list[Sync]] = {}
+        by_op: dict[tuple[str, tuple[str, ...], bool], list[str]] = {}
+        parts: dict[tuple[str, tuple[str, ...], bool], list[Sync]] = {}
         for sync in syncs:
             if sync.like:
                 lines.append(f"{sync.value} = {self.in_parts(sync, sync.value)}")
             elif sync.op == DIVIDE and sync.paths == ("",):
                 lines.append(f"{sync.value} = {self.divided(sync, sync.value)}")
             elif sync.paths == ("",):
-                by_op.setdefault((sync.op, sync.along), []).append(sync.value)
+                by_op.setdefault((sync.op, sync.along, sync.constant), []).append(sync.value)
             else:
-                parts.setdefault((sync.value, sync.along), []).append(sync)
-        for (op, along), values in by_op.items():
+                parts.setdefault((sync.value, sync.along, sync.constant), []).append(sync)
+        for (op, along, constant), values in by_op.items():
             names = ", ".join(values)
             value = f"({names})" if len(values) > 1 else names
-            lines.append(f"{names} = {self.collective(op, value, along)}")
-        for (value, along), leaves in parts.items():
-            collective = functools.partial(self.collective, along=along)
+            lines.append(f"{names} = {self.collective(op, value, along, constant)}")
+        for (value, along, constant), leaves in parts.items():
+            collective = functools.partial(self.collective, along=along, constant=constant)
             lines.append(f"{value} = {rebuild(value, leaves, collective)}")
         return lines
 

@@ -20,7 +20,7 @@ from jax_pmap.emit.places import Statement
 from jax_pmap.emit.weave import inside_of
 from jax_pmap.model import Callee, Guard, Refusal, Sync
 from jax_pmap.planning.coupling import coupled, fails_on_share, result_not_whole
-from jax_pmap.planning.events import PARTIAL, Event, State, in_groups
+from jax_pmap.planning.events import EXTREMES, PARTIAL, Event, State, in_groups
 from jax_pmap.planning.gathering import Gathering, Onward
 from jax_pmap.planning.mending import Mending
 from jax_pmap.planning.opening import Find, Opening
@@ -135,7 +135,7 @@ class Decider:
         if self.gathering.go_on(state, passed):
             return None
         if state.fresh:
-            self._retreat(state)
+            self._retreat(state, raised.type == "NotImplementedError")
             return None
         if self.mending.tests(state, passed, watched):
             return None
@@ -232,7 +232,7 @@ class Decider:
         state.grouped |= any(in_groups(leaf) for data in visible for leaf in data["leaves"])
         return [Event(data, gather_groups=state.gather_groups) for data in visible]
 
-    def _retreat(self, state: State) -> None:
+    def _retreat(self, state: State, no_derivative: bool) -> None:
         """The last collectives raised: try them one by one from now on, the first alone."""
         first, *rest = state.fresh
         for sync, _ in rest:
@@ -241,6 +241,8 @@ class Decider:
             state.fresh = [first]
         else:
             state.take_back(first[0])
+            if no_derivative and first[0].op in EXTREMES and not first[0].constant:
+                state.without_derivative.append(first)
 
     def _drop_useless(self, state: State, events: Sequence[Event]) -> bool:
         """Take back fresh collectives whose value is still not whole."""
@@ -311,7 +313,7 @@ class Decider:
             if statement.kind == "return" and event.point == statement.value:
                 if advanced:
                     break
-                if not event.varying and not event.partial(numbers=True):
+                if not event.varying and not self.mending.not_stacked(state, statement, event):
                     continue
                 return self.mending.result(state, statement, events) or self.look_closer(
                     state, statement, events, event.occurrence
@@ -394,6 +396,13 @@ class Decider:
             return True
         # No collective takes a `TrainState` apart: what a method made of gradients is made whole inside.
         if not culprits and self._whole_where_made(state, statement, events):
+            return True
+        constant = [
+            state.add(dataclasses.replace(sync, constant=True), point)
+            for sync, point in state.without_derivative
+        ]
+        state.without_derivative = []
+        if any(constant):
             return True
         if self.gathering.together(state, culprits, first):
             return True

@@ -10,7 +10,8 @@ from jax_pmap.emit.places import Expression, place
 from jax_pmap.model import Refusal, Sync
 from jax_pmap.worker.protocol import Row
 
-PARTIAL = frozenset({"pmean", "psum", "pmax", "pmin"})
+EXTREMES = frozenset({"pmax", "pmin"})
+PARTIAL = frozenset({"pmean", "psum", *EXTREMES})
 
 
 def in_groups(leaf: Row) -> bool:
@@ -149,6 +150,8 @@ class State:
     opened: set[tuple[int, int]] = field(default_factory=set)
     #: Scopes of functions whose result goes into their next run.
     loops: set[int] = field(default_factory=set)
+    #: Those of them of whose result, a pair, the first part does, and the second one is stacked.
+    stacking: set[int] = field(default_factory=set)
     #: Those of them whose result decides whether there is another round.
     deciding: set[int] = field(default_factory=set)
     #: Statements with a varying value nothing helps: what stands there, if the result depends on it.
@@ -166,6 +169,8 @@ class State:
     deferred: list[Expression] = field(default_factory=list)
     defers: bool = True
     has_deferred: bool = False
+    #: Maxima and minima over the devices of which jax takes a derivative, and has none, with their points.
+    without_derivative: list[tuple[Sync, int]] = field(default_factory=list)
     #: Syncs added in the last round, with the point whose value they must have mended.
     fresh: list[tuple[Sync, int]] = field(default_factory=list)
 
@@ -190,4 +195,8 @@ class State:
 
 def identity(sync: Sync) -> tuple[str, tuple[int, int, int, int], str]:
     """What makes two syncs the same."""
-    return sync.where, place(sync.span), f"{sync.value}{''.join(sync.paths)}{sync.op}{sync.axis}"
+    return (
+        sync.where,
+        place(sync.span),
+        f"{sync.value}{''.join(sync.paths)}{sync.op}{sync.axis}{sync.constant}",
+    )

@@ -15,6 +15,7 @@ from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span, Sync
 from jax_pmap.planning.events import Event, State, containers_above
 from jax_pmap.planning.syncs import Placer
+from jax_pmap.worker.protocol import Row
 
 #: A method call that puts its argument into a local container.
 KEEPS = re.compile(r"(\w+)\.(append|extend|insert|add|setdefault|update)\(")
@@ -260,16 +261,38 @@ class Mending:
                 return self.table.wrap_all(state, self.table.origins(value, first), first, numbers=True)
             return self._leaves(state, statement, whole)
         if value.is_display:
-            origins = [o for e in self.table.elements(value) for o in self.table.origins(e, first)]
+            parts = self._carried(value, first) if statement.scope in state.stacking else [value]
+            elements = [each for part in parts for each in self._elements(part)]
+            origins = [origin for each in elements for origin in self.table.origins(each, first)]
             if self.table.wrap_all(state, origins, first, numbers=True):
                 return True
-            mixed = [
-                e
-                for e in self.table.elements(value)
-                if e.point in first and first[e.point].partial(numbers=True)
-            ]
+            mixed = [e for e in elements if e.point in first and first[e.point].partial(numbers=True)]
             return bool(mixed) and not whole.varying and self._leaves(state, statement, whole)
         return False
+
+    @staticmethod
+    def not_stacked(state: State, statement: Statement, returned: Event) -> list[Row]:
+        """What a function returns and is partial, but for arrays that a loop stacks.
+
+        Those are made whole outside the loop: by one collective for all rounds, and behind the derivative.
+        """
+        partial = returned.partial(numbers=True)
+        if statement.scope not in state.stacking:
+            return partial
+        return [leaf for leaf in partial if leaf.get("number") or not leaf["path"].startswith("[1]")]
+
+    def _carried(self, pair: Expression, first: Mapping[int, Event]) -> list[Expression]:
+        """The parts of what a loop's function returns that go into the next round, or hold what does."""
+        parts = self.table.children.get(pair.point, [])
+        if len(parts) != 2:
+            return [pair]
+        carry, stacked = parts
+        names = {each.text for each in (carry, *self.table.descendants(carry.point))}
+        both = [each for each in self._elements(stacked) if each.text in names]
+        return [carry, *(each for each in both if each.point in first)]
+
+    def _elements(self, value: Expression) -> list[Expression]:
+        return self.table.elements(value) if value.is_display else [value]
 
     def keeps_varying(self, statement: Statement, events: Sequence[Event]) -> bool:
         """Whether a statement like ``parts.append(x / n)`` keeps what is neither whole nor partial."""

@@ -89,10 +89,11 @@ class Opening:
             opened = [
                 self._open(state, call, run.function, run.function_span, True, run.repeats) for run in runs
             ]
-            for run in deciding:
+            for run in runs:
                 scope = self._scope_of(run.function, call, run.function_span)
                 if scope is not None:
-                    state.deciding.add(scope)
+                    state.deciding |= {scope} if run.decides else set()
+                    state.stacking |= {scope} if run.stacks else set()
             return any(opened)
         return (
             self._open(state, call, callee, call.span)

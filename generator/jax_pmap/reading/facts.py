@@ -58,6 +58,8 @@ class FunctionRun:
     repeats: bool
     #: Whether what it returns decides if there is another round.
     decides: bool = False
+    #: Whether the second thing it returns is stacked, and does not go into its next run.
+    stacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ LOOPS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 #: Loops whose function gets what it returned, and the function that decides whether there is another round.
 CARRYING = frozenset({"jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop"})
 DECIDES = "cond_fun"
+#: The loop that stacks part of what its function returns.
+STACKING = "jax.lax.scan"
 #: Derivatives that are taken where the function is given, and not of a function that this returns.
 DERIVED = frozenset({"jax.jvp", "jax.vjp", "jax.linearize"})
 
@@ -29,13 +31,13 @@ DERIVED = frozenset({"jax.jvp", "jax.vjp", "jax.linearize"})
 def function_runs(parsed: ParsedSource) -> tuple[FunctionRun, ...]:
     """Every function that a call in the body is known to run, in the order of the calls."""
     return tuple(
-        FunctionRun(parsed.span(call), parsed.segment(function), parsed.span(function), repeats, decides)
+        FunctionRun(parsed.span(call), parsed.segment(function), parsed.span(function), *what)
         for call in body_calls(parsed)
-        for function, repeats, decides in _runs(parsed, call)
+        for function, *what in _runs(parsed, call)
     )
 
 
-def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
+def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool, bool, bool]]:
     name = parsed.qualname(call.func)
     if name is not None and name in LOOPS:
         parameters, functions = LOOPS[name]
@@ -43,19 +45,20 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in parameters}
         for function in functions:
             if function in given:
-                yield _unwrapped(parsed, given[function]), name in CARRYING, function == DECIDES
+                body = _unwrapped(parsed, given[function])
+                yield body, name in CARRYING, function == DECIDES, name == STACKING
     elif name in ("jax.lax.cond", "jax.lax.switch") and len(call.args) > 2:
         branches: Sequence[ast.expr] = call.args[1:3]
         if name == "jax.lax.switch":
             branches = getattr(call.args[1], "elts", ())
         for branch in branches:
-            yield _unwrapped(parsed, branch), False, False
+            yield _unwrapped(parsed, branch), False, False, False
     elif name in DERIVED and call.args:
-        yield _unwrapped(parsed, call.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False
+        yield _unwrapped(parsed, call.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False, False
     else:
         made = parsed.last_value(call.func)
         if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | BATCHERS:
-            yield _unwrapped(parsed, made.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False
+            yield _unwrapped(parsed, made.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False, False
 
 
 def _unwrapped(
