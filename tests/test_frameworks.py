@@ -270,6 +270,10 @@ def test_nnx_objects_are_changed_as_the_original_does(project):
     assert "nnx.update((model, optimizer), nnx.state(changed))" in code
     assert "return loss, unshard(out)" in code
     project.write("step_pmap.py", code)
+    verified = project.run(
+        "verify", "step_pmap.py::step", "--against", "steps.py::step", "--inputs", "steps.py::inputs"
+    )
+    assert verified.exit_code == 0, verified.stderr
     noisy = project.run("gen", "steps.py::noisy", "--inputs", "steps.py::noisy_inputs").stdout
     assert "    with own_draws(model.dropout.rngs):\n        return model(x), model\n" in noisy
     project.write("noisy_pmap.py", noisy)

@@ -49,6 +49,20 @@ def single(x, mean=lambda value: value):
 share_above = mapped(lambda x: jax.lax.pmean(jnp.mean(x > 0), "i"))
 p_single = mapped(lambda x: single(x, lambda value: jax.lax.pmean(value, "i")))
 p_single_apart = mapped(lambda x: jax.lax.pmean(single(x), "i"))
+
+
+def tally(seen, x):
+    seen["sum"] = seen["sum"] + jnp.sum(x)
+
+
+def tally_by(total):
+    def parallel(seen, x):
+        seen["sum"] = seen["sum"] + mapped(lambda part: total(jnp.sum(part), "i"))(x)
+
+    return parallel
+
+
+summed_tally, averaged_tally = tally_by(jax.lax.psum), tally_by(jax.lax.pmean)
 """
 TESTS = """\
 import os
@@ -98,6 +112,13 @@ def test_the_proof():
     assert_parallel_equal(source.p_single, source.single, x)
     with pytest.raises(AssertionError, match="differs on 2 devices"):
         assert_parallel_equal(source.p_single_apart, source.single, x)
+    # What the reference changes in place is compared, and the caller's stays as it is.
+    seen = {"sum": np.float32(0)}
+    assert_parallel_equal(source.summed_tally, source.tally, seen, x=x)
+    for wrong in (source.averaged_tally, lambda seen, x: None):
+        with pytest.raises(AssertionError, match="argument `seen.*sum.*`, which .* on 2 devices"):
+            assert_parallel_equal(wrong, source.tally, seen, x)
+    assert seen == {"sum": 0}
     with pytest.raises(ValueError, match="the same data"):
         assert_parallel_equal(source.right, source.rms, np.ones((24, 2), np.float32))
     with pytest.raises(ValueError, match="no argument divides"):

@@ -1248,3 +1248,42 @@ def test_words_that_a_reference_looks_up_are_tried_and_what_is_none_is_said(
     assert found.exit_code == code, found.stderr
     said = "`mask` is None in these inputs" if code == 0 else "with `reduction='sum'`"
     assert said in found.words
+
+
+IN_PLACE = """
+    import jax, jax.numpy as jnp
+
+
+    def tally(seen, x):
+        seen["sum"] = seen["sum"] + jnp.sum(x)
+
+
+    def mapped(seen, x, total):
+        parts = x.reshape(jax.local_device_count(), -1, *x.shape[1:])
+        sums = jax.pmap(lambda part: total(jnp.sum(part), "i"), axis_name="i", out_axes=None)(parts)
+        seen["sum"] = seen["sum"] + sums
+
+
+    def summed(seen, x):
+        mapped(seen, x, jax.lax.psum)
+
+
+    def averaged(seen, x):
+        mapped(seen, x, jax.lax.pmean)
+
+
+    def forgotten(seen, x):
+        mapped(dict(seen), x, jax.lax.psum)
+"""
+
+
+def test_what_the_reference_changes_in_place_is_compared(shared: Project) -> None:
+    shared.write("tally.py", IN_PLACE)
+    given = ("--against", "tally.py::tally", "--arg", "seen={sum: f32[]}", "--arg", "x=f32[24,3]")
+    result = shared.run("verify", "tally.py::summed", *given)
+    assert result.exit_code == 0, result.stderr
+    assert "derived for all inputs" in result.words
+    assert "3 chained steps" in result.words
+    for name in ("averaged", "forgotten"):
+        says = ("`seen['sum']` ",)
+        shared.refused("JP045", "verify", f"tally.py::{name}", *given, says=says, exit_code=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -9,7 +10,7 @@ import jax
 import numpy as np
 
 from jax_pmap.proof.causes import likeliest_cause
-from jax_pmap.worker import host_arrays
+from jax_pmap.worker import arguments, host_arrays, sharing
 from jax_pmap.worker.arguments import Packed
 from jax_pmap.worker.distance import distance
 from jax_pmap.worker.leaves import is_key, to_float64
@@ -44,9 +45,9 @@ def assert_parallel_equal(
     """Assert that `parallel` gives on several devices what `reference` gives on one.
 
     Both are called with the same arguments, so `parallel` splits the batch itself, as generated functions do.
-    Compared are structure, shapes, dtypes and values: in float64, within a bound that is measured from the
-    reference's own rounding, and in the dtypes as given. What lies whole on every device has to be the same
-    bits on all of them.
+    Compared are structure, shapes, dtypes and values, of results and of what `reference` changes in place (in
+    copies of the arguments): in float64, within a bound that is measured from its own rounding, and in the
+    dtypes as given. What lies whole on every device has to be the same bits on all of them.
 
     Args:
         parallel: the multi-device function.
@@ -63,6 +64,7 @@ def assert_parallel_equal(
     """
     __tracebackhide__ = True  # pytest then points at the line of the test
     host_arrays.tell_modes_apart()
+    names = _names(reference, len(args))
     available = jax.local_device_count()
     if available < 2:
         raise ValueError(
@@ -78,6 +80,8 @@ def assert_parallel_equal(
     _refuse_repeats(asked[-1], args, kwargs)
     given = bool(jax.config.jax_enable_x64)
     reference = _on_one_device(reference)
+    mutated = _mutated(reference, names, (args, kwargs))
+    reference, parallel = (_with_changes(function, names, mutated) for function in (reference, parallel))
     # The runs to hold `parallel` against: whether in 64 bits, the arguments, the results and their bounds.
     runs = _runs(reference, (args, kwargs), given)
     left_out: Exception | None = None
@@ -94,7 +98,7 @@ def assert_parallel_equal(
                     left_out = error  # It divides some axis, and that is not the batch's.
                     break
                 compared = True
-                _compare(got, want, allowed, count, widths=enabled == given)
+                _compare(got, want, allowed, count, mutated, widths=enabled == given)
     if left_out is not None and not compared:
         raise left_out
 
@@ -147,6 +151,44 @@ def _on_one_device(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: one.run(lambda: function(*args, **kwargs))
 
 
+def _names(function: Callable[..., Any], count: int) -> list[str]:
+    """Names for arguments by position: those of the parameters, where there are as many."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = [each.name for each in parameters if each.kind in positional][:count]
+    return found if len(found) == count else [f"argument_{index}" for index in range(count)]
+
+
+def _mutated(reference: Callable[..., Any], names: list[str], values: tuple[Any, Any]) -> list[str]:
+    """The arguments that a function changes in place: Flax NNX modules, an entry of a dict."""
+    args, kwargs = values
+    given = {**dict(zip(names, args, strict=True)), **kwargs}
+    try:
+        sharing.note(given)
+        own = arguments.own(given, given)
+        before = {name: jax.tree.flatten(value) for name, value in own.items()}
+        reference(*(own[name] for name in names), **{name: own[name] for name in kwargs})
+    except Exception:  # It fails, or does not let itself be copied: it is called as it is.
+        return []
+    return [name for name, value in own.items() if arguments.changed(before[name], value)]
+
+
+def _with_changes(function: Callable[..., Any], names: list[str], mutated: list[str]) -> Callable[..., Any]:
+    """`function` on copies of the arguments `mutated`, which come behind its result as it leaves them."""
+    if not mutated:
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = arguments.own({**dict(zip(names, args, strict=True)), **kwargs}, mutated)
+        result = function(*(own[name] for name in names), **{name: own[name] for name in kwargs})
+        return result, tuple(own[name] for name in mutated)
+
+    return call
+
+
 def _named(values: tuple[Any, Any]) -> dict[str, Any]:
     return {"args": values[0], "kwargs": values[1]}
 
@@ -184,16 +226,27 @@ def _refuse_repeats(count: int, args: Any, kwargs: Any) -> None:
         )
 
 
-def _compare(got: Any, want: Any, allowed: list[float], count: int, *, widths: bool) -> None:
+def _where(path: str, mutated: list[str]) -> str:
+    """A leaf of what is compared, in words: ``[1][0].weights`` is one of the first argument of `mutated`."""
+    if mutated and path.startswith("[1]"):
+        index, bracket, rest = path.removeprefix("[1][").partition("]")
+        return f"argument `{mutated[int(index)]}{rest}`, which the reference changes," if bracket else path
+    path = path.removeprefix("[0]") if mutated else path
+    return f"output `{path}`" if path else "the output"
+
+
+def _compare(
+    got: Any, want: Any, allowed: list[float], count: int, mutated: list[str], *, widths: bool
+) -> None:
     __tracebackhide__ = True
     form = same_form(got, want, widths=widths)
     if form is not None:
-        where = f"output `{form.path}`" if form.path else "the output"
+        where = _where(form.path, mutated)
         raise AssertionError(
             f"{where} has another {form.what} on {count} devices: {form.got}, the reference's is {form.want}"
         )
     for (path, leaf), target, bound in zip(leaf_table(got), jax.tree.leaves(want), allowed, strict=True):
-        where = f"output `{path}`" if path else "the output"
+        where = _where(path, mutated)
         left, right = host(leaf), host(target)
         error, scale = distance(left, right)
         if not error <= bound:

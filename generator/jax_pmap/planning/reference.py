@@ -31,13 +31,13 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
     numbers = list(dict.fromkeys(numbers))
     added: list[str] = []
     while True:
-        answer = _traced(session, target, finder.statics)
+        answer = traced(session, target, finder.statics)
         error = answer.error
         if error is None:
             # It was the last that was needed; of those before, some may have stood in front of it alone.
             for other in added[:-1]:
                 left = tuple(each for each in finder.statics if each != other)
-                without = _traced(session, target, left)
+                without = traced(session, target, left)
                 if without.error is None:
                     answer, finder.statics = without, left
                     del finder.why[other]
@@ -62,15 +62,15 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
         finder.statics = (*finder.statics, name)
         finder.why[name] = "its value is needed while tracing"
     # Not every error says that a number is missing: `jax.random.split(key, n)` takes it for a bad shape.
-    if numbers and _traced(session, target, (*finder.statics, *numbers)).error is None:
+    if numbers and traced(session, target, (*finder.statics, *numbers)).error is None:
         for name in tuple(numbers):
             fewer = [other for other in numbers if other != name]
-            if _traced(session, target, (*finder.statics, *fewer)).error is None:
+            if traced(session, target, (*finder.statics, *fewer)).error is None:
                 numbers = fewer
         for name in numbers:
             finder.why[name] = "the function does not trace without its value"
         finder.statics = (*finder.statics, *numbers)
-        return _traced(session, target, finder.statics)
+        return traced(session, target, finder.statics)
     if error.type == "OverflowError" and re.search("int32|parsing an argument", error.message):
         # Uncompiled, NumPy or Python computes with it, and the call works.
         raise refused(
@@ -92,7 +92,8 @@ def reference_runs(session: Session, target: Target, finder: RoleFinder) -> prot
     )
 
 
-def _traced(session: Session, target: Target, statics: Sequence[str]) -> protocol.Traced:
+def traced(session: Session, target: Target, statics: Sequence[str]) -> protocol.Traced:
+    """Trace the function as given. What it changes in place is known to the worker from then on."""
     roles = protocol.Roles({}, tuple(statics))
     return session.ask(protocol.Trace(roles, watched=not is_compiled(target)), "tracing the function")
 

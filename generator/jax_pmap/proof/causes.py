@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from jax_pmap.worker.protocol import Failure
 
@@ -83,8 +84,16 @@ def _scaled(ratio: float, devices: int) -> str | None:
     return None
 
 
-def output_name(definition: ast.AST, path: str) -> str:
-    """The output at `path` of the result by the name the function returns it under: ``"grads['w']"``."""
+def output_name(definition: ast.AST, path: str, mutated: Sequence[str] = ()) -> str:
+    """The output at `path` of the result by the name the function returns it under: ``"grads['w']"``.
+
+    Arguments that are changed in place come behind the result: ``(result, (model, optimizer))``.
+    """
+    if mutated:
+        behind = re.match(r"\[1\]\[(\d+)\]", path)
+        if behind:
+            return mutated[int(behind[1])] + path[behind.end() :]
+        path = path.removeprefix("[0]")
     returns = [node for node in _own(definition) if isinstance(node, ast.Return) and node.value]
     if not returns:
         return f"result{path}"

@@ -41,7 +41,7 @@ from jax_pmap.planning.as_called import as_called
 from jax_pmap.planning.axis import axis_notes
 from jax_pmap.planning.no_batch import no_batch
 from jax_pmap.planning.plan import chain
-from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs
+from jax_pmap.planning.reference import batch_of, grown_axes, reference_runs, traced
 from jax_pmap.planning.roles import RoleFinder, Roles
 from jax_pmap.planning.search import CANDIDATES, LOOKED_AT
 from jax_pmap.problems import error_details, error_line, error_span, first_line
@@ -202,6 +202,8 @@ class _Verification:
         #: What is called, as the workers know it.
         self.object = object_of(source, made)
         self.reference = reference
+        #: Arguments that the reference changes in place.
+        self.mutated: list[str] = []
         #: Arguments of the reference that it does not take.
         self.left_out: tuple[str, ...] = ()
         #: Whether to look into its source.
@@ -248,6 +250,7 @@ class _Verification:
             finder.statics = statics
             whole = reference_runs(lead, self.target, finder)
         loaded = dataclasses.replace(loaded, notes=(*loaded.notes, *called.notes))
+        self.mutated = [each.name for each in whole.mutated]
         for run in self.runs:
             run.session.compile_as(whole.compiled_as)
         notes = axis_notes(self.target, whole.axes, lead.directory)
@@ -259,7 +262,7 @@ class _Verification:
         candidates = itertools.islice(finder.candidates(), LOOKED_AT)
         for runs in (few, self.every) if all_asked and few != self.every else (self.every,):
             self.runs = runs
-            self._load_others(loaded, finder.statics)
+            self._load_others(loaded, finder.statics, whole)
             try:
                 found = self._search(finder, _again(known, candidates), loaded, whole)
             except RefusalError:
@@ -408,7 +411,7 @@ class _Verification:
                     self.target.facts.span,
                 )
 
-    def _load_others(self, loaded: Loaded, statics: tuple[str, ...]) -> None:
+    def _load_others(self, loaded: Loaded, statics: tuple[str, ...], whole: protocol.Traced) -> None:
         """Load the reference with the same inputs in every worker, and measure its rounding."""
         # What was found out once need not be searched again.
         given = dataclasses.replace(self.request, args=(*loaded.assumed, *self.request.args))
@@ -420,6 +423,8 @@ class _Verification:
                 others = load(run.session, self.target, given, lambda _: None)
                 if self.convert is not None:
                     self._renamed(run.session, others, self.convert)
+                if whole.mutated:
+                    traced(run.session, self.target, statics)
             run.session.ask(protocol.Precision(statics), "tracing the function")
             run.loaded = True
 
@@ -443,7 +448,7 @@ class _Verification:
             )
             for leaf, axis in zip(whole.out, axes, strict=True)
         ]
-        pairs = chain(loaded.described, roles, whole.tree, outputs, facts.returned_names)
+        pairs = chain(loaded.described, roles, whole.tree, outputs, facts.returned_names, self.mutated)
         return Comparison(
             roles.request(),
             chain=tuple((argument, steps_into(where)) for argument, where in pairs),
@@ -886,7 +891,7 @@ class _Verification:
     def _said(self, check: protocol.Check, failure: protocol.Failure, where: str) -> str:
         """What is wrong, in a clause."""
         name = self.name
-        output = f"`{output_name(self.target.parsed.definition, failure.path)}`"
+        output = f"`{output_name(self.target.parsed.definition, failure.path, self.mutated)}`"
         cause = likeliest_cause(failure, check.precision, check.devices)
         if failure.error is not None:
             return f"`{name}` fails {where}: {error_line(failure.error)}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from . import arguments
 from .arguments import Values, invoke
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -31,6 +32,8 @@ class Calling:
     signature: inspect.Signature
     #: Parameters of the reference that its inputs name, and that are passed by name here.
     named: Collection[str] = ()
+    #: Parameters that the reference changes in place.
+    mutated: Collection[str] = ()
 
     @functools.cached_property
     def own(self) -> "dict[str, inspect.Parameter] | None":
@@ -109,7 +112,8 @@ class Calling:
         """Call with `values` as the reference's signature binds them.
 
         Parameters that the function does not have, or has bound, are left out. So are those for which it has
-        another default, and what follows them: it is called as the reference is.
+        another default, and what follows them: it is called as the reference is. What the reference changes
+        in place comes behind the result, as a call leaves it: ``(result, (model, optimizer))``.
         """
         defaults = {
             name: own
@@ -120,10 +124,11 @@ class Calling:
         if defaults:
             while known and is_default(known[-1], values[known[-1].name]):
                 known.pop()
-        given = {**values, **defaults}
+        given = {**arguments.own(values, self.mutated), **defaults}
         for name in [p.name for p in known if p.kind is p.VAR_KEYWORD]:
             given[name] = {key: value for key, value in given[name].items() if key not in self.bound}
-        return invoke(self.function, self._as_passed(known), given)
+        result = invoke(self.function, self._as_passed(known), given)
+        return (result, tuple(given[name] for name in self.mutated)) if self.mutated else result
 
     def _as_passed(self, known: "list[inspect.Parameter]") -> inspect.Signature:
         """The reference's parameters with the names and kinds by which the function is given them."""

@@ -449,7 +449,8 @@ def calling_of(
     find: Callable[[protocol.Object], Callable[..., Any]] = parallel.find,
 ) -> Calling:
     """An object of the user's that takes the reference's arguments, found in its file."""
-    return Calling(find(asked), current().signature, tuple(named))
+    target = current()
+    return Calling(find(asked), target.signature, tuple(named), target.mutated)
 
 
 def on_mesh(mesh: protocol.Mesh) -> OnMesh:
