@@ -21,6 +21,7 @@ from jax_pmap.model import (
 )
 from jax_pmap.report.console import Console
 from jax_pmap.report.meshes import print_machine, sent_in_a_ring
+from jax_pmap.worker.machine import lacking
 from jax_pmap.worker.protocol import Memory
 
 MEAN = """\
@@ -198,6 +199,26 @@ def test_the_report_says_what_is_known_from_shapes() -> None:
     assert "operation by operation, which may not fit" in text
     text = said(Machine("v5e:2x4", "TPU v5 lite", 8, 24, 10**9, at_least, None, by_shapes=True))
     assert "does not fit: it takes at least 2 GB" in text and "largest array" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, what is needed (96.00G) exceeds HBM (15.75G).",
+            "Ran out of memory on HBM, what is needed (96.00G) exceeds HBM (15.75G).",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: It fails. Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm.\n\n"
+            "Total hbm usage >= 20.25G:\n    reserved 258M\n",
+            "It fails. Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm.",
+        ),
+        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.\n\nTotal hbm usage: 3M\n", ""),
+        ("UNIMPLEMENTED: no such thing in hbm", ""),
+    ],
+)
+def test_a_compiler_says_in_several_ways_that_memory_does_not_suffice(error: str, says: str) -> None:
+    assert lacking(error) == says
 
 
 def test_the_report_says_what_does_not_fit() -> None:

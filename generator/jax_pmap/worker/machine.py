@@ -75,14 +75,22 @@ def compile_for(
         try:
             compiled = program.lower(*leaves).compile()
         except Exception as error:
-            lacks = re.search(
-                r"Ran out of memory in memory space hbm[^\n]*|[^\n]*Exceeded hbm[^\n]*", str(error)
-            )
-            if lacks is None:
+            lacks = lacking(str(error))
+            if not lacks:
                 raise Problem("topology", f"it does not compile: {summary(error)}") from error
-            return Machine(*about, None, None, lacks[0].strip())
+            return Machine(*about, None, None, lacks)
     collectives = read(compiled.as_text() or "", size, dict(mesh.shape))
     return Machine(*about, memory_of(compiled.memory_analysis()), collectives, "")
+
+
+def lacking(error: str) -> str:
+    """What a compiler's error says of memory of a chip that does not suffice; ``""`` of another error.
+
+    Compilers word it in several ways. Other memories (vmem) are of one kernel, and no array is to blame.
+    """
+    lines = re.sub(r"^(?:\w+: )?RESOURCE_EXHAUSTED: ", "", error).splitlines()
+    said = (line for line in lines if re.search(r"(?:ran out of memory|exceed).*\bhbm\b", line, re.I))
+    return next(said, "").strip()
 
 
 def intermediate(question: Question, rows: int) -> int:
