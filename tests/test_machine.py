@@ -209,8 +209,8 @@ def test_the_report_says_what_is_known_from_shapes() -> None:
             "Ran out of memory on HBM, what is needed (96.00G) exceeds HBM (15.75G).",
         ),
         (
-            "RESOURCE_EXHAUSTED: It fails. Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm.\n\n"
-            "Total hbm usage >= 20.25G:\n    reserved 258M\n",
+            "RESOURCE_EXHAUSTED: It fails. Ran out of memory in memory space hbm. Used 20.00G of 15.75G "
+            "hbm.\n\nTotal hbm usage >= 20.25G:\n    reserved 258M\n",
             "It fails. Ran out of memory in memory space hbm. Used 20.00G of 15.75G hbm.",
         ),
         ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem.\n\nTotal hbm usage: 3M\n", ""),

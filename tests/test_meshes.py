@@ -329,6 +329,15 @@ def test_arrays_that_lie_elsewhere_are_no_proof(shared: Project, monkeypatch: py
     shared.refused("JP045", "gen", "step.py::step", *WORDS, *ASKED, says=says, exit_code=1)
 
 
+def test_a_batch_that_is_smaller_than_its_axis_is_the_batch_all_the_same(shared: Project) -> None:
+    """`up` has a dimension that divides, and is no batch for it."""
+    shared.write("step.py", STEP)
+    words = ("plan", "step.py::step", *WORDS, "--mesh", "data=32,model=2")
+    shared.refused(
+        "JP041", *words, says=("its batch of 24 does not divide over 32 devices along",), exit_code=1
+    )
+
+
 def test_options_that_do_not_fit_together(shared: Project) -> None:
     shared.write("step.py", STEP)
     for words, code, exit_code, says in (

@@ -79,6 +79,13 @@ class _Leaf:
     data: float
 
 
+def wanted_shares(request: Request) -> int | None:
+    """The number of devices that the batch is to be divided over, where one was asked for."""
+    if request.mesh:
+        return next(axis.size for axis in request.mesh if axis.name == request.axis_name)
+    return request.devices.number
+
+
 class RoleFinder:
     """Yields role candidates for one set of example arguments."""
 
@@ -100,7 +107,7 @@ class RoleFinder:
         self.forced: dict[tuple[str, int], int | None] = {}
         self.keys: set[tuple[str, int]] = set()
         #: The least batch that the proof can be run on.
-        self.enough = request.devices.number or LARGEST_COUNT
+        self.enough = wanted_shares(request) or LARGEST_COUNT
         #: Arguments that a gradient is taken of.
         self.differentiated = {name for call in facts.gradient_calls for name in call.of}
         self.statics = self._statics()

@@ -54,7 +54,7 @@ from jax_pmap.planning.parts import in_parts
 from jax_pmap.planning.plan import chain, plan_arguments, plan_outputs
 from jax_pmap.planning.reference import batch_of, check_opaque, grown_axes, reference_runs
 from jax_pmap.planning.repeats import check_repeats, or_changing
-from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles
+from jax_pmap.planning.roles import LARGEST_COUNT, RoleFinder, Roles, wanted_shares
 from jax_pmap.planning.tensor import along_axis
 from jax_pmap.planning.variants import Case, Confirmed, observe_variants, outermost_guards
 from jax_pmap.reading.target import Target
@@ -202,7 +202,7 @@ def _of_arguments(case: Case, finder: RoleFinder, whole: protocol.Traced, tried:
         if too_small is not None:
             # Of a size that only came up because the likelier one does not trace, nothing is said.
             if tried.small is None and not finder.trace_error:
-                enough = _wanted(case.request) or LARGEST_COUNT
+                enough = wanted_shares(case.request) or LARGEST_COUNT
                 if batch_of(roles, case.loaded) >= enough and not tried.observed:
                     # The batch is known, and another axis that happens to divide is none.
                     raise RefusalError(too_small)
@@ -546,7 +546,7 @@ def _try(case: Case, roles: Roles, whole: protocol.Traced, tried: _Tried) -> Con
     if case.saved is None:
         cut = minibatches_of(case, roles, outcome)
         if cut is not None:
-            wanted = _wanted(case.request)
+            wanted = wanted_shares(case.request)
             dealt = in_minibatches(case, roles, outcome, cut, batch_of(roles, case.loaded), wanted)
             outcome = outcome if dealt is None else dealt
             tried.minibatch = tried.minibatch or cut.rows
@@ -621,7 +621,7 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
         for index, axis in leaves.items():
             leaf = by_name[name]["leaves"][index]
             size = leaf["shape"][axis]
-            wanted, option, along = _wanted(request), "--devices", ""
+            wanted, option, along = wanted_shares(request), "--devices", ""
             if request.mesh:
                 option, along = "--mesh", f" along `{request.axis_name}`"
             if wanted is not None and size % wanted:
@@ -641,13 +641,6 @@ def _batch_refusal(target: Target, loaded: Loaded, roles: Roles, request: Reques
                     target.facts.span,
                 )
     return None
-
-
-def _wanted(request: Request) -> int | None:
-    """The number of devices that the batch is to be divided over, where one was asked for."""
-    if request.mesh:
-        return next(axis.size for axis in request.mesh if axis.name == request.axis_name)
-    return request.devices.number
 
 
 def _plan(case: Case, roles: Roles, found: Confirmed, whole: protocol.Traced) -> Observed:
