@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from project import Project
+
+from jax_pmap.model import Backend, RefusalError, refused
+from jax_pmap.proof import processes
+from jax_pmap.worker import protocol
 
 STEP = """\
 import os
@@ -79,3 +86,63 @@ def test_what_compares_nothing_is_refused(steps: Project) -> None:
 )
 def test_options_that_do_not_fit_together(steps: Project, words: tuple[str, ...], says: str) -> None:
     steps.refused("JP018", "gen", "step.py::differs", *words, says=(says,))
+
+
+class Process:
+    """A member in place of a worker; the second is slow to trace."""
+
+    def __init__(self, index: int, done: list[str], errors: tuple[Exception | None, ...]) -> None:
+        self.member, self.index = protocol.Member("", len(errors), index), index
+        self.done, self.error = done, errors[index]
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """It has nothing to end."""
+
+    def ask(self, asked: Any, _: str) -> protocol.Checks | None:
+        time.sleep(0.2 * self.index)
+        self.done.append(type(asked).__name__)
+        if isinstance(asked, protocol.Precision):
+            return None
+        if self.error is not None:
+            raise self.error
+        return protocol.Checks((protocol.Check(4, "given", 24),))
+
+
+def run_two(monkeypatch: pytest.MonkeyPatch, *errors: Exception | None) -> list[str]:
+    """What two processes did, in which the run ends so."""
+    done: list[str] = []
+    comparison = protocol.Comparison(protocol.Roles({}, ()), (), 1)
+    monkeypatch.setattr(processes, "load", lambda *_: None)
+    monkeypatch.setattr(processes, "comparison_of", lambda *_: comparison)
+    monkeypatch.setattr(processes, "emitted_of", lambda *_: None)
+    processes.run_in_processes(
+        lambda _, member: Process(member.index, done, errors),
+        SimpleNamespace(facts=SimpleNamespace(span=None)),
+        SimpleNamespace(mesh=(), arguments=(), outputs=(), mutated=(), multiple_of=1),
+        SimpleNamespace(variants=[{}]),
+        SimpleNamespace(processes=2, backend=Backend.PMAP),
+        "",
+        SimpleNamespace(derived=True),
+        lambda _: None,
+    )
+    return done
+
+
+def test_processes_begin_their_collectives_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One waits for another half a minute."""
+    assert run_two(monkeypatch, None, None) == ["Precision"] * 2 + ["ProveInProcesses"] * 2
+
+
+def test_the_process_that_others_waited_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = protocol.Problem("transport", "JaxRuntimeError: Gloo context initialization failed")
+    ended = refused("JP010", "it did not end within the time limit", "", None)
+    for errors, says in (((waited, ended), "process 2 of 2: it did not"), ((waited, waited), "Gloo context")):
+        with pytest.raises(RefusalError) as raised:
+            run_two(monkeypatch, *errors)
+        assert says in raised.value.refusal.reason

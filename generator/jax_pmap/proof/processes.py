@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -64,28 +65,41 @@ def run_in_processes(
         plan.multiple_of,
     )
 
-    def work(session: Session) -> protocol.Checks:
+    def prepare(session: Session) -> None:
         load(session, target, request, quiet)
         session.ask(protocol.Precision(comparison.roles.statics), "tracing the function")
+
+    def run(session: Session) -> Sequence[protocol.Check]:
         which = session.member.index + 1 if session.member is not None else 0
-        return session.ask(asked, f"running process {which} of {number}")
+        checks = session.ask(asked, f"running process {which} of {number}").checks
+        _compared(checks, number, target)
+        return checks
 
     with contextlib.ExitStack() as stack:
         address = f"127.0.0.1:{free_port()}"
         sessions = [
             stack.enter_context(start(devices, Member(address, number, index))) for index in range(number)
         ]
-        with ThreadPoolExecutor(number) as pool:
-            members = {pool.submit(work, session): index for index, session in enumerate(sessions)}
-            for each in as_completed(members):
-                try:
-                    checks = each.result().checks
-                    _compared(checks, number, target)
-                except Exception as error:
-                    # The others wait for it in a collective, and would until their time is over.
-                    for session in sessions:
-                        session.close()
-                    raise _refused(error, members[each] + 1, target, request) from None
+        # A process waits half a minute for another one in its first collective: all of them begin together.
+        for work in (prepare, run):
+            with ThreadPoolExecutor(number) as pool:
+                members = {pool.submit(work, session): index for index, session in enumerate(sessions)}
+                failed: dict[int, Exception] = {}
+                for each in as_completed(members):
+                    try:
+                        checks = each.result()
+                    except Exception as error:
+                        failed[members[each]] = error
+                        if _waited(error):
+                            continue  # Another one says why.
+                        # The others wait for it in a collective, and would until their time is over.
+                        for session in sessions:
+                            session.close()
+                        break
+            if failed:
+                index = min(failed, key=lambda index: _waited(failed[index]))
+                raise _refused(failed[index], index + 1, target, request) from None
+        assert checks is not None
     return dataclasses.replace(check_of(checks[-1]), processes=number)
 
 
@@ -104,6 +118,12 @@ def _compared(checks: Sequence[protocol.Check], number: int, target: Target) -> 
                 "random numbers without a key); if there is nothing, please report it with the function"
             )
             raise RefusalError(dataclasses.replace(found, reason=reason, hint=hint))
+
+
+def _waited(error: Exception) -> bool:
+    """Whether a process failed for another one, with which it has a collective in common."""
+    said = error.refusal.reason if isinstance(error, RefusalError) else str(error)
+    return bool(re.search(r"\bgloo\b|connection (?:closed|reset) by peer", said, re.IGNORECASE))
 
 
 def _refused(error: Exception, which: int, target: Target, request: Request) -> Exception:

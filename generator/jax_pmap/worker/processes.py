@@ -19,6 +19,7 @@ from .distance import same_bits
 from .leaves import is_abstract, is_key
 from .protocol import Checks, Failure, Problem, ProveInProcesses
 from .proving import check_count
+from .server import summary
 from .trials import Emitted, Trials
 
 #: How often collectives themselves are tried: those that are wrong are wrong most of the time.
@@ -31,12 +32,15 @@ def prove_in_processes(trials: Trials, emitted: Emitted, asked: ProveInProcesses
     """Run emitted code with this process's rows, and compare what all processes made of theirs.
 
     Raises:
-        Problem: ``"transport"`` where collectives between processes are wrong without it; ``"inputs"`` where
-            there are no numbers to run on, or too few.
+        Problem: ``"transport"`` where collectives between processes are wrong or fail without it;
+            ``"inputs"`` where there are no numbers to run on, or too few.
     """
     question = trials.question
     count, number = len(jax.devices()), jax.process_count()
-    wrong = transport()
+    try:
+        wrong = transport()
+    except Exception as error:
+        wrong = f"they do not come to their end: {summary(error)}"
     if wrong:
         raise Problem("transport", wrong)
     if is_abstract(question.data[0]):
