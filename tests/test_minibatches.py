@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from project import Project, simulated
 
+from jax_pmap.planning.coupling import way_out
+
 STEPS = """\
 import functools
 
@@ -280,3 +282,22 @@ def test_a_batch_that_we_made_larger_is_not_said_to_fail(project: Project) -> No
     """Of 192 rows of `x` beside 24 of `y`, which a search for minibatches has, nothing is said."""
     project.write("steps.py", ALL_BUT_A_FEW)
     project.refused("JP043", "plan", "steps.py::improve", "--inputs", "steps.py::inputs", exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "called", "picks"),
+    [
+        ("x[order]", "", True),
+        ("batch['x'][order]", "", True),
+        ("jnp.take(x, order, axis=0)", "jax.numpy.take", True),
+        ("jax.random.permutation(key, x)", "jax.random.permutation", True),
+        ("x[1:]", "", False),
+        ("x[..., 0]", "", False),
+        ("batch['x']", "", False),
+        ("jnp.sort(x)", "jax.numpy.sort", False),
+    ],
+)
+def test_who_shuffles_a_batch_is_told_to_generate_the_step_on_one_minibatch(
+    text: str, called: str, picks: bool
+) -> None:
+    assert ("the step on one minibatch" in way_out(text, called)) is picks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,9 +80,25 @@ def way_out(text: str, called: str) -> str:
     """What to do about an expression that couples the examples, maybe by what is `called` in it."""
     found = reduction(text, called)
     instead = f"Write it as `{found.written()}`" if found else "Compute it from sums or means over the batch"
+    if picks_rows(text, called):
+        instead = (
+            "Shuffle or pick rows before the call, and generate the function that works on them (the step on "
+            "one minibatch)"
+        )
     return (
         f"{instead}, keep it on one device, or try --backend jit, where the compiler keeps the global meaning"
     )
+
+
+def picks_rows(text: str, called: str) -> bool:
+    """Whether an expression takes rows by an array of positions, as what shuffles a batch does."""
+    if called.rpartition(".")[2] in ("permutation", "shuffle", "take"):
+        return True
+    node: ast.AST | None = None
+    with contextlib.suppress(SyntaxError):
+        node = ast.parse(text, mode="eval").body
+    positions = node.slice if isinstance(node, ast.Subscript) else None
+    return isinstance(positions, ast.Name | ast.Call | ast.Subscript)
 
 
 def unreadable(text: str, span: Span, closed: Mapping[str, str]) -> Refusal | None:
