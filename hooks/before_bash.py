@@ -31,7 +31,12 @@ WRAPPERS = frozenset(
         "xargs",
     }
     | {"pipx", "run", "uv", "uvx"}
+    | {"!", "{", "if", "then", "elif", "else", "while", "until", "do", "coproc"}
 )
+#: What runs the text that it is given as a command line.
+SHELLS = frozenset({"eval", "sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "trap"})
+#: What sets variables for the commands behind it, or gives their names another meaning.
+SETTERS = frozenset({"export", "declare", "typeset", "readonly", "alias", "source", "."})
 #: Options that run a program, or write where reading was approved.
 ASKED = ("--run", "--python", "--fix", "--accept", "--report")
 _ENDS = frozenset(";&|\n()")
@@ -63,8 +68,18 @@ def reason_to_ask(command: str, directory: Path) -> str | None:
 
 
 def calls_of(command: str) -> list[tuple[bool, list[str]]]:
-    """Whether variables are set, and the words behind it, for every call of jax-pmap in a command line."""
-    return [call for words in simple_commands(command) for call in _call(words)]
+    """Whether variables are set, and the words behind it, for every call of jax-pmap in a command line.
+
+    Variables stay set for the commands that come later. Texts that a shell is given are command lines too.
+    """
+    found, are_set = [], False
+    for words in simple_commands(command):
+        program = next((Path(word).name for word in words if not _in_front(word)), "")
+        inner = words if program in SHELLS else []
+        nested = [call for word in inner if re.search(r"\s", word) for call in calls_of(word)]
+        found += [(assigned or are_set, rest) for assigned, rest in [*_call(words), *nested]]
+        are_set |= program in SETTERS or (not program and any(map(_ASSIGNMENT.match, words)))
+    return found
 
 
 def folders_of(command: str) -> list[str]:
@@ -96,16 +111,16 @@ def _call(words: list[str]) -> list[tuple[bool, list[str]]]:
             return [(assigned, words[index + 1 :])]
         if word == "jax_pmap" and words[index - 1 : index] == ["-m"]:
             return [(assigned, words[index + 1 :])]
-        if _ASSIGNMENT.match(word):
-            assigned = True
-        elif not (
-            Path(word).name in WRAPPERS
-            or word.startswith("-")
-            or re.match(r"\d", word)
-            or Path(word).name.startswith("python")
-        ):
+        if not _in_front(word) and not Path(word).name.startswith("python"):
             return []
+        assigned |= bool(_ASSIGNMENT.match(word))
     return []
+
+
+def _in_front(word: str) -> bool:
+    """Whether a word may stand ahead of the program that is run."""
+    other = word.startswith("-") or re.match(r"\d", word) or _ASSIGNMENT.match(word)
+    return bool(other) or Path(word).name in WRAPPERS
 
 
 def asked_for(words: list[str], directory: Path) -> str | None:

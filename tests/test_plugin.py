@@ -317,6 +317,14 @@ BY_THE_HOOK = (
     'jax-pmap --confined plan "`cat target`"',
     "jax-pmap --confined plan 'train_step",
     "cd ../elsewhere && jax-pmap --confined plan f",
+    "VIRTUAL_ENV=../elsewhere; jax-pmap --confined plan train_step",
+    "export PATH=../elsewhere && jax-pmap --confined plan train_step",
+    "! jax-pmap --confined plan train_step --run ./evil",
+    "{ jax-pmap --confined plan train_step --run ./evil; }",
+    "if true; then jax-pmap --confined plan train_step --run ./evil; fi",
+    "while true; do jax-pmap --confined plan train_step --run ./evil; done",
+    "eval 'jax-pmap --confined plan train_step --run ./evil'",
+    "timeout 9 bash -c 'X=1 jax-pmap --confined plan train_step'",
 )
 
 
@@ -423,7 +431,14 @@ def test_what_the_hook_alone_can_tell(line: str, project_with_a_neighbour: Path,
 @posix_only
 @pytest.mark.parametrize(
     "line",
-    ["ls", "grep -rn 'jax-pmap plan x --run' docs", "cat bin/jax-pmap", "pip install jax-pmap", "echo $("],
+    [
+        "ls",
+        "grep -rn 'jax-pmap plan x --run' docs",
+        "cat bin/jax-pmap",
+        "pip install jax-pmap",
+        "echo $(",
+        "sh -c 'ls bin/jax-pmap'",
+    ],
 )
 def test_the_hook_leaves_other_commands_alone(line: str, tmp_path: Path, repository: Path) -> None:
     assert not hook_asks(line, tmp_path, repository)
