@@ -47,10 +47,10 @@ def p_step(w, users, items, ids, freq):
         u, v = users @ w, items @ w
         all_u = jax.lax.all_gather(u, axis_name=AXIS, axis=0, tiled=True)
         all_v = jax.lax.all_gather(v, axis_name=AXIS, axis=0, tiled=True)
-        gathered_2 = jax.lax.all_gather(
+        all_values = jax.lax.all_gather(
             jnp.log(freq), axis_name=AXIS, axis=0, tiled=True
         )
-        logits = all_u @ all_v.T - gathered_2[None, :]
+        logits = all_u @ all_v.T - all_values[None, :]
         all_ids = jax.lax.all_gather(ids, axis_name=AXIS, axis=0, tiled=True)
         same = all_ids[:, None] == all_ids[None, :]
         other = ~jnp.eye(jax.lax.psum(len(ids), axis_name=AXIS), dtype=bool)

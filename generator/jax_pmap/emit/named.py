@@ -356,7 +356,7 @@ def _wanted(op: str, operand: cst.BaseExpression) -> str:
     if op == "psum" and re.search(r"\.shape\[\d+\]$|\bsize\(|^len\(", source):
         return "count"
     if op == "all_gather":
-        return "gathered"
+        return "all_values"
     if op == "psum" and (summed := re.fullmatch(r"[\w.]*\bsum\([\w.\[\"']*?(\w+)[\"'\]]*\)", source)):
         return f"total_{summed[1]}"
     return _CALLED[op] + ("_square" if re.search(r"\*\* 2\b", source) and op in ("psum", "pmean") else "")
