@@ -49,6 +49,26 @@ def share_of(x, y, factor=2.0):
     return jnp.mean(x == jnp.max(x)) * jnp.mean(y) * factor
 
 
+def hidden_groups(w, x):
+    return jnp.mean((x @ w).T.reshape(4, -1), axis=1)
+
+
+def by_width(x):
+    return x - x.mean({4: -1, 16: 0}.get(x.shape[1], -1), keepdims=True)
+
+
+def of_wide(x):
+    return x - x.mean(-int(x.shape[1] < 20), keepdims=True)
+
+
+def by_precision(x):
+    return x - x.mean({"bfloat16": 0}.get(x.dtype.name, -1), keepdims=True)
+
+
+def cast_back(x):
+    return jnp.mean(x.astype("float32") ** 2).astype(x.dtype)
+
+
 @jax.jit
 def by_hand(x, y):
     mapped = jax.pmap(lambda x, y: jax.lax.pmean(turned(x, y), "i"), "i", out_axes=None)
@@ -87,13 +107,24 @@ INPUTS = {
     "cast": ("--arg", "scale=f32[]", *X),
     "least": ("--arg", "x=i32[24]"),
     "share_of": ("--arg", "x=i32[24]", *Y),
+    "hidden_groups": ("--arg", "w=f32[3,4]", "--arg", "x=f32[24,3]"),
+    "by_width": X,
+    "of_wide": X,
+    "by_precision": X,
+    "cast_back": X,
 }
 CALLS = """\
 import numpy as np
+from jax.numpy import bfloat16
 import forms
 from any_form_pmap import any_form
+from by_precision_pmap import by_precision
+from by_width_pmap import by_width
+from cast_back_pmap import cast_back
 from cast_pmap import cast
 from grouped_pmap import grouped
+from hidden_groups_pmap import hidden_groups
+from of_wide_pmap import of_wide
 from least_pmap import least
 from of_one_column_pmap import of_one_column
 from of_rows_pmap import of_rows
@@ -125,6 +156,11 @@ for rows in (24, 48):
     checked(cast, 2.5, floats(rows, 7))
 for dtype in ("int32", "int64", "uint8"):
     checked(share_of, np.arange(24).astype(dtype) % 7, floats(24))
+    checked(hidden_groups, floats(3, 4), floats(rows, 3))
+    checked(by_width, floats(rows, 4))
+    checked(of_wide, floats(rows, 4))
+    checked(by_precision, floats(rows, 3))
+    checked(cast_back, floats(rows, 3).astype(bfloat16))
 checked(least, np.arange(24) % 7)
 print("refused below")
 checked(of_one_column, floats(48, 2), floats(48))
@@ -134,8 +170,22 @@ checked(of_rows, floats(4, 2), floats(48, 4))
 checked(cast, 2, 100 * floats(48, 4))
 checked(least, np.arange(24, dtype="uint8") // 6)
 checked(least, np.arange(24, dtype="int16"))
+checked(hidden_groups, floats(3, 6), floats(24, 3))
+checked(by_width, floats(24, 16))
+checked(of_wide, floats(24, 32))
+checked(by_precision, floats(24, 4).astype(bfloat16))
 """
-CHECKED = {"turned", "grouped", "of_rows", "cast", "least"}
+CHECKED = {
+    "turned",
+    "grouped",
+    "of_rows",
+    "cast",
+    "least",
+    "hidden_groups",
+    "by_width",
+    "of_wide",
+    "by_precision",
+}
 REFUSED = """\
 refused below
 refused of_one_column
@@ -145,6 +195,10 @@ refused of_rows
 refused cast
 refused least
 refused least
+refused hidden_groups
+refused by_width
+refused of_wide
+refused by_precision
 """
 
 
@@ -278,12 +332,24 @@ def by_prefix(params, x):
     return x
 
 
+def of_rank(params, x):
+    for name, weight in params.items():
+        if weight.ndim == 1:
+            x = x - x.mean({"batch": 0}.get(name, -1), keepdims=True) * weight
+    return x
+
+
 def decayed(params, x):
     return {name: weight - 0.1 * (name not in FROZEN) * jnp.mean(x) for name, weight in params.items()}
 
 
 def inputs():
     return {"layer1": np.float32(0.5), "layer2": np.float32(0.25)}, np.arange(72.0).reshape(24, 3)
+
+
+def of_ranks():
+    params, x = inputs()
+    return {**params, "layer2": np.ones(3, np.float32)}, x
 """
 WITH_NAMES = """\
 import numpy as np
@@ -307,8 +373,9 @@ for function in (by_prefix, centred):
 
 def test_names_in_dicts_are_held_to_the_proof_where_they_are_looked_up(shared: Project) -> None:
     shared.write("named.py", NAMED)
-    for name in ("by_prefix", "centred", "decayed"):
-        words = (f"named.py::{name}", "--inputs", "named.py::inputs", "--no-run", "-o", f"{name}_pmap.py")
+    for name in ("by_prefix", "centred", "decayed", "of_rank"):
+        given = "of_ranks" if name == "of_rank" else "inputs"
+        words = (f"named.py::{name}", "--inputs", f"named.py::{given}", "--no-run", "-o", f"{name}_pmap.py")
         made = shared.run("gen", *words)
         assert made.exit_code == 0, made.stderr
         assert ("the code checks that `sorted(params)` is" in made.words) is (name != "decayed")

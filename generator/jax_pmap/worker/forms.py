@@ -9,7 +9,7 @@ import dis
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from .arguments import LeafAxes, Packed, Values, graph_variables, parts
 from .functions import codes, unwrapped
+from .jaxpr.symbolic import rows
 from .jaxpr.trace import abstract_leaves, leaf_names
 from .leaves import category
 from .neighbours import INSTALLED
@@ -28,16 +29,22 @@ from .telling import TABLES, values_in
 MOST_LEAVES = 4
 #: Arrays of one width that have another one by themselves.
 MOST_APART = 4
+#: How many widths of whole arrays have another one, how many numbers are tried for each, and the largest.
+MOST_WIDTHS, MOST_NAMED, WIDEST = 4, 8, 1 << 16
 #: Constants in the user's own containers that have other values, and names that some of them may be.
 MOST_CONSTANTS, REDUCING = 8, ("mean", "sum", "max", "none")
 #: How many words a constant is tried as, and one that nothing has for a key.
 MOST_WORDS, OTHER_WORD = 16, "another word"
-#: Methods and functions that look for parts of a name, and the longest of such parts.
+#: Methods and functions that look for a name or parts of it, what compares it, and the longest of such parts.
+COMPARING = frozenset({"CONTAINS_OP", "COMPARE_OP"})
 ASKING = frozenset(
-    {"startswith", "endswith", "find", "index", "count", "split", "rsplit", "partition", "rpartition"}
+    {"get", "startswith", "endswith", "find", "index", "count", "split", "rsplit", "partition", "rpartition"}
     | {"match", "search", "fullmatch", "removeprefix", "removesuffix"}
 )
 LONGEST_WORD = 32
+#: Names by which code asks how many bits numbers have, and floats of few bits.
+PRECISE = frozenset({"dtype", "finfo", "itemsize", "nbytes", "result_type", "promote_types"})
+NARROW = ("bfloat16", "float16")
 #: Dicts of which keys have other names, and how many of their keys.
 MOST_DICTS, MOST_KEYS = 2, 4
 #: Where the first other width is looked for, at least.
@@ -69,6 +76,7 @@ def others(
     leaves: Sequence[Any],
     sources: Sequence[Any] = (),
     takes: Callable[[Other], bool] = lambda other: True,
+    asked: "Callable[[Sequence[Any]], Collection[int] | None]" = lambda leaves: (),
 ) -> Iterator[tuple[Other, ...]]:
     """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
 
@@ -77,15 +85,18 @@ def others(
         statics: the arguments that are constants.
         axes: the batch axes.
         leaves: shapes of the traced leaves, with a batch that tells.
-        sources: code that may look up the keys of dicts.
+        sources: code that may look up keys, sizes and dtypes; without it, no other widths of whole arrays.
         takes: whether the function takes an input.
+        asked: numbers that the function may hold the symbol in some leaves against; None where it does not
+            take such leaves.
     """
     forms = _Forms(values, statics, axes, leaves)
-    yield from forms.widths()
+    yield from forms.widths(whole=bool(sources), asked=asked)
     yield from forms.ranks()
     yield from forms.of_rows()
     yield from forms.kinds()
     yield from forms.bits()
+    yield from forms.precisions() if _names_in(sources) & PRECISE else ()
     yield from forms.lengths()
     yield from forms.keys(_keys_of_tables(sources), _words_asked_for(sources), takes)
     yield from forms.constants()
@@ -107,29 +118,57 @@ class _Forms:
         whole = [name for name in self.packed.trees if not axes.get(name) and name not in apart]
         self.whole = [name for name in whole if not graph_variables(values[name])]
 
-    def widths(self) -> Iterator[tuple[Other, ...]]:
-        """Another number of columns in all arrays of the batch that have as many, and in each by itself."""
+    def widths(
+        self, *, whole: bool, asked: "Callable[[Sequence[Any]], Collection[int] | None]"
+    ) -> Iterator[tuple[Other, ...]]:
+        """Another number of columns in all arrays of the batch that have as many, and in each by itself.
+
+        Of arrays that are `whole` on every device too, those of a width that the batch has not. A table or a
+        comparison may decide by the width: numbers that are `asked` for are tried as well.
+        """
         places = [(i, at) for i, shape in enumerate(self.shapes) for at in range(len(shape))]
         of_batch = [(i, at) for i, at in places if self.axes[i] not in (None, at)]
-        for size in sorted({self.shapes[i][at] for i, at in of_batch} - {0}):
-            own = [(i, at) for i, at in of_batch if self.shapes[i][at] == size]
+        of_whole = [(i, at) for i, at in places if self._owner(i) in self.whole] if whole else []
+        sizes = sorted({self.shapes[i][at] for i, at in of_batch} - {0})
+        others = sorted({self.shapes[i][at] for i, at in of_whole} - {0, *sizes})
+        for size in (*sizes, *others[:MOST_WIDTHS]):
+            of = of_batch if size in sizes else of_whole
+            own = [(i, at) for i, at in of if self.shapes[i][at] == size]
             # Weights may have to be as wide.
             rest = [(i, at) for i, at in places if self.axes[i] is None and self.shapes[i][at] == size]
-            ways = [own, [*own, *rest]] if rest else [own]
+            ways = [own, [*own, *rest]] if rest and of is of_batch else [own]
             # Heads and halves take no odd number.
             wide = [(way, columns) for columns in (self._unused(size), 2 * size) for way in ways]
             yield tuple(self._wider(way, columns, own) for way, columns in wide)
-            for each in own if 1 < len(own) <= MOST_APART else ():
+            for each in own if of is of_batch and 1 < len(own) <= MOST_APART else ():
                 yield (self._wider([each], self._unused(size), [each]),)
+            for columns in self._named(ways, asked) if whole else ():
+                if columns != size:
+                    yield tuple(self._wider(way, columns, own) for way in ways)
+
+    def _named(
+        self,
+        ways: Sequence[Sequence[tuple[int, int]]],
+        asked: "Callable[[Sequence[Any]], Collection[int] | None]",
+    ) -> list[int]:
+        """Numbers of columns that the function may hold theirs against, and one beyond all of these."""
+        answers = (asked(self._wide(way, rows())) for way in ways)
+        found = next((each for each in answers if each is not None), ())
+        numbers = [number for number in found if 0 < number <= WIDEST][:MOST_NAMED]
+        return [*numbers, 2 * max(numbers)] if numbers else []
 
     def _wider(self, at: Sequence[tuple[int, int]], columns: int, given: Sequence[tuple[int, int]]) -> Other:
+        made = self._wide(at, columns)
+        what = tuple(FixedForm(self._owner(index), self.names[index], axis) for index, axis in given)
+        single = self.shapes[given[0][0]][given[0][1]] == 1
+        return replace(self._other(made, given[0][0], what), hides=single)
+
+    def _wide(self, at: Sequence[tuple[int, int]], columns: Any) -> list[Any]:
         made = list(self.leaves)
         for index, axis in at:
             shape = (*made[index].shape[:axis], columns, *made[index].shape[axis + 1 :])
             made[index] = made[index].update(shape=shape)
-        what = tuple(FixedForm(self._owner(index), self.names[index], axis) for index, axis in given)
-        single = self.shapes[given[0][0]][given[0][1]] == 1
-        return replace(self._other(made, given[0][0], what), hides=single)
+        return made
 
     def _unused(self, size: int) -> int:
         """A prime number of columns that nothing has, beyond `size`."""
@@ -194,6 +233,23 @@ class _Forms:
         if other:
             yield tuple(self._with_dtypes({index: other[index] for index in way}) for way in ways)
 
+    def precisions(self) -> Iterator[tuple[Other, ...]]:
+        """Floats of few bits in the batch, and in what is whole, as in ``AXES[x.dtype.name]``."""
+        floats = [i for i, leaf in enumerate(self.leaves) if _kind(_as_array(leaf)) == "float"]
+        of_batch = [i for i in floats if self.axes[i] is not None]
+        of_whole = [i for i in floats if self._owner(i) in self.whole and hasattr(self.leaves[i], "shape")]
+        for own in filter(None, (of_batch, of_whole)):
+            for name in NARROW:
+                dtype = jax.numpy.dtype(name)
+                changed = {i: dtype for i in own if self.leaves[i].dtype != dtype}
+                given = tuple(
+                    FixedForm(self._owner(i), f"{self.names[i]}.dtype.name", value=repr(leaf.dtype.name))
+                    for i in changed
+                    for leaf in (self.leaves[i],)
+                )
+                if changed:
+                    yield (replace(self._with_dtypes(changed), given=given),)
+
     def lengths(self) -> Iterator[tuple[Other, ...]]:
         """One layer more in all lists and tuples of so many layers."""
         found = [length for name in self.whole for length in _lengths(self.values[name])]
@@ -219,12 +275,13 @@ class _Forms:
             if asked and any(map(takes, self._renamed(name, path, table, OTHER_WORD))):
                 every += asked
             for word in (word for word in dict.fromkeys(every) if word not in table):
-                yield tuple(self._renamed(name, path, table, word))
+                yield from ((other,) for other in self._renamed(name, path, table, word))
 
     def _renamed(self, name: str, path: str, table: dict[str, Any], word: str) -> Iterator[Other]:
-        """A dict with `word` for one of its keys, for each."""
+        """A dict with `word` for one of its keys: for one of each form of what stands there."""
         given = (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
-        for key in list(table)[:MOST_KEYS]:
+        of_forms = {repr(_form(part, np.ndim)): key for key, part in reversed(table.items())}
+        for key in list(of_forms.values())[-MOST_KEYS:]:
             renamed = {word if each == key else each: part for each, part in table.items()}
             value = _exchanged(self.values[name], table, renamed)
             packed = Packed({**self.values, name: value}, self.statics)
@@ -310,15 +367,21 @@ def _keys_of_tables(sources: Sequence[Any]) -> list[str]:
 
 
 def _words_asked_for(sources: Sequence[Any]) -> list[str]:
-    """Strings in code that looks for parts of names, as in ``name.startswith("batch")``."""
+    """Strings in code that looks for names, as in ``name.startswith("batch")`` and ``{"w": 0}.get(name)``."""
     found = dict[str, None]()
     for code in (each for source in sources for each in values_in(source)):
         if isinstance(code, types.CodeType) and (
             ASKING.intersection(code.co_names)
-            or any(i.opname == "CONTAINS_OP" for i in dis.get_instructions(code))
+            or any(i.opname in COMPARING for i in dis.get_instructions(code))
         ):
             found |= dict.fromkeys(each for each in _flat(code.co_consts) if isinstance(each, str))
     return [word for word in found if len(word) <= LONGEST_WORD and not word.isspace()][:MOST_WORDS]
+
+
+def _names_in(sources: Sequence[Any]) -> set[str]:
+    """Names of attributes and variables that code uses."""
+    codes_of = (each for source in sources for each in values_in(source) if isinstance(each, types.CodeType))
+    return {name for code in codes_of for name in code.co_names}
 
 
 def _dicts(value: Any, path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -454,12 +517,13 @@ def _each_container(value: Any, change: Callable[[Sequence[Any]], Sequence[Any]]
 
 def _are_alike(parts: Sequence[Any]) -> bool:
     """Whether there are any, with arrays in them, and all have the same containers, shapes and dtypes."""
-
-    def form(part: Any) -> Any:
-        leaves, tree = jax.tree.flatten(part)
-        return tree, [(np.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves]
-
     if not parts or not all(category(leaf) in ("array", "float") for leaf in jax.tree.leaves(list(parts))):
         return False
-    first = form(parts[0])
-    return bool(first[1]) and all(form(part) == first for part in parts)
+    first = _form(parts[0])
+    return bool(first[1]) and all(_form(part) == first for part in parts)
+
+
+def _form(part: Any, of: Callable[[Any], Any] = np.shape) -> Any:
+    """The containers of a value, and the shape and dtype of each leaf, or what else is `of` it."""
+    leaves, tree = jax.tree.flatten(part)
+    return tree, [(of(leaf), str(getattr(leaf, "dtype", type(leaf)))) for leaf in leaves]

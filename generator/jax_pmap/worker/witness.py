@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 
-from . import arguments, meshes, protocol, prove
+from . import arguments, meshes, protocol, prove, telling
 from .arguments import Packed, Values
 from .budget import fitting
 from .budget import size as operations
 from .following import traced_as
 from .forms import Other, others
+from .jaxpr import symbolic
 from .jaxpr.coincidences import Program, alike, coincidences, program_of
 from .jaxpr.trace import COUNTS, Traced, abstract_leaves, counts_for, leaf_names, resized, sizes_for
 from .leaves import is_abstract
@@ -185,12 +186,15 @@ def _derived(
             found = _on_many(found, question, parallel, packed, multiple, ways) if found.complete else found
     forms: list[FixedForm] = []
     if found.complete and question.axes and (foreign or found.mapped):
-        sources = question.sources if small else ()
+        sources = question.sources if small and not foreign else ()
 
         def takes(other: Other) -> bool:
             return _reference(question, other.packed, other.leaves) is not None
 
-        each = others(question.data[0], question.statics, question.axes, leaves, sources, takes)
+        def decides(leaves: Sequence[Any]) -> "Sequence[int] | None":
+            return _asked_of(question.traceable, packed, leaves, sources)
+
+        each = others(question.data[0], question.statics, question.axes, leaves, sources, takes, decides)
         if foreign:
             # Code that was written is for the forms it is called with, but for columns that hide others.
             each = (tuple(way for way in ways if way.hides) for ways in each)
@@ -313,6 +317,20 @@ def _of_form(
             continue
     # Devices with one row each do take it, for that row.
     return (Derivation(0, (Ending(0, "no device has several rows"),)), size) if way.of_rows else None
+
+
+def _asked_of(
+    function: Callable[[Values], Any], packed: Packed, leaves: Sequence[Any], sources: Sequence[Any]
+) -> "Sequence[int] | None":
+    """Numbers that a function may hold a size against, a symbol in some `leaves`: the likeliest first.
+
+    None where it does not take such leaves, which have to be as long as others perhaps.
+    """
+    answer = symbolic.traced_unasked(lambda: Traced.of(function, packed, leaves))
+    jax.clear_caches()
+    if answer.is_asked:
+        return telling.named(sources, answer.rows)
+    return None if answer.made is None else ()
 
 
 def _same_but_for_sizes(one: Program, other: Program) -> bool:
