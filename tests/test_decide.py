@@ -55,6 +55,7 @@ CASES = {
         "x mask",
         ["psum total", "psum mean", "psum rest", "psum slope"],
     ),
+    "ensemble": ("w=f32[3,5] x=f32[24,3] y=f32[24]", "x y", ["pmean error", "pmean slope"]),
     "recurrent": (
         "w=f32[] x=f32[24,3] y=f32[24]",
         "x y",

@@ -315,6 +315,8 @@ class Decider:
                     break
                 if not event.varying and not self.mending.not_stacked(state, statement, event):
                     continue
+                if self._update_opened(state, statement, event, events):
+                    return True
                 return self.mending.result(state, statement, events) or self.look_closer(
                     state, statement, events, event.occurrence
                 )
@@ -333,6 +335,8 @@ class Decider:
                     continue
                 if self.mending.added_to(statement, event, events):
                     continue
+                if not advanced and self._update_opened(state, statement, event, events):
+                    return True
                 if self.mending.assignment(state, statement, events):
                     advanced = True
                     handled.add(statement.index)
@@ -432,6 +436,19 @@ class Decider:
                 if event.partial() and not event.varying and self.opening.whole_inside(state, call):
                     return True
         return False
+
+    def _update_opened(
+        self, state: State, statement: Statement, event: Event, events: Sequence[Event]
+    ) -> bool:
+        """Open the calls that give updated weights, for the gradients to be made whole in them.
+
+        Weights that are averaged are rounded, also where there is nothing to update.
+        """
+        if not event.updated:
+            return False
+        first = self.table.first_of(statement, events)
+        calls = [self.table.by_point[point] for point in first if point in self.table.by_point]
+        return any(self.opening.whole_inside(state, call) for call in calls if first[call.point].updated)
 
     def _not_whole(self, final: Event) -> Refusal:
         leaves = [leaf for leaf in final.leaves if leaf["kind"] == "varying" or leaf["kind"] in PARTIAL]

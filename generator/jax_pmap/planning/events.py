@@ -67,6 +67,14 @@ class Event:
         return [leaf for leaf in (self.leaves if numbers else self.arrays) if leaf["kind"] in PARTIAL]
 
     @property
+    def updated(self) -> bool:
+        """Whether something whole went into a partial array, as into ``w - 0.1 * grads``.
+
+        The mean of that over the devices is the mean of the gradients, but for what the weights are rounded.
+        """
+        return any(leaf.get("updated") for leaf in self.partial())
+
+    @property
     def partly_whole(self) -> bool:
         """Whether some arrays in it are whole, and all others partial."""
         return {leaf["kind"] for leaf in self.arrays} - PARTIAL == {"replicated"} and bool(self.partial())

@@ -62,7 +62,9 @@ class Mending:
     def assignment(self, state: State, statement: Statement, events: Sequence[Event]) -> bool:
         """Make the partial names of an assignment whole, where they are made."""
         first = self.table.first_of(statement, events)
-        if not {name for name, _ in statement.names} & self.table.read_names:
+        body = self.table.body_of[statement.index]
+        read = {name for each in body.statements.values() for name in each.reads}
+        if read.isdisjoint(name for name, _ in statement.names):
             return False
         display = (
             statement.value is not None and self.table.by_point[statement.value].is_display
@@ -92,7 +94,7 @@ class Mending:
         added = False
         for name, point in statement.names:
             event_ = first.get(point)
-            if name not in self.table.read_names:
+            if name not in read:
                 continue  # `(_, aux), grads = …`: what nothing reads needs no collective.
             if event_ is None or event_.unaligned or not event_.partial() or name in self.table.mutated:
                 continue
@@ -118,8 +120,8 @@ class Mending:
         if event is None or event.unaligned or not event.partial() or value.text in self.table.mutated:
             return False
         inside = {s.index for s in statements}
-        found = [e for e in self.table.by_point.values() if e.text == value.text and e.statement in inside]
-        once = max(sum(value.text in s.reads for s in statements), len(found)) < 2
+        found = (e for e in self.table.by_point.values() if e.text == value.text and e.statement in inside)
+        once = max(sum(value.text in s.reads for s in statements), sum(1 for _ in found)) < 2
         if made.block not in statement.blocks or (once and not event.partly_whole):
             return False
         if event.whole_op(numbers=False) is None and not event.partly_whole:
@@ -127,10 +129,6 @@ class Mending:
         added = False
         for sync in self._syncs_for(value.text, event, made.span, numbers=False):
             added |= state.add(sync, point)
-        # Where it was made whole as it is read, it is whole already.
-        read = {each.span for each in found} if added else set()
-        for sync in [each for each in state.syncs if each.span in read]:
-            state.take_back(sync)
         return added
 
     def deferred(

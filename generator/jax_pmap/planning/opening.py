@@ -64,6 +64,12 @@ class Find(Protocol):
         """
 
 
+def _is_made(call: str) -> bool:
+    """Whether what is called was made where it is called, as in ``jax.vmap(f)(x)``."""
+    node = ast.parse(f"({call})", mode="eval").body
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Call)
+
+
 class Opening:
     """What is done to see into a call."""
 
@@ -104,9 +110,12 @@ class Opening:
     def whole_inside(self, state: State, call: Expression) -> bool:
         """Open the function that a call runs directly, for its values to be whole in it; whether that is new.
 
-        What it gives back may be an object that cannot be taken apart where it is called.
+        What it gives back may be an object that cannot be taken apart where it is called. That goes for a
+        function that is called under `vmap` as well.
         """
-        if not call.is_call or call.point in self.table.gradients or call.point in self.table.runs:
+        if not call.is_call or call.point in self.table.gradients:
+            return False
+        if self.table.runs.get(call.point) and not _is_made(call.text):
             return False
         self.look_inside(state, call)
         scopes = {scope for scope, point in state.opened if point == call.point} - state.loops

@@ -53,7 +53,6 @@ class Placer(Bodies):
         for call in list(self.gradients.values()):
             if call.function not in {scope.name for scope in body.scopes.values()}:
                 self.open(call.function, body)
-        self.read_names = frozenset(name for s in body.statements.values() for name in s.reads)
 
     def _next_mentions(self) -> dict[int, Statement]:
         """For each statement of the target that binds one name, the next one that reads or binds it."""

@@ -33,7 +33,7 @@ from .placements.lattice import (
     Sharded,
     Unknown,
 )
-from .placements.terms import Terms
+from .placements.terms import Term, Terms
 from .protocol import Problem
 
 Event = dict[str, Any]
@@ -232,7 +232,8 @@ def placed_events(
 
     An event is ``{"point", "occurrence", "leaves": [{"path", "category", "kind", "shape", "dtype"}]}``. A
     point that is passed a different number of times on a share than on the whole batch (a loop over rows)
-    has ``"unaligned"``, and a leaf ``"together"`` that is a split argument put together again: its number.
+    has ``"unaligned"``, and a leaf ``"together"`` that is a split argument put together again: its number. A
+    mean that something is added to which is whole, as ``w - 0.1 * grads``, is ``"updated"``.
 
     Raises:
         Apart: the shares are traced to other programs for other counts of devices.
@@ -244,6 +245,7 @@ def placed_events(
     ]
     walk.run([each.jaxpr for each in shares], given)
     divided = {v.term: index for index, v in enumerate(given) if isinstance(v.places[0], Sharded)}
+    whole_inputs = {value.term for value in given} - divided.keys()
     if len({len(each.events) for each in shares}) > 1:
         raise Apart("it goes another way on other numbers of devices")
     found = values_of(walk, shares)
@@ -287,6 +289,8 @@ def placed_events(
                     continue
                 if walk.is_zero(found[number][0]):
                     zeros.append((point, leaf))
+                if leaf["kind"] == "pmean" and adds(whole.terms, found[number][0].term, whole_inputs):
+                    leaf["updated"] = True
                 if leaf["kind"] == REPLICATED and found[number][0].term in divided:
                     leaf["together"] = divided[found[number][0].term]
             for leaf in answer["leaves"] if point in results else ():
@@ -333,6 +337,22 @@ def is_live(event: Event, values: Mapping[int, Any]) -> bool:
     """Whether an event stands for something: a pass of jax may trace a body again, and drop what it had."""
     arrays = [leaf["index"] for leaf in event["leaves"] if "index" in leaf]
     return not arrays or any(index in values for index in arrays)
+
+
+#: Operations whose result has the elements of their operand.
+SAME_ELEMENTS = frozenset({"transpose", "reshape", "squeeze", "expand_dims", "convert_element_type"})
+
+
+def adds(terms: Terms, term: Term, among: Set[Term]) -> bool:
+    """Whether a term is a sum with one of some terms, or a multiple of one, among what is added up."""
+
+    def moved(term: Term) -> Term:
+        """What a term is, but for a factor, its dtype and the order of its elements."""
+        base = terms.factor(term)[1]
+        return moved(terms[base].operands[0]) if terms[base].op in SAME_ELEMENTS else base
+
+    node = terms[moved(term)]
+    return node.op == "sum" and any(moved(each) in among for each in node.operands)
 
 
 def is_lost(value: Value) -> bool:
