@@ -547,7 +547,7 @@ def many():
     [
         ("returned", "inputs", ["grads"]),
         ("named", "inputs", ["grads"]),
-        ("picked", "inputs", ["grads", "loss"]),
+        ("picked", "inputs", ["loss", "grads"]),
         ("several", "many", ["grads"]),
         ("again", "inputs", ["grads"]),
     ],

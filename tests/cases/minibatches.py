@@ -44,7 +44,9 @@ def loss_fn(w, x, y):
 
 def sgd(w, minibatch):
     loss, grads = jax.value_and_grad(loss_fn)(w, *minibatch)
-    return w - 0.1 * jax.lax.pmean(grads, axis_name=AXIS), loss
+    # The loss is whole on every device, the gradient only that through its own rows.
+    grads = jax.lax.pmean(grads, axis_name=AXIS)
+    return w - 0.1 * grads, loss
 
 
 @functools.partial(jax.pmap, axis_name=AXIS, in_axes=(None, 1, 1), out_axes=None)
