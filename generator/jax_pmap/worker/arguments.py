@@ -1,6 +1,7 @@
 """Example arguments: their constants and graphs, cut along the batch, packed for a call."""
 
 import inspect
+import operator
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -216,6 +217,19 @@ def constant_leaves(result: Any, parts: Sequence[str]) -> set[int]:
         for index, (path, leaf) in enumerate(table)
         if category(leaf) not in ("array", "key") and any(path.startswith(part) for part in parts)
     }
+
+
+def comparable(values: Values, first: Values) -> bool:
+    """Whether jax can tell if the containers of `values` are those of `first`.
+
+    A field that is no leaf may hold an array, as `eqx.field(static=True)` allows. jax takes one model of such
+    a class as often as it comes, and raises at the next model, whose array it cannot compare.
+    """
+    try:
+        operator.eq(jax.tree.structure(values), jax.tree.structure(first))
+    except ValueError:
+        return False
+    return True
 
 
 def alike(values: Values, first: Values, chained: Sequence[str]) -> Values:

@@ -213,7 +213,7 @@ class Trials:
     def _make(self, kind: Dtypes, index: int, size: int, shares: Shares | None) -> tuple[Trial, Bounds]:
         question, given = self.question, self.question.rounding["given"]
         values = self.values(index)
-        if kind == "float64":
+        if kind == "float64" or not arguments.comparable(values, question.data[0]):
             values = arguments.alike(values, question.data[0], [name for name, _ in question.chain])
         values = rekeyed(arguments.cut(values, question.axes, size), shares)
         trial = self._run(kind, index, values)
