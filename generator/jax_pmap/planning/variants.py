@@ -369,17 +369,26 @@ def at_work(
     """Without the collectives that were never seen to be taken of anything but what is whole already.
 
     A maximum or a mean may have been put around what turned out to need one further inside. Those that are
-    there for what is differentiated are found again without them.
+    there for what is differentiated are found again without them: where several are, each is done without
+    beside the others, as the mean of a gradient beside that of what it is taken by.
     """
 
-    def idle(sync: Sync) -> bool:
+    def idle(sync: Sync, observations: Sequence[Observation]) -> bool:
         point = observer.point_of(sync)
         seen = [each.idle[point] for each in observations if point is not None and point in each.idle]
         return sync.op in ("pmean", "pmax", "pmin") and bool(seen) and all(seen)
 
-    fewer = tuple(sync for sync in syncs if not idle(sync))
+    fewer = tuple(sync for sync in syncs if not idle(sync, observations))
     outcome = observer.observe(roles, {}, count, fewer) if fewer != syncs else None
-    return syncs if outcome is None or isinstance(outcome, Refusal) else outcome.syncs
+    if outcome is None or isinstance(outcome, Refusal):
+        return syncs
+    back = [sync for sync in outcome.syncs if idle(sync, [outcome])]
+    for sync in back if len(back) > 1 else []:
+        others = tuple(other for other in outcome.syncs if other is not sync)
+        found = observer.observe(roles, {}, count, others)
+        if not isinstance(found, Refusal) and len(found.syncs) < len(outcome.syncs):
+            outcome = found
+    return outcome.syncs
 
 
 def outermost_guards(branches: Sequence[Branch]) -> tuple[Guard, ...]:
