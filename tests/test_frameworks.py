@@ -270,6 +270,12 @@ NNX = """
         return model(x)
 
 
+    @nnx.jit
+    def judged(model, x):
+        model.eval()
+        return jnp.mean(model(x))
+
+
     def noisy_inputs():
         return Noisy(rngs=nnx.Rngs(0)), rows(0)["x"]
 
@@ -468,6 +474,9 @@ def test_nnx_objects_that_cannot_be_handed_back_are_refused(project):
     project.write("steps.py", textwrap.dedent(NNX))
     words = ("gen", "steps.py::rank", "--inputs", "steps.py::counter")
     project.refused("JP043", *words, says=("jnp.median(x[:, 0])",), exit_code=1)
+    words = ("gen", "steps.py::judged", "--inputs", "steps.py::noisy_inputs")
+    says = ("Call `model.eval()` before `judged` too: inside, it then changes nothing",)
+    project.refused("JP049", *words, says=says, exit_code=1)
     code = project.run("gen", "steps.py::count", "--inputs", "steps.py::counter").stdout
     assert "model.seen.value = jax.lax.pmean(" in code
     assert "return x, model" in code

@@ -17,6 +17,9 @@ MUTATORS = frozenset(
     {"append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
 )
 
+#: Methods by which a module of Flax NNX, or a part of it, goes from training to evaluation.
+MODES = frozenset({"train", "eval", "set_attributes"})
+
 
 def check_mutation(target: Target, loaded: Loaded, changes: Sequence[Mutated]) -> None:
     """A compiled function changes copies of its arguments; the caller of the original sees the change.
@@ -38,13 +41,31 @@ def check_mutation(target: Target, loaded: Loaded, changes: Sequence[Mutated]) -
                 target.facts.span,
             )
         if not change.same_structure:
+            switch = _switch_of_mode(target, change.name)
             raise refused(
                 "JP049",
                 f"`{target.facts.name}` changes what `{change.name}` is made of (new variables, another "
                 "mode); only values can be handed back",
-                f"Make the change before the call, for example `{change.name}.train()`",
-                target.facts.span,
+                f"Call `{target.parsed.segment(switch)}` before `{target.facts.name}` too: inside, it then "
+                "changes nothing"
+                if switch
+                else "Make the change before the call",
+                target.parsed.span(switch) if switch else target.facts.span,
             )
+
+
+def _switch_of_mode(target: Target, name: str) -> ast.Call | None:
+    """The only statement that sets the mode of an argument, as ``model.eval()``, or None."""
+    found = [
+        node.value
+        for node in ast.walk(target.parsed.definition)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr in MODES
+        and root_name(node.value.func) == name
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _check_written(target: Target, loaded: Loaded) -> None:
