@@ -55,7 +55,7 @@ class FunctionRun:
     function: str
     function_span: Span
     #: Whether what it returns goes into its next run.
-    repeats: bool
+    repeats: bool = False
     #: Whether what it returns decides if there is another round.
     decides: bool = False
     #: Whether the second thing it returns is stacked, and does not go into its next run.

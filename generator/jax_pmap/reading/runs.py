@@ -31,13 +31,14 @@ DERIVED = frozenset({"jax.jvp", "jax.vjp", "jax.linearize"})
 def function_runs(parsed: ParsedSource) -> tuple[FunctionRun, ...]:
     """Every function that a call in the body is known to run, in the order of the calls."""
     return tuple(
-        FunctionRun(parsed.span(call), parsed.segment(function), parsed.span(function), *what)
+        FunctionRun(parsed.span(call), parsed.segment(function), parsed.span(function), **how)
         for call in body_calls(parsed)
-        for function, *what in _runs(parsed, call)
+        for function, how in _runs(parsed, call)
     )
 
 
-def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool, bool, bool]]:
+def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, dict[str, bool]]]:
+    """The functions that a call runs, and what is more to say of each in a `FunctionRun`."""
     name = parsed.qualname(call.func)
     if name is not None and name in LOOPS:
         parameters, functions = LOOPS[name]
@@ -46,19 +47,22 @@ def _runs(parsed: ParsedSource, call: ast.Call) -> Iterator[tuple[ast.expr, bool
         for function in functions:
             if function in given:
                 body = _unwrapped(parsed, given[function])
-                yield body, name in CARRYING, function == DECIDES, name == STACKING
+                yield (
+                    body,
+                    {"repeats": name in CARRYING, "decides": function == DECIDES, "stacks": name == STACKING},
+                )
     elif name in ("jax.lax.cond", "jax.lax.switch") and len(call.args) > 2:
         branches: Sequence[ast.expr] = call.args[1:3]
         if name == "jax.lax.switch":
             branches = getattr(call.args[1], "elts", ())
         for branch in branches:
-            yield _unwrapped(parsed, branch), False, False, False
+            yield _unwrapped(parsed, branch), {}
     elif name in DERIVED and call.args:
-        yield _unwrapped(parsed, call.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False, False
+        yield _unwrapped(parsed, call.args[0], WRAPPERS | BATCHERS | GRADIENTS), {}
     else:
         made = parsed.last_value(call.func)
         if isinstance(made, ast.Call) and made.args and parsed.qualname(made.func) in WRAPPERS | BATCHERS:
-            yield _unwrapped(parsed, made.args[0], WRAPPERS | BATCHERS | GRADIENTS), False, False, False
+            yield _unwrapped(parsed, made.args[0], WRAPPERS | BATCHERS | GRADIENTS), {}
 
 
 def _unwrapped(

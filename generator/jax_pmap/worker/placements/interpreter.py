@@ -1509,9 +1509,9 @@ class Interpreter:
             if len(set(terms)) == 1 and not any(isinstance(p, Unknown) for p in places):
                 made.append(Value(terms[0], places))
             else:
-                key, given_ = (len(branches), index), (which.term, *terms)
+                key, chosen = (len(branches), index), (which.term, *terms)
                 made.append(
-                    self._looped(equations, index, variable, "cond", key, given_, places, given_, terms)
+                    self._looped(equations, index, variable, "cond", key, chosen, places, chosen, terms)
                 )
         return made
 
