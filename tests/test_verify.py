@@ -674,6 +674,31 @@ DROPS = """
         return p_place(split(x))
 
 
+    @on_devices
+    def p_last_place(x):
+        high = jnp.max(x)
+        own = jnp.argmax(x) + jax.lax.axis_index("d") * len(x)
+        return jax.lax.pmax(jnp.where(high == jax.lax.pmax(high, "d"), own, -1), "d")
+
+
+    def of_the_last(x):
+        return p_last_place(split(x))
+
+
+    def largest(x, k):
+        found = jax.ops.segment_max(x, k, 4)
+        return jnp.where(found == -jnp.inf, 0.0, found)
+
+
+    @on_devices
+    def p_largest(x, k):
+        return jax.lax.pmax(jnp.maximum(jax.ops.segment_max(x, k, 4), -1e9), "d")
+
+
+    def of_some(x, k):
+        return p_largest(split(x), split(k))
+
+
     def total(k):
         return jnp.sum(k)
 
@@ -700,13 +725,16 @@ DROPS = """
             "has another type on 8 devices: float, the reference's is an array",
         ),
         ("total_as_floats", "total", "k=i32[24]<100", "on the given inputs, altered"),
+        ("of_the_last", "place", "x=f32[24]", "each row twice, the second time in the reverse order"),
+        ("of_some", "largest", "x=f32[24] k=i32[24]<4", "on the given inputs, altered"),
     ],
 )
 def test_what_only_other_numbers_show(
     shared: Project, name: str, against: str, given: str, says: str
 ) -> None:
     shared.write("drops.py", DROPS)
-    words = ("verify", f"drops.py::{name}", "--against", f"drops.py::{against}", "--arg", given)
+    args = [word for each in given.split() for word in ("--arg", each)]
+    words = ("verify", f"drops.py::{name}", "--against", f"drops.py::{against}", *args)
     shared.refused("JP045", *words, says=(says,), exit_code=1)
 
 

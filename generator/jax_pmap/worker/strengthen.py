@@ -16,7 +16,7 @@ from .perturb import exaggerate, perturb, shift, shrink, vary_numbers
 from .protocol import Problem
 
 #: Sets of inputs made from the first one in every proof, in order.
-PERTURBED = ("generic", "wild", "back", "far", "near", "alike", "shifted")
+PERTURBED = ("generic", "wild", "back", "far", "near", "alike", "twice", "shifted")
 #: What was done to the given inputs for them.
 ALTERED = {
     "generic": "rows in another order, numbers changed by up to a fifth",
@@ -25,6 +25,7 @@ ALTERED = {
     "far": "numbers far out, integers and masks drawn anew",
     "near": "smaller numbers",
     "alike": "the first half of the rows all alike",
+    "twice": "each row twice, the second time in the reverse order",
     "shifted": "a thousand times their spread added to the numbers",
 }
 #: Sets of inputs that are tried, and how many that show something new are kept.
@@ -32,7 +33,7 @@ TRIED, KEPT = 80, 12
 #: The same for inputs of more than `LARGE` bytes.
 TRIED_LARGE, LARGE = 16, 1 << 22
 #: Integer leaves that are given numbers outside their range, each in a set of its own.
-STRAYS = 6
+STRAYS = 8
 #: The first whole number that no float32 is.
 UNEVEN = 2**24 + 1
 #: Leaves that are changed one by one, the others staying as they are.
@@ -66,6 +67,8 @@ def perturbed(
         out = shrink(out, axes)
     if form == "alike":
         out = half_alike(out, axes)
+    if form == "twice":
+        out = folded(out, axes)
     if form == "shifted":
         out = shift(out, axes)
     if form == "far":
@@ -175,12 +178,13 @@ def guarded(result: Any, first: Any) -> bool:
 def strays(
     values: Values, axes: LeafAxes, settled: Sequence[str], seed: int, sound: Callable[[Values], bool]
 ) -> list[Values]:
-    """Inputs in which some integers of one leaf lie outside the range of those given.
+    """Inputs in which some integers of one leaf lie outside the range of those given, or none is the least.
 
     A label that is none (-1, -100, one class too many) makes a row of zeros in `jax.nn.one_hot`, and falls
     out of a `segment_sum`: what counts rows by their labels gives the number of rows on all others. No
     comparison need stand in the function for that. Whole numbers that are summed as floats are others from
-    2^24 on. One leaf at a time, as one may index what has no such row.
+    2^24 on. A class that no row is of has no mean and no largest. One leaf at a time, as one may index what
+    has no such row.
     """
     found: list[Values] = []
     random = np.random.default_rng(seed)
@@ -192,8 +196,10 @@ def strays(
                 continue
             share = along(np.linspace(-0.3, 0.9, leaf.shape[axis]), leaf, axis)
             away = random.random(leaf.shape) < share
-            for number in (min(int(np.min(leaf)), 0) - 1, int(np.max(leaf)) + 1, UNEVEN):
-                changed = like(np.where(away, number, np.asarray(leaf, object)), leaf)
+            low, high, given = int(np.min(leaf)), int(np.max(leaf)), np.asarray(leaf, object)
+            others = [np.where(away, number, given) for number in (min(low, 0) - 1, high + 1, UNEVEN)]
+            for other in (*others, np.where(given == low, high, given)):
+                changed = like(other, leaf)
                 candidate = with_leaf(values, name, index, changed)
                 if changed is not leaf and sound(candidate):
                     found.append(candidate)
@@ -558,6 +564,16 @@ def half_alike(values: Values, axes: LeafAxes) -> Values:
         return arguments.take(leaf, axis, rows)
 
     return arguments.map_batch(values, axes, repeated)
+
+
+def folded(values: Values, axes: LeafAxes) -> Values:
+    """Half of the rows, then these in the reverse order: which of two that are alike counts, shows."""
+
+    def twice(leaf: Any, axis: int) -> Any:
+        rows = np.arange(shape_of(leaf)[axis])
+        return arguments.take(leaf, axis, np.minimum(rows, rows[::-1]))
+
+    return arguments.map_batch(values, axes, twice)
 
 
 def weaknesses(values: Values, axes: LeafAxes, counts: Sequence[int]) -> list[str]:
