@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from project import Project, simulated
 
 pytest_plugins = ["project"]
@@ -382,6 +383,108 @@ def test_names_in_dicts_are_held_to_the_proof_where_they_are_looked_up(shared: P
     ran = subprocess.run([sys.executable, "-c", WITH_NAMES], env=simulated(4), capture_output=True, text=True)
     for name in ("by_prefix", "centred"):
         assert f"{name}: `sorted(params)` must be ['layer1', 'layer2']" in ran.stdout, ran.stderr
+
+
+PARTS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+KINDS = {"mean": jnp.mean, "max": jnp.max}
+AFTER = (jnp.tanh, jnp.sin, lambda x: x - x.mean(0))
+adam = optax.adam(0.1)
+
+
+def taken_apart(params, x):
+    return sum(KINDS[name.split("_")[1]](x @ w) for name, w in params.items())
+
+
+def trained(params, state, x):
+    later = {"centre": lambda x: x - x.mean(0)}
+
+    def loss(params):
+        each = [later.get(name, jnp.tanh)(x * w) for name, w in params.items()]
+        return jnp.mean(sum(each) ** 2)
+
+    grads = jax.grad(loss)(params)
+    updates, state = adam.update(grads, state)
+    return optax.apply_updates(params, updates), state
+
+
+def counted(params, x):
+    return jnp.mean(jnp.max(jnp.stack([x * w for w in params.values()]), axis=len(params) - 2))
+
+
+def zipped(weights, x):
+    for after, w in zip(AFTER, weights):
+        x = after(x * w)
+    return jnp.mean(x**2)
+
+
+def without(batch):
+    return jnp.mean(jnp.max(jnp.stack(list(batch.values())), axis=len(batch) - 3))
+
+
+def literal(params, x):
+    names = [name.upper() for name in params]
+    return jnp.mean((x @ params["w"] + params["b"]) ** 2) * len(names)
+
+
+def penalised(params, batch, others):
+    return jnp.mean(batch["x"] @ params["w"] * batch["y"]) + sum(jnp.sum(w) for w in others)
+
+
+def shrunk(params, x, y, centre):
+    return jnp.mean((x @ params["w"] - y) ** 2) * params["b"], jax.tree.map(lambda each: each * 0.9, centre)
+
+
+def given(name):
+    w, x = np.ones(3, np.float32), np.random.default_rng(0).normal(size=(24, 3)).astype(np.float32)
+    two = {"a": w, "b": 2 * w}
+    return {
+        "taken_apart": lambda: ({"1_mean": w, "2_mean": w}, x),
+        "trained": lambda: (two, adam.init(two), x),
+        "counted": lambda: ({**two, "c": w}, x),
+        "zipped": lambda: ([w], x),
+        "without": lambda: ({"x": x, "y": 2 * x},),
+        "literal": lambda: ({"w": w, "b": w[0]}, x),
+        "penalised": lambda: ({"w": w}, {"x": x, "y": x[:, 0]}, [w]),
+        "shrunk": lambda: ({"w": w, "b": w[0]}, x, x[:, 0], {"w": None}),
+    }[name]()
+
+
+for each in ("taken_apart", "trained", "counted", "zipped", "without", "literal", "penalised", "shrunk"):
+    globals()["of_" + each] = lambda each=each: given(each)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "checked"),
+    [
+        ("taken_apart", "`sorted(params)` is ['1_mean', '2_mean']"),
+        ("trained", "`sorted(params)` is ['a', 'b']"),
+        ("counted", "`sorted(params)` is ['a', 'b', 'c']"),
+        ("zipped", "`weights` has the ranks, kinds and parts"),
+        ("without", "`sorted(batch)` is ['x', 'y']"),
+        ("literal", ""),
+        ("penalised", "`others` has the ranks, kinds and parts"),
+    ],
+)
+def test_names_and_numbers_of_parts_are_held_to_the_proof_where_they_decide(
+    shared: Project, name: str, checked: str
+) -> None:
+    shared.write("of_parts.py", PARTS)
+    made = shared.run("gen", f"of_parts.py::{name}", "--inputs", f"of_parts.py::of_{name}", "--no-run")
+    assert made.exit_code == 0, made.stderr
+    assert f"the code checks that {checked}" in made.words if checked else "the code checks" not in made.words
+
+
+def test_axes_are_those_of_arguments_where_one_has_no_leaves(shared: Project) -> None:
+    shared.write("of_parts.py", PARTS)
+    made = shared.run("gen", "of_parts.py::shrunk", "--inputs", "of_parts.py::of_shrunk")
+    assert made.exit_code == 0, made.stderr
+    assert 'in_axes=({"b": None, "w": None}, 0, 0, None)' in made.stdout
 
 
 PLACED = """\

@@ -395,7 +395,7 @@ class Context:
         }
 
     def _in_axes(self) -> list[Axes]:
-        """`in_axes`, its first batch container spelled out where pmap would misread the short form.
+        """`in_axes`, one container (of the batch, if any) spelled out where pmap misreads the short form.
 
         jax takes a flat tuple to name leaves, not arguments, when there are as many of the one as of the
         other: an argument without leaves (the state of plain SGD) makes up for a dict with two.
@@ -404,11 +404,10 @@ class Context:
         counts = [sum(leaf.role is not Role.STATIC for leaf in a.leaves) for a in dynamic]
         misread = sum(counts) == len(counts) and 0 in counts
         trees = dict(self.axes)
-        for argument in self.split if misread else ():
+        misread = misread and not any(isinstance(trees[a.name], AxesNode) for a in dynamic)
+        for argument in sorted(dynamic, key=lambda a: trees[a.name] is None) if misread else ():
             axes = trees[argument.name]
-            if isinstance(axes, AxesNode):
-                break
-            if isinstance(axes, int) and (spelled := _spelled_out(argument, axes)) is not None:
+            if not isinstance(axes, AxesNode) and (spelled := _spelled_out(argument, axes)) is not None:
                 trees[argument.name] = spelled
                 break
         return [trees[a.name] for a in self.arguments]
@@ -993,7 +992,7 @@ class Context:
         }
 
 
-def _spelled_out(argument: Argument, axis: int) -> AxesNode | None:
+def _spelled_out(argument: Argument, axis: int | None) -> AxesNode | None:
     """``{"x": 0, "y": 0}`` for a dict or tuple whose leaves all have their batch on one axis."""
     steps = [re.match(r"\[(\d+|'[^']*')\]", leaf.path[len(argument.name) :]) for leaf in argument.leaves]
     keys = tuple(dict.fromkeys(step[1] for step in steps if step))

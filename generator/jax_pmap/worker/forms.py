@@ -5,11 +5,14 @@ both exchange numbers of different examples elsewhere. ``jnp.mean(x @ w, -1)`` i
 `w` is a vector, and none where it is a matrix.
 """
 
+import collections
 import dis
+import functools
+import itertools
 import re
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +20,7 @@ import jax
 import numpy as np
 
 from .arguments import LeafAxes, Packed, Values, graph_variables, parts
+from .asked_names import Name
 from .functions import codes, unwrapped
 from .jaxpr.symbolic import rows
 from .jaxpr.trace import abstract_leaves, leaf_names
@@ -42,6 +46,8 @@ ASKING = frozenset(
     | {"match", "search", "fullmatch", "removeprefix", "removesuffix"}
 )
 LONGEST_WORD = 32
+#: How many layers more than given are many: code may have a table of as many.
+MORE_LAYERS = 8
 #: Names by which code asks how many bits numbers have, and floats of few bits.
 PRECISE = frozenset({"dtype", "finfo", "itemsize", "nbytes", "result_type", "promote_types"})
 NARROW = ("bfloat16", "float16")
@@ -67,6 +73,10 @@ class Other:
     decides: bool = False
     #: Whether it has an element for each row, all of them on every device.
     of_rows: bool = False
+    #: Whether the given form decides something in any case: no other one is tried.
+    settles: bool = False
+    #: Its batch axes, where they are not the given ones.
+    axes: "LeafAxes | None" = None
 
 
 def others(
@@ -77,6 +87,7 @@ def others(
     sources: Sequence[Any] = (),
     takes: Callable[[Other], bool] = lambda other: True,
     asked: "Callable[[Sequence[Any]], Collection[int] | None]" = lambda leaves: (),
+    fails: "Callable[[Other], BaseException | None]" = lambda other: None,
 ) -> Iterator[tuple[Other, ...]]:
     """Inputs of other forms, each followed by another way to make it so, for where the function takes it not.
 
@@ -89,6 +100,7 @@ def others(
         takes: whether the function takes an input.
         asked: numbers that the function may hold the symbol in some leaves against; None where it does not
             take such leaves.
+        fails: traces the function anew, and gives what that ends with.
     """
     forms = _Forms(values, statics, axes, leaves)
     yield from forms.widths(whole=bool(sources), asked=asked)
@@ -98,7 +110,13 @@ def others(
     yield from forms.bits()
     yield from forms.precisions() if _names_in(sources) & PRECISE else ()
     yield from forms.lengths()
-    yield from forms.keys(_keys_of_tables(sources), _words_asked_for(sources), takes)
+    yield from forms.fewer() if sources else ()
+    read = forms.read_names(fails) if sources else []
+    yield from ((each,) for each in read)
+    words = [*_keys_of_tables(sources), *(REDUCING if "getattr" in _names_in(sources) else ())]
+    yield from forms.keys(
+        words, _words_asked_for(sources), takes, {form for each in read for form in each.given}
+    )
     yield from forms.constants()
 
 
@@ -251,42 +269,141 @@ class _Forms:
                     yield (replace(self._with_dtypes(changed), given=given),)
 
     def lengths(self) -> Iterator[tuple[Other, ...]]:
-        """One layer more in all lists and tuples of so many layers."""
+        """One layer more in all lists and tuples of so many layers, many more, one alone and none."""
         found = [length for name in self.whole for length in _lengths(self.values[name])]
         for length in sorted(set(found)):
-            longer = {name: _longer(self.values[name], length) for name in self.whole}
-            changed = [name for name in self.whole if longer[name] is not self.values[name]]
-            packed = Packed({**self.values, **longer}, self.statics)
-            given = tuple(FixedForm(name, name) for name in changed)
-            said = f"`{changed[0]}` of {length + 1} parts"
-            yield (Other(packed, tuple(abstract_leaves(packed, self.all_axes, self.rows)), said, given),)
+            for other in dict.fromkeys((length + 1, length + MORE_LAYERS, 1, 0)):
+                if other != length:
+                    yield (self._of_length(length, other),)
+
+    def fewer(self) -> Iterator[tuple[Other, ...]]:
+        """A batch without one of its parts."""
+        for name, axes in self.all_axes.items():
+            value: Any = self.values.get(name)
+            if not axes or type(value) not in (dict, list, tuple) or len(value) < 2:
+                continue
+            keys: list[Any] = sorted(value) if type(value) is dict else [*range(len(value))]
+            given = FixedForm(name, f"len({name})", value=repr(len(keys)))
+            if type(value) is dict:
+                given = FixedForm(name, f"sorted({name})", value=repr(keys))
+            ends = [0, *itertools.accumulate(len(jax.tree.leaves(value[key])) for key in keys)]
+            yield tuple(
+                self._without(name, key, range(*ends[at : at + 2]), given)
+                for at, key in enumerate(keys[:MOST_KEYS])
+            )
+
+    def _without(self, name: str, key: Any, gone: range, given: FixedForm) -> Other:
+        """The inputs without the part of an argument at `key`, whose leaves are `gone`."""
+        value = self.values[name]
+        rest: Any = (
+            {each: part for each, part in value.items() if each != key} if type(value) is dict else None
+        )
+        if rest is None:
+            rest = type(value)((*value[:key], *value[key + 1 :]))
+        left = {
+            i - len(gone) * (i >= gone.stop): axis for i, axis in self.all_axes[name].items() if i not in gone
+        }
+        axes = {**self.all_axes, name: left}
+        packed = Packed({**self.values, name: rest}, self.statics)
+        leaves = tuple(abstract_leaves(packed, axes, self.rows))
+        return Other(packed, leaves, f"`{name}` without a part", (given,), axes=axes)
+
+    def _of_length(self, length: int, other: int) -> Other:
+        exchanged = {name: _of_length(self.values[name], length, other) for name in self.whole}
+        changed = [name for name in self.whole if exchanged[name] is not self.values[name]]
+        packed = Packed({**self.values, **exchanged}, self.statics)
+        given = tuple(FixedForm(name, name) for name in changed)
+        return self._made(packed, f"`{changed[0]}` of {other} parts", given)
+
+    def _made(self, packed: Packed, said: str, given: tuple[FixedForm, ...]) -> Other:
+        return Other(packed, tuple(abstract_leaves(packed, self.all_axes, self.rows)), said, given)
+
+    def read_names(self, fails: "Callable[[Other], BaseException | None]") -> list[Other]:
+        """The inputs as they are where the function takes names of parts of a dict apart, which decides then.
+
+        Of a dict of which it asks for each part by name, others are taken by nobody.
+        """
+        found = self._named_dicts()
+        read = dict[str, None]()
+        values = self.values
+        for _, path, table in found:
+            note = functools.partial(read.setdefault, path)
+            values = self._with_names(values, table, {key: Name.of(key, note) for key in table})
+        if not found or fails(self._made(Packed(values, self.statics), "", ())) is not None:
+            return []
+        said = "`{}` with other names in it"
+        return [
+            replace(
+                self._made(self.packed, said.format(path), _keys_as_given(name, path, table)), settles=True
+            )
+            for name, path, table in found
+            if path in read and not self._asks_for_each(name, path, table, fails)
+        ]
+
+    def _asks_for_each(
+        self, name: str, path: str, table: dict[str, Any], fails: "Callable[[Other], BaseException | None]"
+    ) -> bool:
+        """Whether the function asks a dict for its parts by the names they have."""
+        endings = map(fails, self._renamed(name, path, table, OTHER_WORD))
+        return all(isinstance(each, KeyError) and each.args[:1] and each.args[0] in table for each in endings)
+
+    def _named_dicts(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """The first dicts that are whole on every device, each with names that no other one before it has."""
+        found = [each for name in self.whole for each in _dicts(self.values[name], name)]
+        by_names = {tuple(sorted(each[-1])): each for each in reversed(found)}
+        return [each for each in found if any(each is first for first in by_names.values())][:MOST_DICTS]
+
+    def _with_names(self, values: Values, table: Mapping[str, Any], names: Mapping[str, str]) -> Values:
+        return {
+            name: _exchanged(value, table, names) if name in self.whole else value
+            for name, value in values.items()
+        }
 
     def keys(
-        self, words: Sequence[str], asked: Sequence[str], takes: Callable[[Other], bool]
+        self,
+        words: Sequence[str],
+        asked: Sequence[str],
+        takes: Callable[[Other], bool],
+        settled: Set[FixedForm],
     ) -> Iterator[tuple[Other, ...]]:
         """Words that may decide something in the place of one key of each dict that is whole on every device.
 
         A function that asks a dict for its keys by name does not take it; one that goes through them may. Of
-        words that are `asked` for in names, none is tried where the function takes no name but its own.
+        words that are `asked` for in names, and of other numbers of parts, none is tried where the function
+        takes no name but its own. Dicts whose names are `settled` are left out.
         """
-        found = [each for name in self.whole for each in _dicts(self.values[name], name)]
-        for name, path, table in found[:MOST_DICTS]:
+        for name, path, table in self._named_dicts():
+            if not settled.isdisjoint(_keys_as_given(name, path, table)):
+                continue
             every = [*words]
-            if asked and any(map(takes, self._renamed(name, path, table, OTHER_WORD))):
+            if any(map(takes, self._renamed(name, path, table, OTHER_WORD))):
                 every += asked
+                yield from ((other,) for other in self._numbered(name, path, table))
             for word in (word for word in dict.fromkeys(every) if word not in table):
                 yield from ((other,) for other in self._renamed(name, path, table, word))
 
+    def _numbered(self, name: str, path: str, table: dict[str, Any]) -> Iterator[Other]:
+        """A dict with a part more, with one less, with one alone and with none."""
+        parts = [*table.items()]
+        for number in dict.fromkeys((len(parts) + 1, len(parts) - 1, 1, 0)):
+            if number == len(parts):
+                continue
+            way = dict([*parts, (OTHER_WORD, parts[-1][1])][:number])
+            replaced = jax.tree.map(
+                lambda each, way=way: way if each is table else each,
+                self.values[name],
+                is_leaf=lambda each: each is table,
+            )
+            packed = Packed({**self.values, name: replaced}, self.statics)
+            yield self._made(packed, f"`{path}` of {number} parts", _keys_as_given(name, path, table))
+
     def _renamed(self, name: str, path: str, table: dict[str, Any], word: str) -> Iterator[Other]:
         """A dict with `word` for one of its keys: for one of each form of what stands there."""
-        given = (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
+        given = _keys_as_given(name, path, table)
         of_forms = {repr(_form(part, np.ndim)): key for key, part in reversed(table.items())}
         for key in list(of_forms.values())[-MOST_KEYS:]:
-            renamed = {word if each == key else each: part for each, part in table.items()}
-            value = _exchanged(self.values[name], table, renamed)
-            packed = Packed({**self.values, name: value}, self.statics)
-            made = tuple(abstract_leaves(packed, self.all_axes, self.rows))
-            yield Other(packed, made, f"`{path}` with {word!r} for {key!r}", given)
+            packed = Packed(self._with_names(self.values, table, {key: word}), self.statics)
+            yield self._made(packed, f"`{path}` with {word!r} for {key!r}", given)
 
     def constants(self) -> Iterator[tuple[Other, ...]]:
         """Other values of each constant that a container of the user's own class holds beside its leaves."""
@@ -367,15 +484,21 @@ def _keys_of_tables(sources: Sequence[Any]) -> list[str]:
 
 
 def _words_asked_for(sources: Sequence[Any]) -> list[str]:
-    """Strings in code that looks for names, as in ``name.startswith("batch")`` and ``{"w": 0}.get(name)``."""
+    """Strings in code that looks for names, as in ``name.startswith("batch")`` and ``{"w": 0}.get(name)``.
+
+    And in what stands around it: a nested function may ask a table of the outer one.
+    """
     found = dict[str, None]()
     for code in (each for source in sources for each in values_in(source)):
-        if isinstance(code, types.CodeType) and (
-            ASKING.intersection(code.co_names)
-            or any(i.opname in COMPARING for i in dis.get_instructions(code))
-        ):
+        if isinstance(code, types.CodeType) and any(map(_asks, codes(code))):
             found |= dict.fromkeys(each for each in _flat(code.co_consts) if isinstance(each, str))
     return [word for word in found if len(word) <= LONGEST_WORD and not word.isspace()][:MOST_WORDS]
+
+
+def _asks(code: types.CodeType) -> bool:
+    """Whether code looks for a name, or compares anything."""
+    compares = any(instruction.opname in COMPARING for instruction in dis.get_instructions(code))
+    return compares or not ASKING.isdisjoint(code.co_names)
 
 
 def _names_in(sources: Sequence[Any]) -> set[str]:
@@ -384,29 +507,45 @@ def _names_in(sources: Sequence[Any]) -> set[str]:
     return {name for code in codes_of for name in code.co_names}
 
 
+def _keys_as_given(name: str, path: str, table: dict[str, Any]) -> tuple[FixedForm, ...]:
+    return (FixedForm(name, f"sorted({path})", value=repr(sorted(table))),)
+
+
 def _dicts(value: Any, path: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The dicts with names for keys in a value: the argument, the path, and the dict."""
-    if type(value) is dict:
-        if value and all(isinstance(key, str) for key in value):
-            yield re.split(r"\W", path)[0], path, value
-        for key, part in value.items():
-            yield from _dicts(part, f"{path}[{key!r}]")
-    elif type(value) in (list, tuple):
-        for index, part in enumerate(value):
-            yield from _dicts(part, f"{path}[{index}]")
+    """The dicts with names for keys in a value, whatever holds them: the argument, the path, and the dict."""
+    inner: list[tuple[Any, dict[str, Any]]] = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_named)[
+        0
+    ]
+    for steps, found in inner:
+        where = f"{path}{jax.tree_util.keystr(steps)}"
+        # What holds a part of another kind may not say by which name it is read.
+        if _is_named(found) and "<" not in where:
+            yield re.split(r"\W", path)[0], where, found
+            for key, part in found.items():
+                yield from _dicts(part, f"{where}[{key!r}]")
 
 
-def _exchanged(value: Any, part: Any, other: Any) -> Any:
-    """A value with `other` in the place of `part`."""
-    if value is part:
-        return other
-    if type(value) is dict:
-        return {key: _exchanged(each, part, other) for key, each in value.items()}
+def _is_named(value: Any) -> bool:
     return (
-        type(value)(_exchanged(each, part, other) for each in value)
-        if type(value) in (list, tuple)
-        else value
+        type(value) in (dict, collections.OrderedDict)
+        and bool(value)
+        and all(isinstance(key, str) for key in value)
     )
+
+
+def _exchanged(value: Any, part: Mapping[str, Any], names: Mapping[str, str]) -> Any:
+    """A value in which each dict that has the names of `part` has others, its optimiser's state too."""
+
+    def one(inner: Any) -> Any:
+        if not _is_named(inner):
+            return inner
+        same = inner.keys() == part.keys()
+        return type(inner)(
+            (names.get(key, key) if same else key, _exchanged(each, part, names))
+            for key, each in inner.items()
+        )
+
+    return jax.tree.map(one, value, is_leaf=_is_named)
 
 
 def _words(kind: type) -> list[str]:
@@ -489,17 +628,17 @@ def _lengths(value: Any) -> Iterator[int]:
     yield from lengths
 
 
-def _longer(value: Any, length: int) -> Any:
-    """A value with the last part once more where a container has so many that are alike."""
-    lengthened = False
+def _of_length(value: Any, length: int, other: int) -> Any:
+    """A value with `other` parts, the last one repeated, where a container has `length` that are alike."""
+    exchanged = False
 
-    def longer(parts: Sequence[Any]) -> Sequence[Any]:
-        nonlocal lengthened
-        lengthened = lengthened or len(parts) == length
-        return [*parts, parts[-1]] if len(parts) == length else parts
+    def cut(parts: Sequence[Any]) -> Sequence[Any]:
+        nonlocal exchanged
+        exchanged = exchanged or len(parts) == length
+        return [*parts, *[parts[-1]] * other][:other] if len(parts) == length else parts
 
-    made = _each_container(value, longer)
-    return made if lengthened else value
+    made = _each_container(value, cut)
+    return made if exchanged else value
 
 
 def _each_container(value: Any, change: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:

@@ -194,7 +194,12 @@ def _derived(
         def decides(leaves: Sequence[Any]) -> "Sequence[int] | None":
             return _asked_of(question.traceable, packed, leaves, sources)
 
-        each = others(question.data[0], question.statics, question.axes, leaves, sources, takes, decides)
+        def fails(other: Other) -> "BaseException | None":
+            return _failure(question.traceable, other)
+
+        each = others(
+            question.data[0], question.statics, question.axes, leaves, sources, takes, decides, fails
+        )
         if foreign:
             # Code that was written is for the forms it is called with, but for columns that hide others.
             each = (tuple(way for way in ways if way.hides) for ways in each)
@@ -273,6 +278,9 @@ def _other_forms(
     for ways in inputs:
         for way in ways:
             given = given or program_of(reference.jaxpr, size)
+            if way.settles:
+                yield way, Derivation(0, (Ending(0, f"with {way.said} it may be another function"),))
+                break
             found = _of_form(question, parallel, given, way, size, chosen[:2], mesh)
             if found is None and way.decides:
                 found = Derivation(0, (Ending(0, "the original is not traced"),)), size
@@ -301,7 +309,7 @@ def _of_form(
     `given` is the reference's program for the given form, of a batch of `size`.
     Shares of few rows may not suit another width: where they do not, they have as many as surely do.
     """
-    axes = way.packed.axes(question.axes)
+    axes = way.packed.axes(way.axes or question.axes)
     for rows in (size, LCM * size) if mesh is None and not way.of_rows else (size,):
         leaves = [resized(leaf, axis, rows) for leaf, axis in zip(way.leaves, axes, strict=True)]
         traced = _reference(question, way.packed, leaves)
@@ -331,6 +339,18 @@ def _asked_of(
     if answer.is_asked:
         return telling.named(sources, answer.rows)
     return None if answer.made is None else ()
+
+
+def _failure(function: Callable[[Values], Any], other: Other) -> "BaseException | None":
+    """What tracing a function on other inputs ends with, also where names of parts alone are others."""
+    jax.clear_caches()
+    try:
+        Traced.of(function, other.packed, other.leaves)
+    except (MemoryError, Problem):
+        raise
+    except BaseException as error:
+        return error
+    return None
 
 
 def _same_but_for_sizes(one: Program, other: Program) -> bool:
