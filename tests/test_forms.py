@@ -426,6 +426,11 @@ def without(batch):
     return jnp.mean(jnp.max(jnp.stack(list(batch.values())), axis=len(batch) - 3))
 
 
+def none_in_place(params, x):
+    scaled = {True: lambda x: x, False: lambda x: (x - x.mean()) * params["scale"]}
+    return jnp.mean(scaled[params["scale"] is None](x @ params["w"]) ** 2)
+
+
 def literal(params, x):
     names = [name.upper() for name in params]
     return jnp.mean((x @ params["w"] + params["b"]) ** 2) * len(names)
@@ -448,13 +453,16 @@ def given(name):
         "counted": lambda: ({**two, "c": w}, x),
         "zipped": lambda: ([w], x),
         "without": lambda: ({"x": x, "y": 2 * x},),
+        "none_in_place": lambda: ({"w": w, "scale": None}, x),
         "literal": lambda: ({"w": w, "b": w[0]}, x),
         "penalised": lambda: ({"w": w}, {"x": x, "y": x[:, 0]}, [w]),
         "shrunk": lambda: ({"w": w, "b": w[0]}, x, x[:, 0], {"w": None}),
     }[name]()
 
 
-for each in ("taken_apart", "trained", "counted", "zipped", "without", "literal", "penalised", "shrunk"):
+for each in ("taken_apart", "trained", "counted", "zipped", "without"):
+    globals()["of_" + each] = lambda each=each: given(each)
+for each in ("none_in_place", "literal", "penalised", "shrunk"):
     globals()["of_" + each] = lambda each=each: given(each)
 """
 
@@ -467,6 +475,7 @@ for each in ("taken_apart", "trained", "counted", "zipped", "without", "literal"
         ("counted", "`sorted(params)` is ['a', 'b', 'c']"),
         ("zipped", "`weights` has the ranks, kinds and parts"),
         ("without", "`sorted(batch)` is ['x', 'y']"),
+        ("none_in_place", "`params` has the ranks, kinds and parts"),
         ("literal", ""),
         ("penalised", "`others` has the ranks, kinds and parts"),
     ],

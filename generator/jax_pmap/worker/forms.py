@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .arguments import LeafAxes, Packed, Values, graph_variables, parts
@@ -110,7 +111,9 @@ def others(
     yield from forms.bits()
     yield from forms.precisions() if _names_in(sources) & PRECISE else ()
     yield from forms.lengths()
-    yield from forms.fewer() if sources else ()
+    if sources:
+        yield from forms.fewer()
+        yield from forms.nothing()
     read = forms.read_names(fails) if sources else []
     yield from ((each,) for each in read)
     words = [*_keys_of_tables(sources), *(REDUCING if "getattr" in _names_in(sources) else ())]
@@ -275,6 +278,21 @@ class _Forms:
             for other in dict.fromkeys((length + 1, length + MORE_LAYERS, 1, 0)):
                 if other != length:
                     yield (self._of_length(length, other),)
+
+    def nothing(self) -> Iterator[tuple[Other, ...]]:
+        """None in the place of a part that is whole on every device, and an array in the place of None."""
+        widths = sorted({shape[-1] for shape in self.shapes if shape})
+        parts = [jnp.ones(shape, np.float32) for shape in ((), *((each,) for each in widths[:MOST_WIDTHS]))]
+        for name in self.whole:
+            leaves, tree = jax.tree.flatten(self.values[name], is_leaf=lambda each: each is None)
+            if len(leaves) < 2 or len(leaves) > MOST_LEAVES:
+                continue  # An argument that is None alone is held to that.
+            for at, leaf in enumerate(leaves):
+                ways = parts if leaf is None else [None]
+                made = ([*leaves[:at], way, *leaves[at + 1 :]] for way in ways)
+                packed = [Packed({**self.values, name: tree.unflatten(each)}, self.statics) for each in made]
+                said = f"`{name}` with {'a part for None' if leaf is None else 'None for a part'}"
+                yield tuple(self._made(each, said, (FixedForm(name, name),)) for each in packed)
 
     def fewer(self) -> Iterator[tuple[Other, ...]]:
         """A batch without one of its parts."""
