@@ -334,17 +334,17 @@ class Dense:
         return jnp.tanh(x @ self.w)
 
 
-def masked_mean(x, mask):
-    return jnp.sum(x * mask[:, None], axis=0) / jnp.sum(mask)
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Centre:
     scale: jax.Array
 
     def __call__(self, x, mask):
-        return (x - masked_mean(x, mask)) * self.scale
+        return (x - self.mean(x, mask)) * self.scale
+
+    @staticmethod
+    def mean(x, mask):
+        return jnp.sum(x * mask[:, None], axis=0) / jnp.sum(mask)
 
 
 @jax.tree_util.register_dataclass
@@ -388,6 +388,8 @@ def test_objects_that_are_called_are_looked_into(shared: Project) -> None:
     # An object that is called is itself where it is handed on.
     assert "jax.value_and_grad(loss_fn)(net)" in text
     assert "if type(self).__call__ is not Centre.__call__: raise TypeError(" in text
+    # A static method has no object to tell by, and is told by itself.
+    assert "(x - in_place_of(self.mean, Centre.mean, centre_mean)(x, mask)) * self.scale" in text
 
 
 def test_objects_that_are_called_have_copies_of_their_own_names_in_place(shared: Project) -> None:
@@ -396,6 +398,7 @@ def test_objects_that_are_called_have_copies_of_their_own_names_in_place(shared:
     assert made.exit_code == 0, made.stderr
     assert "+def p_centre_call(self, x, mask):" in made.stdout
     assert "+    return p_centre_call(self.centre, x, mask)" in made.stdout
+    assert "in_place_of(self.mean, Centre.mean, p_centre_mean)(x, mask)" in made.stdout
     assert "+        return jnp.mean(p_net_call(net, x, mask) ** 4)" in made.stdout
 
 

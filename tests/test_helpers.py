@@ -78,7 +78,9 @@ def step(params, batch):
 def changed(params, batch):
     linear = {"linear": {"w": params["w"][:, None]}}
     scored = scorer.apply({"params": {"dense": linear["linear"]}}, batch, method=Scorer.loss)
-    return other.mean(params, batch), held.apply(linear, batch, 2.0), settings.ratio(params, batch), scored
+    kept = settings.shares.kept(params, batch)
+    first = other.mean(params, batch), held.apply(linear, batch, 2.0)
+    return *first, settings.ratio(params, batch), scored, kept
 
 
 def make_scaled(scale):
@@ -119,8 +121,14 @@ class Line(nn.Module):
         return x @ self.param("w", nn.initializers.ones, (5, 1))
 
 
+class Shares:
+    @staticmethod
+    def kept(params, batch):
+        return jnp.sum(batch["x"] @ params["w"] * batch["mask"]) / jnp.sum(batch["mask"])
+
+
 scorer = Scorer()
-settings = types.SimpleNamespace(ratio=functools.partial(ratio, scale=3.0))
+settings = types.SimpleNamespace(ratio=functools.partial(ratio, scale=3.0), shares=Shares())
 losses = {"mse": powered}
 cubed = functools.partial(
     powered,  # whatever the power
@@ -225,6 +233,7 @@ def test_methods_and_bound_functions_are_looked_into(shared: Project) -> None:
     assert "batch, method=scorer_loss )" in text and "def scorer_loss(self, batch):" in text
     # So is what a value holds, in place of that very function.
     assert "in_place_of(settings.ratio, ratio, p_ratio)(params, batch)" in text
+    assert "in_place_of(settings.shares.kept, Shares.kept, shares_kept)(params, batch)" in text
     assert "other, ratio, " in text
     # What an object holds is carried, and the object made anew around it.
     assert "hk.without_apply_rng(hk.transform(held)).apply(linear, batch, 2.0)" in text

@@ -97,7 +97,7 @@ class Adapted:
         }
         aliases = {**self.aliases, **copies}
         made = woven_with(names, self.body, self.syncs, own, self.guards, aliases=aliases)
-        checked = self.function.owner and not self.function.library
+        checked = self.function.owner and not self.function.library and not self.function.by_value
         return with_first(made, self._check()) if checked else made
 
     @property
@@ -262,7 +262,7 @@ def adapted_callees(
             if held is not None:
                 renames[called] = Substitute(found.name, made=aliased(held.around(found.name), other.aliases))
             elif found.by_value:
-                original = aliased(found.facts.name, other.aliases)
+                original = aliased(found.qualified, other.aliases)
                 renames[called] = Substitute(found.name, given=called, original=original)
             elif found.detached:
                 receiver = call_graph.receiver(called, caller)

@@ -53,7 +53,8 @@ class UserFunction:
     owner: str = ""
     #: The library that runs a method on modules, where the copy is put in its place for as long as they run.
     library: str = ""
-    #: Whether it is a function that running has shown a value to hold: the value must hold that very one.
+    #: Whether it is a function that a value holds, as running has shown, or a static method of an object:
+    #: the value must hold that very one.
     by_value: bool = False
 
     @property
@@ -75,6 +76,11 @@ class UserFunction:
     def is_method(self) -> bool:
         """Whether it stands in a class."""
         return self.detached or bool(self.method_of)
+
+    @property
+    def qualified(self) -> str:
+        """What its file calls it: a method by its class."""
+        return f"{self.owner}.{self.facts.name}" if self.owner else self.facts.name
 
     @property
     def is_of_calls(self) -> bool:
@@ -173,7 +179,11 @@ class CallGraph:
 
     def seen_as(self, called: str, caller: UserFunction) -> tuple[str, str]:
         """Module and name of the function that ``called`` was seen to be in a caller."""
-        module, _, name = self.callees[spot(caller), called].function.partition(":")
+        seen = self.callees.get((spot(caller), called))
+        if seen is None:
+            found = self.find(called, caller)
+            return (found.source.module, found.source.qualname) if found is not None else ("", "")
+        module, _, name = seen.function.partition(":")
         return module, name
 
     def _seen(self, called: str, caller: UserFunction) -> UserFunction | None:
@@ -195,7 +205,8 @@ class CallGraph:
             # The library does with the copy what it does with the method.
             own = tuple(each for each in facts.decorators if each.name not in OF_MODULES)
             facts = dataclasses.replace(facts, decorators=own)
-        if not facts.receiver or not movable(facts, parsed):
+        in_class = bool(parsed.enclosing) and isinstance(parsed.enclosing[-1], ast.ClassDef)
+        if not in_class or not movable(facts, parsed):
             self.why[called] = (
                 f"`{source.qualname}` ({source.shown_path}:{facts.span.line}) would not do the same outside "
                 "its class: it uses `super()`, private names or names around the class, or has a decorator "
@@ -206,7 +217,7 @@ class CallGraph:
         if found is None:
             self.why[called] = self._names_meant_twice(parsed, facts)
             return None
-        return dataclasses.replace(found, owner=owner, library=callee.library)
+        return self._held(found, owner, callee.library)
 
     def _by_value(self, source: Source, called: str) -> UserFunction | None:
         """A function of a module that a value holds, to be carried beside the original."""
@@ -477,7 +488,15 @@ class CallGraph:
             return self._as_function(parsed, facts)
         # Objects of a class that is derived elsewhere, or later, may have another one.
         found = self._as_function(parsed, with_class(facts, owner))
-        return None if found is None else dataclasses.replace(found, owner=owner)
+        return None if found is None else self._held(found, owner)
+
+    def _held(self, found: UserFunction, owner: str, library: str = "") -> UserFunction:
+        """A method that objects of class `owner` must have.
+
+        A static one has no object among its arguments to tell by, and is told by itself.
+        """
+        by_value = not found.facts.receiver
+        return dataclasses.replace(found, owner=owner, library=library, by_value=by_value)
 
     def _as_function(self, parsed: ParsedSource, facts: FunctionFacts) -> UserFunction | None:
         """A method that copies of are functions."""

@@ -155,7 +155,7 @@ class Bodies:
             lines += noted(body, name)
             if home.library:
                 lines.append(f"{COPIES}[{home.owner}.{home.facts.name}.__wrapped__] = {name}")
-            elif home.owner:
+            elif home.owner and not home.by_value:
                 lines.append(
                     f"{name} = {RECORDER}.guarded({scope}, {home.owner}, {home.facts.name!r}, {name})"
                 )

@@ -224,7 +224,7 @@ class Callees:
         """Take a function of a module for what `called` is, a value that holds it."""
         call_graph = self.bodies.call_graph
         where = shown(found, self.session.directory)
-        nested = "." in found.qualname
+        nested = "<locals>" in found.qualname
         if not where or not found.importable or nested or self._in_another_script(found):
             self.why[called] = self._reason(called, [found])
             return
