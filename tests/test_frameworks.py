@@ -388,6 +388,47 @@ def test_state_that_lets_itself_be_used_once(project):
     assert "return jax.lax.pmean(jnp.mean(y), axis_name=AXIS), state" in made.stdout
 
 
+SELECTED = """
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+
+
+    class Net(eqx.Module):
+        w: jax.Array
+        mean: jax.Array
+        scale: jax.Array
+
+
+    def step(net, x):
+        def kept(net):
+            return [net.mean, net.scale]
+
+        largest = lambda net: net.scale
+        y = x @ net.w
+        net = eqx.tree_at(where=largest, pytree=net, replace_fn=lambda scale: scale * jnp.max(y))
+        return eqx.tree_at(kept, net, [0.9 * net.mean + 0.1 * jnp.mean(y, axis=0), net.scale + 1])
+
+
+    def inputs():
+        keys = jax.random.split(jax.random.key(0))
+        net = Net(jax.random.normal(keys[0], (4, 3)), jnp.zeros(3), jnp.ones(()))
+        return net, jax.random.normal(keys[1], (24, 4))
+"""
+
+
+def test_what_says_which_parts_are_meant_is_left_as_it_is(project):
+    pytest.importorskip("equinox")
+    project.write("selected.py", textwrap.dedent(SELECTED))
+    made = project.run("gen", "selected.py::step", "--inputs", "selected.py::inputs")
+    assert made.exit_code == 0, made.stderr
+    assert "derived for all inputs" in made.stderr
+    text = " ".join(made.stdout.split())
+    # What is whole already is not sent beside the new mean.
+    assert "mean = jax.lax.pmean(jnp.mean(y, axis=0), axis_name=AXIS) return eqx.tree_at(" in text
+    assert "eqx.tree_at(kept, net, [0.9 * net.mean + 0.1 * mean, net.scale + 1])" in text
+
+
 SHARED = """
     import jax
     import jax.numpy as jnp

@@ -51,6 +51,8 @@ TAPPED = (
 #: Nodes that are no expressions, or whose parts are not looked at.
 UNWALKED = (cst.FunctionDef, cst.ClassDef, cst.FormattedString, cst.Annotation, cst.NamedExpr, cst.CompFor)
 SCOPES = (cst.FunctionDef, cst.ClassDef, cst.Lambda)
+#: Functions that are given, first or by this name, one that says which parts of a value are meant.
+SELECTING = {"equinox.tree_at": "where"}
 #: Statements with suites that may not be entered.
 BRANCHING = (
     cst.If,
@@ -190,6 +192,10 @@ class Body:
         self.scope_nodes: dict[cst.CSTNode, Scope] = {}
         #: Names that a scope's statements may bind anew, by its index; of a lambda none.
         self._own: dict[int, frozenset[str]] = {}
+        #: Functions, and names of such, that say which parts of a value are meant, by what these are: nothing
+        #: is computed in them, and what is handed on in them with a mark would be no such part.
+        self._selectors = {given for call in self._positions for given in self._given_to_select(call)}
+        self._selecting = {node.value for node in self._selectors if isinstance(node, cst.Name)}
         #: Names that lambdas are assigned to.
         self.assigned: dict[cst.CSTNode, str] = {}
         self.numbers = itertools.count(1) if numbers is None else numbers
@@ -256,6 +262,13 @@ class Body:
         """The qualified name of what `node` calls, ``""`` where that is not known."""
         return self.text.called.get(self.code(node.func), "") if isinstance(node, cst.Call) else ""
 
+    def _given_to_select(self, node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+        """What a call is given to say which parts of a value are meant."""
+        parameter = SELECTING.get(self.called(node))
+        if parameter is not None and isinstance(node, cst.Call):
+            given = [each for each in node.args if each.keyword is None or each.keyword.value == parameter]
+            yield from (each.value for each in given[:1])
+
     def code(self, node: cst.CSTNode) -> str:
         """Source of `node` as written."""
         return self.module.code_for_node(node).strip()
@@ -289,7 +302,8 @@ class Body:
                     self._statement(small, scope, order * 100 + number)
             elif isinstance(line, cst.FunctionDef):
                 inner = self._open(line, line.name.value)
-                self._suite(line.body, inner.index)
+                if inner.name not in self._selecting:
+                    self._suite(line.body, inner.index)
             elif not isinstance(line, SCOPES):
                 self._compound(line, scope)
                 rest = lines[order + 1 :]
@@ -432,7 +446,10 @@ class Body:
             return None
         point = self._number(node, statement, parent, test, side_of)
         if isinstance(node, cst.Lambda):
-            self._alone(node.body, "return", self._open(node, self.assigned.get(node, "")).index)
+            name = self.assigned.get(node, "")
+            scope = self._open(node, name)
+            if node not in self._selectors and name not in self._selecting:
+                self._alone(node.body, "return", scope.index)
             return point
         for part, decides, condition in self._parts(node, statement):
             self._walk(part, statement, parent if point is None else point, test or decides, condition)

@@ -254,9 +254,12 @@ class Mending:
         if self.table.wrap_all(state, inner, first, numbers=False):
             return True
         if not value.is_display and not whole.varying:
-            op = whole.whole_op(numbers=True)
-            if op is not None:
-                return self.table.wrap_all(state, self.table.origins(value, first), first, numbers=True)
+            origins, op = self.table.origins(value, first), whole.whole_op(numbers=True)
+            # Of `state.replace(mean=jnp.mean(x))` the mean is partial, and not all that the state holds.
+            if op is not None or origins != [value]:
+                added = self.table.wrap_all(state, origins, first, numbers=True)
+                if added or op is not None:
+                    return added
             return self._leaves(state, statement, whole)
         if value.is_display:
             parts = self._carried(value, first) if statement.scope in state.stacking else [value]

@@ -256,7 +256,11 @@ class Placer(Bodies):
             if child.point in events and events[child.point].partial() and not events[child.point].unaligned
         ]
         # A ratio of two sums is the mean of the shares' ratios only while every share divides by the same.
-        if not partial or expression.is_linear or (expression.is_product and len(partial) == 1):
+        linear = expression.is_linear or (expression.is_product and len(partial) == 1)
+        # Of a tuple with what is whole already, no one collective is around all.
+        event = events.get(expression.point)
+        mixed = expression.is_display and event is not None and event.partly_whole
+        if not partial or (linear and not mixed):
             return [self.earliest(expression, events)]
         return [origin for child in partial for origin in self.origins(child, events)]
 
