@@ -147,6 +147,30 @@ def test_a_library_that_fails_inside_any_map_is_named_as_that(project):
     assert made.exit_code == 0 and "derived for all inputs" in made.stderr, made.stderr
 
 
+def test_a_library_that_fails_where_the_emitted_code_runs_is_named_as_that(project):
+    # While code is looked for, nothing lies on a mesh.
+    project.write(
+        "converted.py",
+        """
+        import jax
+        import jax.numpy as jnp
+
+
+        def converted(x):
+            if not jax.typeof(x).sharding.mesh.empty:
+                raise ValueError("Closure-converted function called with different dynamic arguments")
+            return jnp.tanh(x)
+
+
+        def step(x):
+            return jnp.mean(converted(x))
+        """,
+    )
+    words = ("converted.py::step", "--arg", "x=f32[24,3]", "--backend", "shard_map")
+    says = ("does not run inside jax.pmap or jax.shard_map, whatever the batch", "Try --backend jit")
+    project.refused("JP068", "gen", *words, says=says, exit_code=1)
+
+
 def test_a_string_beside_arrays_is_compared_in_the_emitted_file(project):
     code = proved(project, SETTINGS, "apply")
     assert """if settings["mode"] != "mean":""" in code

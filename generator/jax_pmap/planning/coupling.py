@@ -13,7 +13,7 @@ from typing import Any
 from jax_pmap.emit.decomposed import reduction
 from jax_pmap.emit.places import Expression, Statement
 from jax_pmap.model import Refusal, Span
-from jax_pmap.problems import INSTALLED, shown_file
+from jax_pmap.problems import INSTALLED, error_line, shown_file
 from jax_pmap.reading.facts import FunctionFacts
 from jax_pmap.worker.protocol import Raised
 
@@ -134,6 +134,20 @@ def result_not_whole(statement: Statement, leaves: Sequence[Mapping[str, Any]], 
     )
 
 
+def fails_in_any_map(name: str, error: Raised, span: Span, where: str = "") -> Refusal | None:
+    """The refusal where a library of function `name` raises an `error` that it does inside every map."""
+    if not NOT_INSIDE_A_MAP.search(error.message):
+        return None
+    return Refusal(
+        "JP068",
+        f"a loop or a library that `{name}` uses does not run inside jax.pmap or jax.shard_map, "
+        f"whatever the batch{where}: {error_line(error)}",
+        "Try --backend jit, where nothing is mapped, or keep it on one device",
+        span,
+        final=True,
+    )
+
+
 def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None, root: Path) -> Refusal:
     """The function runs on the whole batch and raises `error` on one device's share of it.
 
@@ -145,16 +159,10 @@ def fails_on_share(facts: FunctionFacts, error: Raised, last: Statement | None, 
     """
     where = f" after line {last.span.line}" if last else ""
     span = last.span if last else facts.span
+    unmapped = fails_in_any_map(facts.name, error, span, where)
+    if unmapped is not None:
+        return unmapped
     said = next((line.strip() for line in error.message.splitlines() if line.strip()), "")
-    if NOT_INSIDE_A_MAP.search(error.message):
-        return Refusal(
-            "JP068",
-            f"a loop or a library that `{facts.name}` uses does not run inside jax.pmap or jax.shard_map, "
-            f"whatever the batch{where}: {error.type}: {said}",
-            "Try --backend jit, where nothing is mapped, or keep it on one device",
-            span,
-            final=True,
-        )
     # Copies of what is looked into stand in no file.
     frames = [frame for frame in error.frames if frame[0].startswith("<") or not INSTALLED.search(frame[0])]
     if frames and Path(frames[-1][0]).is_file():

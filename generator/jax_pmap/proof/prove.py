@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from jax_pmap.emit.axes import used_axes
 from jax_pmap.emit.remainder import remainder_of
 from jax_pmap.model import Backend, Derivation, Evidence, Plan, RefusalError, Say, refused
+from jax_pmap.planning.coupling import fails_in_any_map
 from jax_pmap.planning.search import Observed
 from jax_pmap.proof.answers import check_of, read_collectives, read_derivation
 from jax_pmap.proof.budget import ROOM, TIME
@@ -306,6 +307,10 @@ class _Proof:
         if found.error is not None and found.error.type == UNTYPED:
             file = f"{self.emitted.name}_parallel.py"
             return untyped(found.error, file, self.code, target, self.session.directory)
+        if found.error is not None and not self.how.global_view:
+            unmapped = fails_in_any_map(target.facts.name, found.error, target.facts.span)
+            if unmapped is not None:
+                return RefusalError(unmapped)
         refusal = failure(check, found, target.facts.span)
         return RefusalError(disagreeing(refusal) if derived.complete else refusal)
 
